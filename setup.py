@@ -23,6 +23,7 @@ COMPILED_MODULES = [
     "kcli/log/cleaner/batch_strides.py",
     "kcli/log/cleaner/batch_cut.py",
     "kcli/log/cleaner/cut_strides.py",
+    "kcli/inspect/dumping/text_buffer.py",
     "kcli/inspect/dumping/record_lines.py",
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",

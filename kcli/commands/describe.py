@@ -1,4 +1,4 @@
-"""`kcli describe`: tells what log directories hold, out of the directories alone."""
+"""`kcli describe`: shows the contents of log directories, without a broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ docs/describe.md says where each answer comes from, and has the schema of --outp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli describe`."""
+    """Add the options of `kcli describe`."""
     parser.add_argument("paths", nargs="*", metavar="DIR", help="log directories, partitions' directories, or globs")
     parser.add_argument(
         "--show",
@@ -43,9 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", metavar="GLOB", action="append", default=[], help="topics with such a name; several: any of them"
     )
-    parser.add_argument("--group", metavar="GLOB", action="append", default=[], help="groups with such an id; likewise")
     parser.add_argument(
-        "--deep", action="store_true", help="read every batch, and so count batches and records of large segments, too"
+        "--group", metavar="GLOB", action="append", default=[], help="groups with such an id; several: any of them"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="read every batch, and so count the batches and records of large segments, too"
     )
     parser.add_argument(
         "--config",
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe what was asked for -> exit code. Raises CannotRun where there is nothing to describe."""
+    """Describe the directories and return the exit code. Raises CannotRun if there is nothing to describe."""
     from kcli.inspect.description.description import describe
     from kcli.inspect.description.options import DescribeOptions
     from kcli.inspect.description.sources import SourceError
@@ -91,7 +93,7 @@ def _asked_sections(given: list[str]) -> frozenset[str]:
     names = {name.strip() for part in given for name in part.split(",") if name.strip()}
     unknown = sorted(names - {*SECTIONS, "all"})
     if unknown:
-        raise CannotRun(f"--show knows no section {unknown[0]!r}; there are {', '.join(SECTIONS)}, and all")
+        raise CannotRun(f"--show: {unknown[0]!r} is not a section; the sections are {', '.join(SECTIONS)}, and all")
     return frozenset(SECTIONS if "all" in names else names)
 
 
@@ -105,5 +107,5 @@ def _print(description: Description, output: str) -> None:
 
         columns = shutil.get_terminal_size().columns if is_terminal() else None
         lines = description_lines(description.report, overview=description.is_overview, colour=use_colour(), columns=columns)
-    # A lone surrogate, as a directory's name that is not UTF-8 has them, becomes its escape: harmless in text, right in JSON.
+    # A directory name that is not UTF-8 has lone surrogates. They are written as escapes, which are also valid in JSON.
     write_out("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""`kcli dump-log`: a drop-in for kafka-dump-log, and what that tool lacks."""
+"""`kcli dump-log`: a replacement for kafka-dump-log, with selections, statistics, following and more outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcli.commands.output import CannotRun, exit_code, print_message, write_out
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.dumping.kafka_text import ContentParser, DumpOptions
+    from kcli.inspect.dumping.kafka_text import ContentParser, KafkaDumpOptions
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -22,7 +22,7 @@ Paths are files, directories and globs. Exit codes: 0 all sound, 1 something is 
 2 could not run. docs/dump-log.md has examples, docs/json-output.md the schema of --output json."""
 
 STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
-# Option -> the topic whose records it decodes, in the order in which Kafka's tool prefers them.
+# The topic whose records each option decodes, in the order in which Kafka's tool prefers the options.
 TOPIC_DECODERS = {
     "offsets_decoder": "__consumer_offsets",
     "transaction_log_decoder": "__transaction_state",
@@ -31,8 +31,7 @@ TOPIC_DECODERS = {
     "share_group_state_decoder": "__share_group_state",
 }
 
-
-# What Kafka's output does not know.
+# The options that --output kafka does not have.
 SELECTING = (
     *("offset", "time", "key", "header", "producer_id", "transactional", "control", "aborted"),
     *("limit", "tail", "stats", "follow"),
@@ -40,14 +39,16 @@ SELECTING = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli dump-log`."""
+    """Add the options of `kcli dump-log`."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files, directories or globs")
-    parser.add_argument("--files", metavar="A,B", action="append", default=[], help="the same, separated by commas")
+    parser.add_argument(
+        "--files", metavar="A,B", action="append", default=[], help="files, directories or globs, separated by commas"
+    )
     parser.add_argument(
         "--output",
         choices=["auto", "text", "kafka", "json", "csv"],
         default="auto",
-        help="auto: text on a terminal and with the options for selecting, else kafka",
+        help="auto: text on a terminal and with options that select, else kafka",
     )
     _add_kafka_arguments(parser.add_argument_group("as in kafka-dump-log"))
     _add_selection_arguments(parser.add_argument_group("selecting (not with --output kafka)"))
@@ -58,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timestamps",
         choices=["iso", "ms"],
-        help="of --output csv: iso (2023-11-14T22:13:20.000Z; the default) or ms since 1970",
+        help="with --output csv: iso (2023-11-14T22:13:20.000Z; the default) or ms since 1970",
     )
-    group.add_argument("--follow", action="store_true", help="go on as a live broker appends and rolls")
+    group.add_argument("--follow", action="store_true", help="continue with the records that a running broker appends")
 
 
 def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
@@ -70,23 +71,25 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--print-data-log", action="store_true", help="print keys and values; any decoder option implies it")
     group.add_argument("--deep-iteration", action="store_true", help="print records; --print-data-log implies it")
     group.add_argument("--skip-record-metadata", action="store_true", help="leave out record metadata and control records")
-    group.add_argument("--verify-index-only", action="store_true", help="hold indexes against the log, print no entries")
+    group.add_argument("--verify-index-only", action="store_true", help="compare indexes with the log, print no entries")
     group.add_argument("--index-sanity-check", action="store_true", help="check each index without its log")
     group.add_argument(
         "--max-message-size",
         type=int,
         default=DEFAULT_MAX_MESSAGE_BYTES,
         metavar="BYTES",
-        help="of one batch, when an index is checked (%(default)s)",
+        help="of a batch when an index is checked (%(default)s)",
     )
-    group.add_argument("--max-bytes", type=int, default=INT32_MAX, metavar="BYTES", help="read only so much of each .log")
+    group.add_argument(
+        "--max-bytes", type=int, default=INT32_MAX, metavar="BYTES", help="read at most this many bytes of each .log"
+    )
     for side in ("key", "value"):
         group.add_argument(
             f"--{side}-decoder-class",
             nargs="?",
             const=STRING_DECODER,
             metavar="CLASS",
-            help="one of Kafka's String-, Integer-, Long-, DefaultDecoder, or your own as package.module:callable",
+            help="Kafka's StringDecoder, IntegerDecoder, LongDecoder or DefaultDecoder, or your own as package.module:callable",
         )
     for option, topic in TOPIC_DECODERS.items():
         group.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"decode as records of {topic}")
@@ -97,7 +100,7 @@ def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--time",
         metavar="A..B",
-        help="timestamps likewise: ISO 8601 (UTC unless it says so) or ms; a day or month is whole, and may be alone",
+        help="timestamps from A up to B: ISO 8601 (UTC without a zone) or ms; a day, week or month may be alone",
     )
     group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
     group.add_argument(
@@ -116,17 +119,17 @@ def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
         help="read_committed: what a consumer would see, nothing of open or aborted transactions",
     )
     group.add_argument("--limit", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N records")
+    group.add_argument("--tail", metavar="N", help="the last N records of each partition")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dump what was asked for -> exit code. Raises CannotRun where that makes no sense."""
+    """Dump the files of the command line and return the exit code. Raises CannotRun for invalid options."""
     paths = list(args.paths) + [path for files in args.files for path in files.split(",") if path]
     if not paths:
         raise CannotRun("name what to show: kcli dump-log PATH..., or --files A,B")
     output = _chosen_output(args)
     if args.timestamps and output != "csv":
-        raise CannotRun("--timestamps is for --output csv: text has times as ISO 8601, json and kafka have milliseconds")
+        raise CannotRun("--timestamps is only for --output csv: text has ISO 8601, json and kafka have milliseconds")
     if output == "kafka":
         return _run_kafka(args, paths)
     from kcli.commands.dump_log_selected import run_selected
@@ -135,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _selects(args: argparse.Namespace) -> str | None:
-    """The first option given that Kafka's output does not know, or None."""
+    """Return the first option on the command line that --output kafka does not have, or None."""
     given = [name for name in SELECTING if getattr(args, name) not in (None, False, [])]
     if args.isolation != "read_uncommitted":
         given.append("isolation")
@@ -147,19 +150,19 @@ def _chosen_output(args: argparse.Namespace) -> str:
     if args.output == "auto":
         return "text" if selects or os.isatty(1) else "kafka"
     if args.output == "kafka" and selects:
-        raise CannotRun(f"{selects} cannot be had with --output kafka; use text, json or csv")
+        raise CannotRun(f"{selects} is not possible with --output kafka; use text, json or csv")
     return str(args.output)
 
 
-def kafka_options(args: argparse.Namespace) -> DumpOptions:
-    """kafka-dump-log's options as they were given. Raises CannotRun where one cannot be."""
-    from kcli.inspect.dumping.kafka_text import DumpOptions
+def kafka_options(args: argparse.Namespace) -> KafkaDumpOptions:
+    """Return the options of kafka-dump-log. Raises CannotRun for an invalid value."""
+    from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
 
     if args.max_bytes < 0:
         raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
     parser = content_parser(args)
     decoded = parser is not None or args.key_decoder_class or args.value_decoder_class
-    return DumpOptions(
+    return KafkaDumpOptions(
         print_data_log=bool(args.print_data_log or decoded),
         deep_iteration=args.deep_iteration,
         skip_record_metadata=args.skip_record_metadata,
@@ -176,22 +179,22 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
 
     options, disk = kafka_options(args), OsDisk()
 
-    def print_line(line: str) -> None:
-        sys.stderr.write(line + "\n")  # Kafka's words for some, with a name in front for others
+    def report_line(line: str) -> None:
+        sys.stderr.write(line + "\n")  # some lines are Kafka's, the others begin with "kcli: "
 
     unreadable: dict[str, str] = {}
     files = expand(disk, paths, unreadable)
     for path, why in unreadable.items():
         print_message(f"{path}: {why}")
     unread = set(unreadable)
-    sound = dump_as_kafka(disk, files, options, write_out, print_line, os.path.abspath, unread.add)
+    sound = dump_as_kafka(disk, files, options, write_out, report_line, os.path.abspath, unread.add)
     return exit_code(is_sound=sound and not unread, all_opened=unread.isdisjoint(paths))
 
 
 def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str]:
-    """Return files as they are, there or not; a directory's files in the order of their names; a pattern's matches.
+    """Return files as they are, existing or not; the files of a directory by name; the matches of a pattern.
 
-    Adds to `problems` each pattern that nothing matches and each directory that cannot be listed, and why.
+    Adds to `problems` the reason for each pattern without a match and each directory that cannot be listed.
     """
     found: list[str] = []
     for path in paths:
@@ -212,7 +215,7 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
 
 
 def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[str, str]) -> list[str]:
-    """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
+    """Return the files below a directory; one that symbolic links lead to several times is listed once."""
     from kcli.log.disk.port import base_name
     from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name
 
@@ -238,9 +241,9 @@ def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[st
 
 
 def content_parser(args: argparse.Namespace) -> ContentParser | None:
-    """What decodes keys and values, or None for Kafka's StringDecoder. One wins for all files, in Kafka's order.
+    """Return the decoder for keys and values of all files, in Kafka's order of preference; None for the StringDecoder.
 
-    Raises CannotRun for a decoder that is not to be had.
+    Raises CannotRun for a decoder that does not exist.
     """
     for option, topic in TOPIC_DECODERS.items():
         if getattr(args, option):

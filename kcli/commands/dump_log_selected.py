@@ -1,4 +1,4 @@
-"""The outputs of `kcli dump-log` that are not Kafka's: text, JSON and CSV, with selecting, statistics and following."""
+"""`kcli dump-log` with the outputs text, JSON and CSV, which have selections, statistics and following."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser: ContentParser | None) -> int:
-    """Show what was selected in the chosen output -> exit code. Raises CannotRun for options that make no sense."""
+    """Show the selected records and return the exit code. Raises CannotRun for invalid options."""
     selection = _selection(args)
     options = DumpOptions(
         batches=output != "csv" and not args.skip_record_metadata,
@@ -33,7 +33,7 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
 
         result = follow_until_stopped(paths, selection, renderer, options)
     else:
-        result = dump(paths, selection, renderer, options, OsDisk(), tell=print_message, absolute=os.path.abspath)
+        result = dump(paths, selection, renderer, options, OsDisk(), report=print_message, absolute=os.path.abspath)
     return exit_code(is_sound=result.is_sound, all_opened=not result.unopened)
 
 

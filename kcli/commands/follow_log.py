@@ -1,4 +1,4 @@
-"""The shell around `kcli dump-log --follow`: it waits between looks, and a key press of Ctrl-C is its regular end."""
+"""The shell around `kcli dump-log --follow`: it waits between polls, until Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kcli.inspect.dumping.renderer import DumpResult, Renderer
     from kcli.inspect.dumping.selection import Selection
 
-# How long to wait where nothing new has come.
+# How long to wait if there is nothing new.
 POLL_INTERVAL_S = 0.2
 
 
 def follow_until_stopped(paths: list[str], selection: Selection, renderer: Renderer, options: DumpOptions) -> DumpResult:
-    """Follow the paths until SIGINT or SIGTERM, the limit, or the end of all partitions -> what was shown."""
+    """Follow the paths until SIGINT, SIGTERM, the limit, or the deletion of all logs; return counts of what was shown."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -29,4 +29,4 @@ def follow_until_stopped(paths: list[str], selection: Selection, renderer: Rende
     def wait() -> bool:
         return not stopped.wait(POLL_INTERVAL_S)
 
-    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, tell=print_message, absolute=os.path.abspath)
+    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, report=print_message, absolute=os.path.abspath)

@@ -1,6 +1,6 @@
 # C types for record_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
+from kcli.format cimport batch_header, loop_results
 
 cdef long long NO_DELTA
 
@@ -27,6 +27,11 @@ cdef class RecordColumns:
     )
     cpdef int scan(
         self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long wanted, Py_ssize_t row
+    ) except? -9
+
+    @cython.locals(status=cython.int)
+    cpdef bint scan_batch(
+        self, const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, batch_header.BatchHeader header
     ) except? -9
 
 @cython.locals(value=cython.ulonglong, shift=cython.int, byte=cython.ulonglong)

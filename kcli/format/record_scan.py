@@ -24,7 +24,7 @@ property test holds it to kcli.format.layouts.RECORD, and both ways to each othe
 
 from array import array
 
-from kcli.format import loop_results
+from kcli.format import batch_header, loop_results
 
 Buffer = bytes | bytearray | memoryview
 
@@ -296,6 +296,17 @@ class RecordColumns:
         self.last_delta = last_delta
         self.end = position if status == loop_results.COMPLETE else start
         return status
+
+    def scan_batch(self, buffer: Buffer, start: int, end: int, header: "batch_header.BatchHeader") -> bool:
+        """Scan buffer[start:end] into the columns -> whether it is the records that the header states, and nothing else.
+
+        The columns must have room for them: without it the result is False, too.
+        """
+        if header.record_count > self.capacity:
+            return False
+        self.begin_batch(header.base_offset, header.base_timestamp)
+        status = self.scan(buffer, start, end, header.record_count, 0)
+        return status == loop_results.COMPLETE and self.end == end
 
 
 def read_zigzag(buffer: Buffer, position: int, most_bytes: int, out: array) -> int:  # type: ignore[type-arg]

@@ -1,15 +1,15 @@
-"""What a node's configuration says for all topics: asked of whoever knows configurations, which stand above this room.
+"""What a node's configuration sets for all topics. The caller passes a function for it: configurations are in a higher package.
 
-    stands nearest                      from
+    precedence, the highest first       source
     ----------------------------------  --------------------------------------------------------------------------------
-    the command's options               its own
+    the command's options               the command line
     the topic's own configuration       the metadata log
     the node's dynamic configuration    the metadata log (ConfigRecords of BROKER, its id), the id from meta.properties
     the cluster's                       the metadata log (BROKER, "")
-    the node's static configuration     server.properties, where it is given
+    the node's static configuration     server.properties, if it is given
     Kafka's defaults                    kcli.log.log_config
 
-`NodeLayers` is what a log directory knows of it, `NodeDefaults` what comes of that.
+`NodeLayers` is what a log directory contains of it, `NodeDefaults` the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY_BYTES = 128 * 1024 * 1024
 
 
 class NodeLayers(NamedTuple):
-    """A log directory, the id of the node it is of (None: not told), and brokers' dynamic configurations by id as text.
+    """A log directory, the id of its node (None: unknown), and the dynamic configurations of brokers by id as text.
 
     Those of the cluster have the id "".
     """
@@ -35,17 +35,17 @@ class NodeLayers(NamedTuple):
 
 
 class NodeDefaults(NamedTuple):
-    """What holds for topics without a setting of their own, texts by topics' keys, and for the cleaner's memory."""
+    """The settings of topics that do not set them, by key, and those of the cleaner's memory."""
 
     topic_config: Mapping[str, str]
     memory_bytes: int = MEMORY_BYTES
     load_factor: float = LOAD_FACTOR
 
 
-# Raises ValueError with a sentence where the configuration is not that node's.
+# Raises ValueError with a sentence if the configuration is that of another node.
 DefaultsOf = Callable[[NodeLayers], NodeDefaults]
 
 
 def kafkas_defaults(layers: NodeLayers) -> NodeDefaults:
-    """Those of a node that has no configuration."""
+    """Return the defaults of a node without a configuration."""
     return NodeDefaults({})

@@ -1,4 +1,4 @@
-"""A set of offsets as ranges that are sorted and apart: adding and asking take a binary search, however many there are."""
+"""A set of offsets as sorted ranges that do not overlap; adding and lookups are binary searches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OffsetRanges:
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         # The edges of the ranges, ascending: an even index is a first offset, an odd one an end.
         self._edges: list[int] = []
-        # In their order each one is added at the end of the list.
+        # Sorted, so that each one is added at the end of the list.
         for first_offset, end_offset in sorted(ranges):
             self.add(first_offset, end_offset)
 
@@ -29,12 +29,12 @@ class OffsetRanges:
         self._edges[start:end] = left + right
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
-        """True where every offset of a range is in the set."""
+        """Return True if every offset of a range is in the set."""
         index = bisect_right(self._edges, first_offset)
         return first_offset >= end_offset or (index % 2 == 1 and end_offset <= self._edges[index])
 
     def overlaps(self, first_offset: int, end_offset: int) -> bool:
-        """True where any offset of a range is in the set."""
+        """Return True if any offset of a range is in the set."""
         index = bisect_right(self._edges, first_offset)
         return first_offset < end_offset and (index % 2 == 1 or (index < len(self._edges) and self._edges[index] < end_offset))
 

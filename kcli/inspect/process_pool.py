@@ -1,8 +1,7 @@
-"""Worker processes for work on many partitions: they get paths and give back what they found, both small.
+"""Worker processes for work on many partitions: they receive paths and return results, both small.
 
-A task counts the bytes that it is through with (`count_bytes`), and this process tells somebody of them while it waits for a
-result. Where that process gives up, each task ends when it next counts. `multiprocessing` is imported only where a pool is
-made.
+A task counts the bytes that it has processed (`count_bytes`); the parent reports the progress while it waits for a result. If
+the parent stops, each task ends when it counts the next time. `multiprocessing` is imported only if a pool is made.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-# So little is done sooner by one process than others are started.
+# Less than this is faster in one process, because starting others takes time.
 SMALL_BYTES = 64 * 1024 * 1024
 
 _Parameters = ParamSpec("_Parameters")
@@ -22,14 +21,14 @@ _Result = TypeVar("_Result")
 
 
 class WorkerLostError(Exception):
-    """A worker process died, as one does that the system kills for want of memory; the message is one sentence."""
+    """A worker process died, for example because the system ran out of memory; the message is one sentence."""
 
 
 class StoppedError(Exception):
-    """The parent has given up, and with it what the task was to give."""
+    """The parent has stopped and needs no result."""
 
 
-# What the counter is set to then: far below what can be counted.
+# The value of the counter then: far below any sum of counts.
 _STOPPED = -(1 << 62)
 
 # ----------------------------------------------------------------------------------------------------- in the workers
@@ -47,7 +46,7 @@ def _begin_worker(counter: Any) -> None:
 
 
 def count_bytes(count: int) -> None:
-    """Tell, in a worker, of so many more bytes that are done. Raises StoppedError where nobody wants the rest any more."""
+    """Count `count` more bytes as processed; called in a worker. Raises StoppedError if the parent has stopped."""
     with _done_bytes.get_lock():
         _done_bytes.value += count
         if _done_bytes.value < 0:
@@ -58,7 +57,7 @@ def count_bytes(count: int) -> None:
 
 
 class ProcessPool:
-    """Up to so many worker processes, for a `with`; `on_bytes`, if any, is told of the progress from this process."""
+    """Up to `processes` worker processes, as a context manager; `on_bytes` is called in the parent with each progress."""
 
     def __init__(self, processes: int, on_bytes: Callable[[int], None] | None) -> None:
         from concurrent.futures import ProcessPoolExecutor
@@ -66,7 +65,7 @@ class ProcessPool:
 
         context = get_context("fork" if "fork" in get_all_start_methods() else None)
         self._counter = context.Value("q", 0)
-        self._told = 0
+        self._reported = 0
         self._on_bytes = on_bytes
         self._pool = ProcessPoolExecutor(processes, context, initializer=_begin_worker, initargs=(self._counter,))
 
@@ -76,7 +75,7 @@ class ProcessPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         from concurrent.futures.process import BrokenProcessPool
 
-        # A worker that died may have died with the counter's lock in its hands.
+        # A worker that died may have held the counter's lock.
         if error is not None and not isinstance(error, BrokenProcessPool):
             self._counter.value = _STOPPED
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -86,11 +85,11 @@ class ProcessPool:
     def submit(
         self, task: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """Have a worker do a task; it and its arguments are pickled."""
+        """Run a task in a worker; it and its arguments are pickled."""
         return self._pool.submit(task, *args, **kwargs)
 
     def result(self, future: Future[_Result]) -> _Result:
-        """A task's result; while it is awaited, the progress is told ten times a second. Raises what the task raised."""
+        """Wait for a task and return its result; report the progress ten times a second. Raises what the task raised."""
         if self._on_bytes is None:
             return future.result()
         from concurrent.futures import TimeoutError as NotYet
@@ -103,5 +102,5 @@ class ProcessPool:
                     raise
             finally:
                 done = self._counter.value
-                self._on_bytes(done - self._told)
-                self._told = done
+                self._on_bytes(done - self._reported)
+                self._reported = done

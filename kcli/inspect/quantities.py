@@ -1,4 +1,4 @@
-"""Quantities as people read them: bytes with a binary unit, counts with separators, ranges of offsets."""
+"""Quantities in text: bytes with a binary unit, counts with separators, ranges of offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def format_bytes(size_bytes: int) -> str:
-    """A size with three digits or so and its unit: 874 B, 1.2 KiB, 14.0 MiB."""
+    """Format a size with its unit: 874 B, 1.2 KiB, 14.0 MiB."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes} B"
     size = float(size_bytes)
@@ -18,14 +18,14 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_offsets(first_offset: int, end_offset: int) -> str:
-    """The offsets [first_offset, end_offset): offset 3, offsets 3 to 5."""
+    """Format the offsets [first_offset, end_offset): offset 3, offsets 3 to 5."""
     if end_offset == first_offset + 1:
         return f"offset {first_offset}"
     return f"offsets {first_offset} to {end_offset - 1}"
 
 
 def format_count(count: int, what: str) -> str:
-    """A count and what it counts, in the plural where it is not one: 1 record, 1,234 batches."""
+    """Format a count and its noun, in the plural unless it is one: 1 record, 1,234 batches."""
     if count == 1:
         return f"1 {what}"
     ending = "es" if what.endswith(("ch", "s", "x")) else "s"

@@ -1,9 +1,9 @@
-"""Which batches count: where a command counts records, it counts those of sound batches, and says how many it left out.
+"""Sound batches: a command that counts records counts those of sound batches, and reports how many batches it left out.
 
 bytes of a `.log`                                         counted
 --------------------------------------------------------  -------------------------------------------------------------
-a batch whose stored CRC is that of its bytes             yes, also if its records turn out to be unreadable
-a batch with a wrong CRC, or with an impossible header    no: its header cannot be trusted to say how many records it has
+a batch whose stored CRC is that of its bytes             yes, also if its records cannot be read
+a batch with a wrong CRC, or with an impossible header    no: the number of records in its header cannot be trusted
 zeros at the end                                          no, and nothing is left out
 """
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 from kcli.inspect.quantities import format_count
 from kcli.log.reading.log_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
 
-# The kind of a Damage that is a whole batch with a wrong CRC, for those who report it so.
+# The kind of a Damage that is a whole batch with a wrong CRC.
 BAD_CRC = "bad-crc"
 _DAMAGED_BATCHES = frozenset((BAD_CRC, BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED))
 
 
 def is_left_out(found: LogBatch | Damage) -> bool:
-    """Return True for a damaged batch: one that a SegmentReader gives out, or what is reported of it."""
+    """Return True for a damaged batch, which a SegmentReader returns as a batch or as damage."""
     return found.kind in _DAMAGED_BATCHES if isinstance(found, Damage) else not found.is_valid
 
 
@@ -36,6 +36,6 @@ class LeftOutBatches:
         self.count += 1
 
     def sentence(self) -> str:
-        """Return a clause for stderr; there must be such a batch."""
+        """Return a clause for stderr; at least one batch must have been added."""
         place = f"at byte {self._first_position}" if self.count == 1 else f"the first at byte {self._first_position}"
         return f"{format_count(self.count, 'damaged batch')} left out, {place}; kcli verify has the details"

@@ -1,4 +1,4 @@
-"""What somebody may have meant who mistyped a name: of a command, a topic, a group."""
+"""Suggestions for a mistyped name of a command, a topic or a group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ MOST_SUGGESTIONS = 3
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'a' or 'b'?" with the names that are most like `word`, or nothing if none is like it."""
-    from difflib import get_close_matches  # late: only mistakes need it, and it costs 5 ms
+    """Return "; did you mean 'a' or 'b'?" with the names that are most like `word`, or "" if none is like it."""
+    from difflib import get_close_matches  # late: only mistakes need it, and the import takes 5 ms
 
     names = list(known)
     begins = [name for name in names if word and name.startswith(word)]

@@ -59,7 +59,7 @@ def test_a_group_and_a_topic_by_globs(capfd: pytest.CaptureFixture[str]) -> None
     [
         ([], "name what to describe"),
         (["no/such/place"], "there is no such file or directory"),
-        ([DATA, "--show", "topic"], "--show knows no section 'topic'; there are cluster, brokers"),
+        ([DATA, "--show", "topic"], "--show: 'topic' is not a section; the sections are cluster, brokers"),
         ([f"{DATA}/meta.properties"], "a file; describe takes log directories and partitions"),
         ([DATA, DATA.replace("kafka-logs", "kafka-logs-legacy")], "several clusters"),
     ],

@@ -82,7 +82,7 @@ def test_kafkas_output_selects_nothing(option: str, data: Path, capfd: pytest.Ca
     flags = {"transactional", "control", "aborted", "stats", "follow"}
     words = [] if option in flags else values.get(option, ["1"])
     assert main(["dump-log", "--output", "kafka", name, *words, str(data)]) == 2
-    assert capfd.readouterr() == ("", f"kcli: {name} cannot be had with --output kafka; use text, json or csv\n")
+    assert capfd.readouterr() == ("", f"kcli: {name} is not possible with --output kafka; use text, json or csv\n")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,6 @@ def dumped(*paths: Path | str, options: DumpOptions | None = None, disk: Disk | 
         seen,
         DumpOptions() if options is None else options,
         OsDisk() if disk is None else disk,
-        tell=lambda sentence: None,
+        report=lambda sentence: None,
     )
     return seen

@@ -12,41 +12,45 @@ from kcli.format import limits
 from kcli.format.compression import deflate
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
-from kcli.inspect.dumping import batch_lines, kafka_text
+from kcli.inspect.dumping import batch_lines, kafka_dump, kafka_text, record_lines, text_buffer
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import DumpOptions
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.record_windows import RecordScanner
 from tests.conftest import every_log_set
 from tests.interpreted import interpreted
 
 OPTIONS = [
-    DumpOptions(),
-    DumpOptions(deep_iteration=True),
-    DumpOptions(print_data_log=True),
-    DumpOptions(print_data_log=True, skip_record_metadata=True),
-    DumpOptions(deep_iteration=True, skip_record_metadata=True),
-    DumpOptions(print_data_log=True, max_bytes=900),
+    KafkaDumpOptions(),
+    KafkaDumpOptions(deep_iteration=True),
+    KafkaDumpOptions(print_data_log=True),
+    KafkaDumpOptions(print_data_log=True, skip_record_metadata=True),
+    KafkaDumpOptions(deep_iteration=True, skip_record_metadata=True),
+    KafkaDumpOptions(print_data_log=True, max_bytes=900),
 ]
 LOGS = [path for logs in every_log_set() for path in sorted(logs.data.rglob("*.log")) if path.stat().st_size < 3_000_000]
 WAYS = ("python", "interpreted", "compiled")
 
 
-INTERPRETED = interpreted(batch_lines)
+PLAIN_LINES = interpreted(record_lines)
+INTERPRETED = interpreted(batch_lines, record_lines=PLAIN_LINES)
+PLAIN_BUFFER = interpreted(text_buffer)
 
 
-def dumped(way: str, path: str, options: DumpOptions) -> tuple[bytes, list[str], bool]:
+def dumped(way: str, path: str, options: KafkaDumpOptions) -> tuple[bytes, list[str], bool]:
     """What is printed of a file by batch after batch in Python, or by the one pass, interpreted or compiled."""
     out, told = bytearray(), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kafka_text, "is_compiled", lambda: way != "python")
         if way == "interpreted":
             patch.setattr(kafka_text, "batch_lines", INTERPRETED)
+            patch.setattr(kafka_text, "record_lines", PLAIN_LINES)
+            patch.setattr(kafka_dump, "TextBuffer", PLAIN_BUFFER.TextBuffer)
         sound = dump_as_kafka(OsDisk(), [path], options, out.extend, told.append, lambda path: path)
     return bytes(out), told, sound
 
 
-def all_ways_agree(path: str, options: DumpOptions) -> None:
+def all_ways_agree(path: str, options: KafkaDumpOptions) -> None:
     first, *others = [dumped(way, path, options) for way in WAYS]
     for other in others:
         assert other == first
@@ -114,7 +118,7 @@ SPECS = st.tuples(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.lists(SPECS, max_size=9), st.sampled_from(OPTIONS), st.integers(0, 3))
 def test_all_ways_print_the_same_of_odd_batches(
-    tmp_path: Path, specs: list[tuple[str, int, int, int, int]], options: DumpOptions, gap: int
+    tmp_path: Path, specs: list[tuple[str, int, int, int, int]], options: KafkaDumpOptions, gap: int
 ) -> None:
     """Batches of every kind between each other, sound and damaged, in small buffers."""
     log, offset = bytearray(), 0
@@ -133,19 +137,20 @@ def test_small_output_buffers_and_few_columns(tmp_path: Path, monkeypatch: pytes
     """A batch whose lines do not fit, or with more records than the columns hold, is left to the other way."""
     path = tmp_path / f"{0:020}.log"
     path.write_bytes(b"".join(encoded(12 * n, ("large" if n == 3 else "plain", n % 5, 12, -1, 1)) for n in range(12)))
-    expected = dumped("python", str(path), DumpOptions(print_data_log=True))
-    monkeypatch.setattr(kafka_text.TextBuffer.__init__, "__defaults__", (4000,))
+    expected = dumped("python", str(path), KafkaDumpOptions(print_data_log=True))
+    for module in (text_buffer, PLAIN_BUFFER):
+        monkeypatch.setattr(module, "OUTPUT_BUFFER_BYTES", 4000)
     for capacity in (5, 4096):
         monkeypatch.setattr(kafka_text, "RecordScanner", lambda capacity=capacity: RecordScanner(capacity))
         for way in WAYS:
-            assert dumped(way, str(path), DumpOptions(print_data_log=True)) == expected
+            assert dumped(way, str(path), KafkaDumpOptions(print_data_log=True)) == expected
 
 
 def test_usual_batches_never_reach_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a producer sends is printed in the one pass alone; else it would be as slow as before."""
     path = tmp_path / f"{0:020}.log"
     path.write_bytes(b"".join(encoded(12 * n, ("plain", n % 5, 12, 12 * n, 1)) for n in range(50)))
-    expected = dumped("python", str(path), DumpOptions(print_data_log=True))
+    expected = dumped("python", str(path), KafkaDumpOptions(print_data_log=True))
     monkeypatch.setattr(kafka_text.LogDumper, "_batch_line", None)
     monkeypatch.setattr(kafka_text.LogDumper, "_records", None)
-    assert dumped("interpreted", str(path), DumpOptions(print_data_log=True)) == expected
+    assert dumped("interpreted", str(path), KafkaDumpOptions(print_data_log=True)) == expected

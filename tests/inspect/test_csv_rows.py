@@ -8,17 +8,18 @@ import io
 import json
 from array import array
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.commands.app import main
+from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.record_rows import put_rows
+from kcli.inspect.dumping.record_rows import RecordRows
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import format_instant
 from kcli.inspect.renderers import csv_rows
 from kcli.inspect.renderers.csv_rows import COLUMNS, CsvRows
@@ -37,7 +38,7 @@ def csv_of(path: Path, told: list[str] | None = None, *, iso: bool = True) -> li
     """Dump a path as CSV -> its rows, read by Python's csv; what is told besides goes into `told`."""
     out, sentences = bytearray(), [] if told is None else told
     renderer = CsvRows(out.extend, iso_timestamps=iso)
-    dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), tell=sentences.append)
+    dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), report=sentences.append)
     text = out.decode("utf-8")
     assert text.endswith("\r\n") and not set(text) & UNPRINTABLE
     rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
@@ -159,20 +160,17 @@ def test_times_within_a_batch(tmp_path: Path) -> None:
     log.flush()
     rows = csv_of(log.path(".log"))
     assert [row["timestamp"] for row in rows] == [format_instant(row.timestamp) for row in log.rows]
-    place, columns = (
-        array("q", (0,)),
-        SimpleNamespace(
-            offset=array("q", range(len(steps))),
-            timestamp=array("q", steps),
-            **{name: array("q", [-1] * len(steps)) for name in ("key_position", "key_size", "value_position", "value_size")},
-            header_count=array("q", [0] * len(steps)),
-        ),
-    )
-    out = bytearray(4096)
+    columns = RecordColumns(len(steps))
+    for index, step in enumerate(steps):
+        columns.offset[index], columns.timestamp[index] = index, step
+        columns.key_size[index] = columns.value_size[index] = -1
+    out = bytearray()
+    buffer = TextBuffer(out.extend)
     form = csv_rows._row_form(("t", 1), ("CreateTime",), is_iso=True)
     chosen = array("q", range(len(steps)))
-    assert put_rows(memoryview(out), b"", columns, chosen, 0, len(steps), form, 0, False, 0, -1, True, place) == len(steps)
-    written = bytes(out[: place[0]]).decode().split("\r\n")[:-1]
+    assert RecordRows(form, columns, chosen).put(buffer, b"", 0, len(steps)) == len(steps)
+    buffer.flush()
+    written = out.decode().split("\r\n")[:-1]
     assert [line.split(",")[3] for line in written] == [format_instant(step) for step in steps]
 
 
@@ -209,7 +207,7 @@ def test_statistics_of_keys_that_are_no_text(tmp_path: Path, capfd: pytest.Captu
 def test_the_form_of_timestamps_is_for_csv(output: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The other outputs have one form: the option is refused, and not passed over."""
     assert main(["dump-log", "--output", output, "--timestamps", "ms", "x.log"]) == 2
-    assert "--timestamps is for --output csv" in capfd.readouterr().err
+    assert "--timestamps is only for --output csv" in capfd.readouterr().err
 
 
 def test_internal_topics_and_markers_are_json() -> None:

@@ -170,12 +170,12 @@ def test_a_narrow_table_keeps_what_matters() -> None:
     assert (whole.head, whole.left_out) == (list(table_lines(columns, rows, left=left))[:1], [])
     broken = fit_table(columns, rows, left=left, fit=110)
     assert len(broken.head) > 1 and "t" * 40 in broken.rows[0] and not broken.left_out
-    cut = fit_table(columns, rows, left=left, fit=90, first_to_go=("id", "codecs"))
+    cut = fit_table(columns, rows, left=left, fit=90, dropped_first=("id", "codecs"))
     assert not cut.left_out and "…" in cut.rows[0] and "i" * 22 in cut.rows[0]
-    gone = fit_table(columns, rows, left=left, fit=50, first_to_go=("id", "codecs"))
+    gone = fit_table(columns, rows, left=left, fit=50, dropped_first=("id", "codecs"))
     assert gone.left_out == ["id", "codecs"] and "1.0 MiB" in gone.rows[0] and gone.rows[0].startswith("  " + "t" * 10)
     for fit in range(40, 140):
-        table = fit_table(columns, rows, left=left, fit=fit, first_to_go=("id",))
+        table = fit_table(columns, rows, left=left, fit=fit, dropped_first=("id",))
         assert max(map(width, [*table.head, *table.rows])) <= fit
 
 

@@ -182,7 +182,7 @@ def test_relative_paths_know_their_topic(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(every_log_set()[0].data / "__consumer_offsets-0")
     seen = Seen()
     name = "00000000000000000000.log"
-    dump([name], Selection(), seen, DumpOptions(), OsDisk(), tell=print, absolute=os.path.abspath)
+    dump([name], Selection(), seen, DumpOptions(), OsDisk(), report=print, absolute=os.path.abspath)
     assert (seen.files[0].path, seen.files[0].topic, seen.files[0].partition) == (name, "__consumer_offsets", 0)
     assert seen.files[0].decoder is not None
 
@@ -230,7 +230,7 @@ def test_records_too_large_to_hold(tmp_path: Path, codec: int) -> None:
     out: dict[str, bytearray] = {"json": bytearray(), "csv": bytearray(), "text": bytearray()}
     renderers = [JsonLines(out["json"].extend), CsvRows(out["csv"].extend), HumanText(out["text"].extend)]
     for renderer in renderers:
-        dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), tell=print)
+        dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), report=print)
     assert max(map(len, out.values())) < 20_000
     rows = [json.loads(line) for line in out["json"].splitlines() if line.startswith(b'{"type":"record"')]
     assert [row.get("value") for row in rows] == ["1", None, "2", "3"]
@@ -239,7 +239,7 @@ def test_records_too_large_to_hold(tmp_path: Path, codec: int) -> None:
     assert b",leftOut," in out["csv"] and b"too large to be shown" in out["text"]
 
     seen = Seen()
-    dump([str(path)], parse_selection(keys=["k"]), seen, DumpOptions(), OsDisk(), tell=print)
+    dump([str(path)], parse_selection(keys=["k"]), seen, DumpOptions(), OsDisk(), report=print)
     assert seen.offsets == [3]
     assert [note for _, note in seen.notes if "offset 1 " in note and "was not searched" in note]
     assert dumped(path, tail=3, options=DumpOptions(max_record_bytes=16_000_000)).offsets == [1, 2, 3]

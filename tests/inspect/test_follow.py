@@ -36,7 +36,7 @@ def followed(*paths: Path, steps: Iterator[Step] | list[Step], **selection: Any)
         return step is not None
 
     options = DumpOptions()
-    dump_followed([str(path) for path in paths], parse_selection(**selection), seen, options, OsDisk(), wait, tell=print)
+    dump_followed([str(path) for path in paths], parse_selection(**selection), seen, options, OsDisk(), wait, report=print)
     assert seen.flushes > 0
     return seen
 
@@ -93,7 +93,7 @@ def test_half_written_batches(tmp_path: Path, preallocated: bool) -> None:
             path.write_bytes(data[:end] + bytes(len(data) - end + 200 if preallocated else 0))
         return end is not None
 
-    dump_followed([str(path)], parse_selection(), seen, DumpOptions(), OsDisk(), wait, tell=print)
+    dump_followed([str(path)], parse_selection(), seen, DumpOptions(), OsDisk(), wait, report=print)
     assert seen.offsets == [0, 1, 2, 3]
     assert not seen.damages and not seen.notes
     assert shown_at.count(1) > 100 and shown_at.count(3) > 60, "each batch waited for its last byte"
@@ -172,7 +172,7 @@ def test_truncation(tmp_path: Path) -> None:
     steps = [truncate, lambda: writer.append(1), rewrite]
     seen = followed(tmp_path / "t-0", steps=steps)
     assert seen.offsets == [0, 1, 2, 3, 2, 2, 3, 4]
-    assert len(seen.notes) == 2 and all(f"going on from byte {kept}" in note for _, note in seen.notes)
+    assert len(seen.notes) == 2 and all(f"continuing at byte {kept}" in note for _, note in seen.notes)
     assert not seen.damages
 
 
@@ -286,7 +286,7 @@ def test_read_committed_waits_for_the_end_of_transactions(tmp_path: Path) -> Non
         return step is not None
 
     selection = parse_selection(isolation="read_committed")
-    dump_followed([str(tmp_path / "t-0")], selection, seen, DumpOptions(), OsDisk(), wait, tell=print)
+    dump_followed([str(tmp_path / "t-0")], selection, seen, DumpOptions(), OsDisk(), wait, report=print)
     assert seen.offsets == [0, 1, 2, 5, 7]
     assert counts == [0, 1, 1, 3, 3, 4, 5]
 

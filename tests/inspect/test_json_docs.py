@@ -34,7 +34,7 @@ def documented() -> dict[str, set[str]]:
 def seen_in(paths: list[str], options: DumpOptions | None = None) -> dict[str, set[str]]:
     """Type -> the fields that a dump of the paths writes."""
     out = bytearray()
-    dump(paths, Selection(), JsonLines(out.extend), options or DumpOptions(), OsDisk(), tell=lambda line: None)
+    dump(paths, Selection(), JsonLines(out.extend), options or DumpOptions(), OsDisk(), report=lambda line: None)
     found: dict[str, set[str]] = {}
     for line in out.decode().split("\n")[:-1]:
         row = json.loads(line)

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
-from kcli.inspect.dumping import record_rows
 from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.record_rows import RecordRows, RowForm
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.json_text import bytes_member, quote
 from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
@@ -24,7 +27,7 @@ from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.inspect.kafka_records import records_of
-from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
+from tests.log_builder import PartitionBuilder
 
 TEXTS = st.text() | st.sampled_from(["\x7f", "\x9b31m", "\u2028", '"\\/', "\x00\x1f\n", "é🎁", "\u202e"])
 BYTES = st.binary(max_size=60) | TEXTS.map(lambda text: text.encode("utf-8", "ignore"))
@@ -35,11 +38,11 @@ VALUES = st.recursive(
 )
 
 
-def json_of(*paths: Path | str, contents: bool = True, options: DumpOptions | None = None) -> list[dict[str, Any]]:
+def json_of(*paths: Path | str, options: DumpOptions | None = None) -> list[dict[str, Any]]:
     """Dump paths as JSON -> the objects, after a look at the form of the lines."""
     out = bytearray()
-    renderer = JsonLines(out.extend, contents=contents)
-    dump([str(path) for path in paths], Selection(), renderer, options or DumpOptions(), OsDisk(), tell=lambda line: None)
+    renderer = JsonLines(out.extend)
+    dump([str(path) for path in paths], Selection(), renderer, options or DumpOptions(), OsDisk(), report=lambda line: None)
     text = out.decode("utf-8")
     assert text.endswith("}\n")
     assert not [char for char in text if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")]
@@ -73,16 +76,25 @@ def test_bytes_round_trip(data: bytes | None) -> None:
     assert restored(json.loads("{" + bytes_member("key", data) + "}"), "key") == data
 
 
-@given(st.binary(max_size=80), st.integers(0, 5))
-def test_the_compiled_string_is_the_plain_one(data: bytes, start: int) -> None:
-    """put_json_string writes what `quote` writes, or says that it cannot: only for bytes that are not plain ASCII."""
-    out = memoryview(bytearray(600))
-    start = min(start, len(data))
-    end = record_rows.put_json_string(out, 3, data, start, len(data))
-    if all(byte < 0x7F for byte in data[start:]):
-        assert bytes(out[3:end]).decode() == quote(data[start:].decode())
-    else:
-        assert end == -1
+def compiled_value(data: bytes, *, is_json: bool) -> str | None:
+    """The value of a record as record_rows writes it, or None if it leaves the record to Python."""
+    out = bytearray()
+    buffer = TextBuffer(out.extend, 2000)
+    columns = RecordColumns(1)
+    columns.key_size[0], columns.value_position[0], columns.value_size[0] = -1, 3, len(data)
+    form = RowForm(is_json, False, *[b""] * 9, b"|", *[b""] * 3)
+    rows = RecordRows(form, columns, array("q", (0,)))
+    if rows.put(buffer, b"..." + data, 0, 1) == 0:
+        return None
+    buffer.flush()
+    return out.decode().split("|", 1)[1]
+
+
+@given(st.binary(max_size=80))
+def test_the_compiled_string_is_the_plain_one(data: bytes) -> None:
+    """The compiled rows write what `quote` writes, or leave it: only bytes that are not plain ASCII."""
+    expected = quote(data.decode()) if all(byte < 0x7F for byte in data) else None
+    assert compiled_value(data, is_json=True) == expected
 
 
 RECORDS = st.lists(st.tuples(BYTES | st.none(), BYTES | st.none()), min_size=1, max_size=6)
@@ -127,25 +139,6 @@ def test_lines_larger_than_the_buffer(tmp_path: Path) -> None:
     log.flush()
     found = [row for row in json_of(log.path(".log")) if row["type"] == "record"]
     assert [restored(row, "value") for row in found] == values
-
-
-def test_without_contents(tmp_path: Path) -> None:
-    """Sizes stay where keys and values are not asked for."""
-    log = PartitionBuilder(tmp_path / "topic-0")
-    log.append([(b"k", b"value")], headers=(Header(b"h", b""),))
-    log.flush()
-    row = next(row for row in json_of(log.path(".log"), contents=False) if row["type"] == "record")
-    assert row == {
-        "type": "record",
-        "topic": "topic",
-        "partition": 0,
-        "offset": 0,
-        "timestamp": BASE_TIMESTAMP,
-        "timestampType": "CreateTime",
-        "leaderEpoch": 0,
-        "keySize": 1,
-        "valueSize": 5,
-    }
 
 
 @pytest.mark.parametrize("given_set", every_log_set(), ids=lambda given_set: given_set.data.parent.name)
@@ -215,12 +208,11 @@ def test_records_say_what_kafka_says() -> None:
 
 @given(st.binary(max_size=80) | st.text(st.sampled_from('ab,"\r\n\t~ '), max_size=80).map(str.encode))
 def test_the_compiled_field_is_csvs_own(data: bytes) -> None:
-    """put_csv_field writes what Python's csv writes, or says that it cannot: only for bytes that are no plain ASCII text."""
-    out = memoryview(bytearray(200))
-    end = record_rows.put_csv_field(out, 3, data, 0, len(data))
+    """The compiled rows write what Python's csv writes, or leave it: only bytes that are not plain ASCII text."""
+    found = compiled_value(data, is_json=False)
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data):
         text = io.StringIO(newline="")
         csv.writer(text).writerow([data.decode(), "x"])
-        assert bytes(out[3:end]).decode() + ",x\r\n" == text.getvalue()
+        assert found is not None and found + ",x\r\n" == text.getvalue()
     else:
-        assert end == -1
+        assert found is None

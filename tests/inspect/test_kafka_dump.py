@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import DumpOptions
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from tests.inspect.verified import batch, entry, partition
 
@@ -27,7 +27,7 @@ class Dumped(NamedTuple):
 
 def dump(*paths: Path | str, disk: OsDisk | None = None, **options: object) -> Dumped:
     out, told = bytearray(), []
-    chosen = DumpOptions(print_data_log=True)._replace(**options)  # type: ignore[arg-type]
+    chosen = KafkaDumpOptions(print_data_log=True)._replace(**options)  # type: ignore[arg-type]
     sound = dump_as_kafka(disk or OsDisk(), map(str, paths), chosen, out.extend, told.append, lambda path: f"/absolute{path}")
     return Dumped(out.decode(), told, sound)
 
@@ -106,7 +106,7 @@ def test_damage_goes_on_with_the_next_batch_and_file(tmp_path: Path) -> None:
     assert "baseOffset: 1 " in dumped.out and "isvalid: false" in dumped.out
     assert re.findall(r"^baseOffset: (\d+)", dumped.out, re.M) == ["0", "1", "3", "0"]
     garbage_at = len(batch(0).encode()) + len(flipped)
-    assert any(f"{first}: byte {garbage_at}: " in line and "going on at byte" in line for line in dumped.told)
+    assert any(f"{first}: byte {garbage_at}: " in line and "continuing at byte" in line for line in dumped.told)
     assert not dumped.is_sound
 
 
@@ -136,5 +136,5 @@ def test_a_writer_that_fails_is_not_the_files_fault(logs: Path) -> None:
 
     told: list[str] = []
     with pytest.raises(Gone):
-        dump_as_kafka(OsDisk(), [str(logs / LOG)], DumpOptions(), write, told.append, str)
+        dump_as_kafka(OsDisk(), [str(logs / LOG)], KafkaDumpOptions(), write, told.append, str)
     assert not told

@@ -13,7 +13,7 @@ from conftest import LogSet, every_log_set
 
 from kcli.commands.dump_log import content_parser
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import DumpOptions
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
 from kcli.log.disk.os_disk import OsDisk
 
 DECODER_OF = {
@@ -24,14 +24,14 @@ DECODER_OF = {
 }
 
 
-def options_for(path: str) -> DumpOptions:
+def options_for(path: str) -> KafkaDumpOptions:
     """The options with which the golden of `path` was made (see the README of the given directories)."""
     if path.endswith(".checkpoint") or (path.endswith(".log") and path.startswith("__")):
         option = next((name for prefix, name in DECODER_OF.items() if path.startswith(prefix)), "cluster_metadata_decoder")
-        return DumpOptions(print_data_log=True, parser=content_parser(_arguments(option)))
+        return KafkaDumpOptions(print_data_log=True, parser=content_parser(_arguments(option)))
     if path.endswith(".log"):
-        return DumpOptions(print_data_log=True, deep_iteration=True)
-    return DumpOptions()
+        return KafkaDumpOptions(print_data_log=True, deep_iteration=True)
+    return KafkaDumpOptions()
 
 
 def _arguments(option: str):
@@ -41,7 +41,7 @@ def _arguments(option: str):
     return argparse.Namespace(**(given | {option: True}), key_decoder_class=None, value_decoder_class=None)
 
 
-def dumped(data: Path, path: str, options: DumpOptions) -> tuple[bytes, list[str], bool]:
+def dumped(data: Path, path: str, options: KafkaDumpOptions) -> tuple[bytes, list[str], bool]:
     """Dump one file from within `data` -> (stdout, the lines for stderr, whether all is sound)."""
     out, told = bytearray(), []
     before = os.getcwd()

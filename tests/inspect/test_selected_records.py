@@ -160,27 +160,6 @@ def test_several_options_narrow_each_other(tmp_path: Path) -> None:
     assert dumped(at, headers=["g"]).offsets == []
 
 
-def test_batches_without_records(tmp_path: Path) -> None:
-    """Where only batches are shown, those with a selected record are, and limit and tail count batches."""
-    log = PartitionBuilder(tmp_path / "topic-0")
-    for _ in range(6):
-        log.append([(b"a", b"1"), (b"b", b"2")])
-    log.append([(b"c", b"3")])
-    log.flush()
-    options = DumpOptions(records=False)
-
-    def bases(**selection: object) -> list[int]:
-        seen = dumped(tmp_path / "topic-0", options=options, **selection)
-        assert not seen.records_seen
-        return [base for _, base, _ in seen.batches]
-
-    assert bases() == [0, 2, 4, 6, 8, 10, 12]
-    assert bases(keys=["c"]) == [12]
-    assert bases(offset="3..5") == [2, 4]
-    assert bases(tail=2) == [10, 12]
-    assert bases(limit=3) == [0, 2, 4]
-
-
 class CountingDisk(OsDisk):
     """Counts the bytes that are read."""
 

@@ -97,9 +97,9 @@ def written(directory: Path, name: str, data: bytes) -> Seen:
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
-        ("00000000000000000000.index", bytes(12), "4 bytes behind the last whole entry"),
-        ("00000000000000000000.timeindex", bytes(13), "1 bytes behind the last whole entry"),
-        ("00000000000000000000.txnindex", bytes(35), "1 bytes behind the last whole entry"),
+        ("00000000000000000000.index", bytes(12), "4 bytes after the last whole entry"),
+        ("00000000000000000000.timeindex", bytes(13), "1 bytes after the last whole entry"),
+        ("00000000000000000000.txnindex", bytes(35), "1 bytes after the last whole entry"),
         ("00000000000000000000.txnindex", b"\x01" + bytes(33), "entry 0 has version 1"),
         ("00000000000000000005.snapshot", b"\x00\x01garbage", "Snapshot failed schema validation"),
         ("00000000000000000005.snapshot", b"", "Snapshot failed schema validation"),
@@ -147,7 +147,7 @@ def test_a_live_directory_is_not_all_preallocated_indexes(tmp_path: Path, capfd:
     for words in (["dump-log", "--output", "text"], ["describe"]):
         assert main([*words, str(tmp_path)]) == 0
         out, err = capfd.readouterr()
-        assert err == "" and "MiB, " not in out and "behind the last entry" not in out
+        assert err == "" and "MiB, " not in out and "after the last entry" not in out
         assert out.count("10.0 MiB") == (6 if words[0] == "dump-log" else 0), "as a remark on the size only"
     assert main(["dump-log", "--output", "text", str(tmp_path / "topic-0")]) == 0
     assert ".index  an offset index: where in its segment the batches of some offsets begin, 8 B (preallocated: 10.0 MiB)" in (

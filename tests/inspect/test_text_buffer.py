@@ -17,7 +17,7 @@ def test_nothing_is_lost_or_moved(pieces: list[bytes | None], size: int) -> None
     for piece in pieces:
         if piece is None:
             buffer.flush()
-            assert buffer.place[0] == 0
+            assert buffer.position == 0
         else:
             buffer.put(piece)
     buffer.flush()
@@ -41,14 +41,24 @@ def test_it_writes_only_when_it_must() -> None:
 
 
 def test_what_compiled_code_wrote_goes_out_too() -> None:
-    """`place[0]` says how far the memory is filled, whoever filled it."""
+    """`position` says how far the memory is filled; compiled code moves it, as putting does."""
     out: list[bytes] = []
     buffer = TextBuffer(lambda view: out.append(bytes(view)), 10)
-    buffer.memory[0:3] = b"abc"
-    buffer.place[0] = 3
+    buffer.put(b"abcxx")
+    buffer.position = 3
     buffer.put(b"def")
     buffer.flush()
     assert out == [b"abcdef"]
+
+
+def test_it_is_flushed_for_a_line_only_if_that_makes_room() -> None:
+    """A buffer that is at most half full is not written: the line that did not fit is too long for it."""
+    out: list[bytes] = []
+    buffer = TextBuffer(lambda view: out.append(bytes(view)), 10)
+    buffer.put(b"12345")
+    assert not buffer.flush_if_half_full() and out == []
+    buffer.put(b"6")
+    assert buffer.flush_if_half_full() and out == [b"123456"]
 
 
 def test_a_writer_that_fails() -> None:

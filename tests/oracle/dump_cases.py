@@ -19,7 +19,7 @@ from kcli.log.disk.os_disk import OsDisk
 from tests.oracle.peer import Outcome, Peer
 
 LOG_SUFFIXES = (".log", ".checkpoint")
-GOES_ON, ZEROS = "going on at byte", "bytes are zeros"
+GOES_ON, ZEROS = "continuing at byte", "bytes are zeros"
 _SHOWN_BYTES = 120
 TOPIC_DECODERS = {
     "__consumer_offsets": "--offsets-decoder",

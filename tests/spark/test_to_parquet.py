@@ -162,7 +162,7 @@ def test_a_day_is_read_to_its_end(tmp_path: Path) -> None:
     words = ("--starting-time", "2023-11-14", "--ending-time", "2023-11-14")
     source = to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words)).source
     assert (source["startingTimestamp"], source["endingTimestamp"]) == ("1699920000000", "1700006400000")
-    with pytest.raises(CannotRun, match="--ending-time: '2030' cannot be meant"):
+    with pytest.raises(CannotRun, match="--ending-time: '2030' is not milliseconds"):
         to_parquet._export_options(parse(str(tmp_path), "--out", "x", "--ending-time", "2030"))
 
 

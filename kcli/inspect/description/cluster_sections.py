@@ -1,7 +1,7 @@
 """The sections on the cluster as a whole, as rows of docs/describe.md: directories, features, quorum, nodes, configs, security.
 
-Secrets stay where they are: a sensitive configuration has no value here, a SCRAM user no salt or key. All of it but the
-directories comes out of the metadata image; without one the rows are None, which is not the same as none.
+Secrets are left out: a sensitive configuration has no value here, a SCRAM user no salt or key. All sections but the directories
+come from the metadata image; without an image the rows are None, which is different from an empty list.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.inspect.description.metadata_log import MetadataView
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.sources import SourceDirectory, Sources
-from kcli.inspect.description.topic_sections import Row
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import METADATA_VERSIONS, ConfigResource, Endpoint, VersionRange, Voter, is_sensitive_config
 
@@ -18,7 +18,7 @@ METADATA_VERSION = "metadata.version"
 
 
 def cluster_row(sources: Sources, metadata: MetadataView | None) -> Row:
-    """The section `cluster`."""
+    """Return the section `cluster`."""
     image = None if metadata is None else metadata.image
     return {
         "clusterId": sources.cluster_id,
@@ -93,7 +93,7 @@ def _quorum_row(metadata: MetadataView) -> Row:
 
 
 def broker_rows(image: MetadataImage) -> list[Row]:
-    """A row a broker, by id."""
+    """Return a row for each broker, by id."""
     return [
         {
             "id": broker.broker_id,
@@ -112,7 +112,7 @@ def broker_rows(image: MetadataImage) -> list[Row]:
 
 
 def controller_rows(image: MetadataImage) -> list[Row]:
-    """A row a controller, by id."""
+    """Return a row for each controller, by id."""
     return [
         {
             "id": controller.controller_id,
@@ -125,7 +125,7 @@ def controller_rows(image: MetadataImage) -> list[Row]:
 
 
 def config_rows(image: MetadataImage, options: DescribeOptions) -> list[Row]:
-    """A row a configuration that was set, by resource and name; a sensitive one has no value."""
+    """Return a row for each configuration that was set, by resource and name; a sensitive one has no value."""
     rows = []
     for resource, configs in sorted(image.configs.items()):
         if not _is_wanted(resource, options):
@@ -145,7 +145,7 @@ def config_rows(image: MetadataImage, options: DescribeOptions) -> list[Row]:
 
 
 def _is_wanted(resource: ConfigResource, options: DescribeOptions) -> bool:
-    """With globs for topics or groups, only what is for one of these."""
+    """Return True unless there are globs for topics or groups, and the resource is not one of these."""
     if not options.topics and not options.groups:
         return True
     if resource.type == "TOPIC":
@@ -154,7 +154,7 @@ def _is_wanted(resource: ConfigResource, options: DescribeOptions) -> bool:
 
 
 def acl_rows(image: MetadataImage) -> list[Row]:
-    """A row an access control entry, by resource and principal."""
+    """Return a row for each access control entry, by resource and principal."""
     return [
         {
             "id": str(acl_id),
@@ -171,7 +171,7 @@ def acl_rows(image: MetadataImage) -> list[Row]:
 
 
 def user_rows(image: MetadataImage) -> list[Row]:
-    """A row a SCRAM credential, by user and mechanism, without its secrets."""
+    """Return a row for each SCRAM credential, by user and mechanism, without its secrets."""
     return [
         {"user": user, "mechanism": mechanism, "iterations": credential.iterations}
         for (user, mechanism), credential in sorted(image.scram_credentials.items())
@@ -179,7 +179,7 @@ def user_rows(image: MetadataImage) -> list[Row]:
 
 
 def quota_rows(image: MetadataImage) -> list[Row]:
-    """A row a quota; an entity's name of None is the default of its type."""
+    """Return a row for each quota; an entity's name of None is the default of its type."""
     return [
         {"entity": dict(entity), "key": key, "value": value}
         for entity, quotas in sorted(image.client_quotas.items(), key=lambda item: str(item[0]))
@@ -188,7 +188,7 @@ def quota_rows(image: MetadataImage) -> list[Row]:
 
 
 def token_rows(image: MetadataImage) -> list[Row]:
-    """A row a delegation token, by id; times in ms."""
+    """Return a row for each delegation token, by id; times in ms."""
     return [
         {
             "tokenId": token.token_id,

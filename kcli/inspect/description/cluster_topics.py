@@ -1,8 +1,8 @@
-"""What the cluster's metadata log, beside the partitions in one log directory, says about topics: their ids and settings.
+"""Topic ids and settings from the cluster's metadata log, if it is in the same log directory as the partitions.
 
-A repair needs no more of it: the id for a partition.metadata that was lost, index.interval.bytes for indexes that are built
-anew, and whether another replica has the records that are lost here. What cannot be read is passed over: half an answer is
-better here than none, and the damage itself is told where the metadata log is verified.
+A repair uses them: the id for a partition.metadata that was lost, index.interval.bytes for indexes that are rebuilt, and
+whether another replica has the records that are lost here. Records that cannot be read are skipped; the verification of the
+metadata log reports them.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _INDEX_BYTES = "segment.index.bytes"
 
 
 class OtherReplicas(NamedTuple):
-    """How many replicas a partition has, and how many of the others have all records: those in the ISR, eligible leaders."""
+    """The number of replicas of a partition, and of those on other nodes that have all records: the ISR and the ELR."""
 
     replicas: int
     others_in_sync: int
 
     @property
     def are_in_sync(self) -> bool:
-        """True where another replica has the records."""
+        """Whether another replica has the records."""
         return self.replicas > 1 and self.others_in_sync > 0
 
     @property
     def sentence(self) -> str:
-        """How many there are, without a full stop."""
+        """A clause on the number of replicas, without a full stop."""
         if self.replicas > 1 and not self.others_in_sync:
             return f"the partition has {self.replicas} replicas, and no other one is in sync"
         return f"the partition has {format_count(self.replicas, 'replica')}"
 
 
 class ClusterTopics(NamedTuple):
-    """Topic ids by name, and the settings that a topic has of its own, by topic and setting.
+    """Topic ids by name, and the settings of topics, by topic and setting.
 
-    `partitions` are their registrations by topic and partition. `brokers` are the settings that brokers were given while they
-    ran, by id; those of all of them have the id "". `path` is the metadata log's directory. `damage` says what is wrong with
-    it, "" where nothing is: what it says may then be out of date.
+    `partitions` are the registrations by topic and partition. `brokers` are the dynamic settings of brokers, by id; those of
+    the cluster have the id "". `path` is the directory of the metadata log. `damage` is a sentence if the metadata log is
+    damaged and its contents may therefore be out of date, else "".
     """
 
     path: str
@@ -59,7 +59,7 @@ class ClusterTopics(NamedTuple):
     partitions: dict[tuple[str, int], Partition]
 
     def other_replicas(self, topic: str, partition: int, node_id: int | None) -> OtherReplicas | None:
-        """Return who else has the records of the replica on a node, None for a partition that the log does not know."""
+        """Return which other replicas have the records of the one on a node, None for a partition that is not in the log."""
         found = self.partitions.get((topic, partition))
         if found is None or not found.replicas:
             return None
@@ -68,7 +68,7 @@ class ClusterTopics(NamedTuple):
         return OtherReplicas(len(found.replicas), in_sync)
 
     def index_settings(self, topic: str) -> IndexSettings:
-        """The settings that the topic's indexes depend on: its own, else Kafka's defaults."""
+        """Return the topic's settings for indexes: its own, else Kafka's defaults."""
         own = self.configs.get(topic, {})
         default = IndexSettings()
         interval, most = own.get(_INTERVAL, ""), own.get(_INDEX_BYTES, "")
@@ -79,7 +79,7 @@ class ClusterTopics(NamedTuple):
 
 
 def read_cluster_topics(disk: Disk, log_directory: str) -> ClusterTopics | None:
-    """Read the metadata log of a log directory -> ClusterTopics, None where there is none. Raises OSError."""
+    """Read the metadata log of a log directory; return None if there is none. Raises OSError."""
     directory = join_path(log_directory, METADATA_DIRECTORY)
     if not disk.is_directory(directory):
         return None

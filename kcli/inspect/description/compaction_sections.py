@@ -1,15 +1,15 @@
-"""The section on compaction: how far the cleaner has come in each partition of a compacted topic, and what it gave up.
+"""The section on compaction: up to where each partition of a compacted topic is cleaned, and which are no longer cleaned.
 
-    figure                  is
+    figure                  source
     ----------------------  --------------------------------------------------------------------------------------------
-    cleaned to              what cleaner-offset-checkpoint says
-    dirty bytes and ratio   what a cleaner would count that looks now (kcli.log.cleaner.cleanable); not known where the
-                            last stable offset or the high watermark is not, or with min.compaction.lag.ms what time it is
-    given up                what kcli-uncleanable-partitions says, unless the partition was cleaned since
+    cleaned to              cleaner-offset-checkpoint
+    dirty bytes and ratio   as a cleaner would count them now (kcli.log.cleaner.cleanable); unknown without the last stable
+                            offset or the high watermark, and with min.compaction.lag.ms without the current time
+    not cleaned since       kcli-uncleanable-partitions, unless the partition was cleaned since
 
-Settings are the topic's own, else the node's (kcli.inspect.node_defaults), else Kafka's defaults. What server.properties sets
-for all topics lies in no log directory; so a partition has a row, too, where the cleaner has been though its topic is not known
-to be compacted.
+Settings are those of the topic, else of the node (kcli.inspect.node_defaults), else Kafka's defaults. A log directory does not
+contain what server.properties sets for all topics; therefore a partition with an entry in the cleaner's checkpoint has a row
+even if its topic is not known to be compacted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.partition_log import PartitionLog
-from kcli.inspect.description.topic_sections import Row, Surveyed, place
+from kcli.inspect.description.topic_sections import Surveyed, place
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.log.cleaner.cleanable import LogToClean, dirty_from, measure, uncleanable_from
 from kcli.log.log_config import LogConfig
 from kcli.state.metadata_values import ConfigResource
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from kcli.state.metadata_image import MetadataImage
 
 
-# What the node of a partition, by its path, sets for all topics.
+# Returns what the node of a partition, by its path, sets for all topics.
 SettingsOf = Callable[[str], Mapping[str, str]]
 
 
 def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int | None, defaults_of: SettingsOf) -> list[Row]:
-    """A row a partition that lies here and is compacted, or that the cleaner has been to."""
+    """Return a row for each partition that is compacted, or in which the cleaner has been."""
     rows = []
     for log in surveyed.logs:
         directory = log.directory
@@ -43,13 +44,13 @@ def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int
             continue
         config = None if log.is_foreign else _config(directory.topic, image, defaults_of(directory.path))
         is_compacted = directory.topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
-        if is_compacted or log.cleaned_offset is not None or log.given_up is not None:
+        if is_compacted or log.cleaned_offset is not None or log.uncleanable is not None:
             rows.append(_row(log, config, now_ms))
     return rows
 
 
 def _config(topic: str, image: MetadataImage | None, defaults: Mapping[str, str]) -> LogConfig | None:
-    """A topic's settings; None where the metadata does not know it, or has a setting that is none."""
+    """Return a topic's settings; None if it is not in the metadata, or has an invalid setting there."""
     if image is None or image.topic(topic) is None:
         return None
     try:
@@ -60,7 +61,7 @@ def _config(topic: str, image: MetadataImage | None, defaults: Mapping[str, str]
 
 def _row(log: PartitionLog, config: LogConfig | None, now_ms: int | None) -> Row:
     found = _measured(log, config or LogConfig(), now_ms)
-    given_up = log.given_up
+    uncleanable = log.uncleanable
     return {
         **place(log),
         "path": log.directory.path,
@@ -72,16 +73,16 @@ def _row(log: PartitionLog, config: LogConfig | None, now_ms: int | None) -> Row
         "dirtyBytes": None if found is None else found.cleanable_bytes,
         "dirtyRatio": None if found is None else round(found.dirty_ratio, 4),
         "minCleanableDirtyRatio": None if config is None else config.min_cleanable_dirty_ratio,
-        "isUncleanable": given_up is not None,
-        "uncleanableSince": None if given_up is None else given_up.time_ms,
-        "uncleanableReason": None if given_up is None else given_up.reason,
+        "isUncleanable": uncleanable is not None,
+        "uncleanableSince": None if uncleanable is None else uncleanable.time_ms,
+        "uncleanableReason": None if uncleanable is None else uncleanable.reason,
     }
 
 
 def _measured(log: PartitionLog, config: LogConfig, now_ms: int | None) -> LogToClean | None:
-    """What a cleaner would find that looks now; None where it cannot be told."""
+    """Return what a cleaner would find now, or None if that is not known."""
     start_offset, end_offset, last_stable_offset = log.start_offset, log.end_offset, log.last_stable_offset
-    # Without a high watermark a broker starts with the log start offset and raises it as replicas fetch: how far is not known.
+    # Without a checkpoint a broker starts with the log start offset as high watermark, and raises it as replicas fetch.
     if start_offset is None or end_offset is None or last_stable_offset is None or log.high_watermark is None:
         return None
     lag_ms = config.min_compaction_lag_ms
@@ -93,6 +94,6 @@ def _measured(log: PartitionLog, config: LogConfig, now_ms: int | None) -> LogTo
     try:
         bound = uncleanable_from(segments, first_dirty, last_stable_offset, now_ms or 0, lag_ms, log.largest_timestamp)
     except (OSError, FormatError) as error:
-        log.tell_unreadable(error)
+        log.report_unreadable(error)
         return None
     return measure(segments, first_dirty, bound)

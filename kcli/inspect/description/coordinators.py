@@ -1,18 +1,18 @@
-"""The states of the three coordinators out of their topics: groups, transactional ids, share groups.
+"""The states of the three coordinators, loaded from their topics: groups, transactional ids, share groups.
 
-    topic                 a partition's log is                                    becomes
+    topic                 the log of a partition is                               result
     --------------------  ------------------------------------------------------  ------------------------
     __consumer_offsets    read to its end; markers end transactions of the same   a GroupState a partition
                           partition only
     __transaction_state   read to its end; of each key the last record counts     a TransactionState
     __share_group_state   read to its end                                         a ShareGroupState
 
-A coordinator loads its topic in the same way: all that is in the log, not only what is below the high watermark.
+A coordinator loads its topic in the same way: all records of the log, also those above the high watermark.
 
-Most records of __consumer_offsets are commits that a later one replaced. To decode a record takes some 20 us, to pass over it
-less than one, so a commit waits undecoded until its key's last one is known. It may: commits outside of transactions replace
-each other whole, and what stands between them looks at them only where it deletes a group, of any kind. Keys that were ever
-committed within a transaction do not wait, since there markers decide.
+Most records of __consumer_offsets are commits that a later one replaced. Decoding a record takes some 20 us, skipping it less
+than one, so commits are kept undecoded, and only the last one of each key is decoded. This does not change the state: a commit
+outside of a transaction replaces the one before, and the records between them read commits only when they delete a group. Keys
+that were ever committed in a transaction are decoded at once, because there markers decide.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header
     from kcli.log.reading.record_windows import RecordWindow
 
-# The first two bytes of a key: the types of OffsetCommitKey, and of the keys that stand for a group itself: GroupMetadataKey,
+# The first two bytes of a key: the types of OffsetCommitKey, and of the keys of a group itself: GroupMetadataKey,
 # ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey.
 _COMMIT_TYPES = (b"\x00\x00", b"\x00\x01")
 _GROUP_TYPES = (b"\x00\x02", b"\x00\x03", b"\x00\x0b", b"\x00\x11")
 
 
 def read_groups(disk: Disk, partition: PartitionDirectory, remarks: Remarks) -> GroupState:
-    """The groups of one partition of __consumer_offsets."""
+    """Read the groups of one partition of __consumer_offsets."""
     reader = _GroupReader(partition.path, remarks)
     for header, window in open_log(disk, partition, remarks):
         if is_control(header):
@@ -55,9 +55,9 @@ def read_groups(disk: Disk, partition: PartitionDirectory, remarks: Remarks) -> 
 
 
 class _GroupReader:
-    """Applies the records of one partition; `waiting` are commits, undecoded: key -> offset, key and value of the record.
+    """Applies the records of one partition. `waiting` has the undecoded commits: offset, key and value of the record by name.
 
-    Keys are told apart by what follows their type, which is laid out alike in both.
+    The name of a commit is its key without the type: both types have the same layout after it.
     """
 
     def __init__(self, path: str, remarks: Remarks) -> None:

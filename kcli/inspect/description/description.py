@@ -1,15 +1,15 @@
-"""describe: log directories in, one report out: rows by section (docs/describe.md), what is wrong and what is not known.
+"""describe: reads log directories and returns a report: rows by section (docs/describe.md), problems, and what is unknown.
 
-    needed for                            is read
+    section                               is made from
     ------------------------------------  ------------------------------------------------------------------------------
-    every section                         names; of __cluster_metadata-0 the newest snapshot and the log behind it
+    every section                         names; the newest snapshot of __cluster_metadata-0 and the log after it
     topics, partitions, segments          batch headers, within a budget
-    compaction                            the checkpoints, kcli-uncleanable-partitions, sizes; time indexes at times
-    partitions, producers, transactions   each partition's newest producer snapshot, and headers behind it
-    groups, members                       __consumer_offsets (and __share_group_state), the ends of the logs they name
+    compaction                            the checkpoints, kcli-uncleanable-partitions, sizes, sometimes time indexes
+    partitions, producers, transactions   the newest producer snapshot of each partition, and headers after it
+    groups, members                       __consumer_offsets, __share_group_state, the ends of the logs in them
     transactions                          __transaction_state
 
-A section that is not asked for costs nothing. Records are opened in internal topics only.
+Only the files for the sections that are asked for are read. Records are decoded in internal topics only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from kcli.inspect.description.remarks import Problem, Remarks, missing_name
 from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections
 from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
-    Row,
     Surveyed,
     epoch_rows,
     partition_rows,
@@ -41,6 +40,7 @@ from kcli.inspect.description.topic_sections import (
     topic_rows,
 )
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
-# They join partitions with the metadata, or several of them.
+# Sections that join partitions with the metadata or with each other.
 _JOINED_SECTIONS = frozenset(("topics", "partitions", "compaction", "groups", "transactions"))
 _METADATA_SECTIONS = frozenset(("configs", "acls", "users", "quotas", "tokens"))
 
 
 class Description(NamedTuple):
-    """What was found. `is_overview` where it was made of log directories with nothing in particular asked for.
+    """The result of `describe`. `is_overview` is True for log directories if no sections, topics or groups were asked for.
 
-    `report` has the rows of each section that was asked for, None where they cannot be told, and `unknowns`, `problems`.
-    `all_opened` is False if one of the paths that were named could not be described, `matches_nothing` True if no topic and
-    no group matches those that were asked for: then there is nothing to print but the problems.
+    `report` has the rows of each section that was asked for, None if they are not known, and `unknowns` and `problems`.
+    `all_opened` is False if a path of the command line could not be described, `matches_nothing` True if no topic and no group
+    matches those that were asked for: then only the problems are to be printed.
     """
 
     report: Row
@@ -76,9 +76,9 @@ class Description(NamedTuple):
 def describe(
     disk: Disk, paths: Iterable[str], options: DescribeOptions, defaults_of: DefaultsOf = kafkas_defaults
 ) -> Description:
-    """Tell what lies in the directories at `paths`, whose nodes set `defaults_of` for all topics.
+    """Describe the directories at `paths`; `defaults_of` returns what their nodes set for all topics.
 
-    Raises SourceError where there is nothing to tell of, or a directory is not of the node whose settings were given.
+    Raises SourceError if there is nothing to describe, or if a directory is not of the node whose settings were given.
     """
     remarks = Remarks()
     sources = find_sources(disk, paths, remarks)
@@ -97,7 +97,7 @@ def describe(
 
 
 def _default_sections(sources: Sources, options: DescribeOptions) -> frozenset[str]:
-    """The sections to tell where none was asked for."""
+    """Return the sections to show if none was asked for."""
     if options.topics:
         return TOPIC_SECTIONS
     if options.groups:
@@ -113,7 +113,7 @@ def _default_sections(sources: Sources, options: DescribeOptions) -> frozenset[s
 
 
 class _Describer:
-    """Makes the sections, each of its sources read once."""
+    """Makes the sections, and reads each source once."""
 
     def __init__(
         self,
@@ -147,12 +147,12 @@ class _Describer:
 
     def report(self) -> Row:
         show, report = self.show, Row()
-        self._tell_of_directories()
+        self._remark_on_directories()
         if show & _JOINED_SECTIONS:
             from kcli.inspect.description.foreign_partitions import set_foreign_aside
 
             set_foreign_aside(self.logs, self.metadata, self.options)
-        self._tell_of_the_uncleanable()
+        self._report_uncleanable()
         if "cluster" in show:
             from kcli.inspect.description.cluster_sections import cluster_row
 
@@ -188,7 +188,7 @@ class _Describer:
     def metadata(self) -> MetadataView | None:
         found = read_metadata(self.disk, self.sources, self.logs, self.remarks)
         if found is None:
-            self._tell_of_no_metadata()
+            self._remark_on_missing_metadata()
         elif found.is_bootstrap:
             self.remarks.unknown(
                 f"The storage was formatted, and no broker has run on it yet: {found.path} has only the features."
@@ -200,7 +200,7 @@ class _Describer:
             )
         return found
 
-    def _tell_of_no_metadata(self) -> None:
+    def _remark_on_missing_metadata(self) -> None:
         if any(source.meta is not None and source.meta.version == 0 for source in self.sources.directories):
             self.remarks.unknown(
                 "The directory belongs to a cluster with ZooKeeper, which stored topic ids, leaders, replicas, configs, ACLs, "
@@ -214,7 +214,7 @@ class _Describer:
             )
 
     def _topic_defaults(self) -> dict[str, Mapping[str, str]]:
-        """By the path of a partition: what its node sets for topics that do not set it themselves."""
+        """Return what nodes set for all topics, by the path of the partition."""
         brokers = {} if self.image is None else self.image.configs_of("BROKER")
         found: dict[str, Mapping[str, str]] = {}
         for source in self.sources.directories:
@@ -254,7 +254,7 @@ class _Describer:
     def surveyed(self) -> Surveyed:
         return Surveyed(self.logs, self.options)
 
-    def _tell_of_directories(self) -> None:
+    def _remark_on_directories(self) -> None:
         for source in self.sources.directories:
             if source.is_live:
                 self.remarks.unknown(
@@ -267,13 +267,13 @@ class _Describer:
                     "of logs may still be cut when a broker starts."
                 )
 
-    def _tell_of_the_uncleanable(self) -> None:
+    def _report_uncleanable(self) -> None:
         for replica in self.sources.replicas:
-            given_up = self.logs.of(replica).given_up if replica.source.uncleanable else None
-            if given_up is not None and self.options.wants_topic(given_up.topic):
+            found = self.logs.of(replica).uncleanable if replica.source.uncleanable else None
+            if found is not None and self.options.wants_topic(found.topic):
                 self.remarks.problem(
                     replica.directory.path,
-                    f"not cleaned since {format_instant(given_up.time_ms)}: {given_up.reason}; kcli verify has the details",
+                    f"not cleaned since {format_instant(found.time_ms)}: {found.reason}; kcli verify has the details",
                 )
 
     # ---------------------------------------------------------------------------------------------- internal topics
@@ -309,9 +309,9 @@ class _Describer:
         report["openTransactions"] = open_transaction_rows(self.surveyed, state, is_whole=is_whole)
 
     def _internal(self, topic: str, what: str) -> list[PartitionDirectory] | None:
-        """The partitions of an internal topic, of each the replica that ends last; remarks on those that are not here.
+        """Return the partitions of an internal topic, of each the replica that ends last, and remark on missing ones.
 
-        None where there are some, or may be, but none is here.
+        None if the topic has partitions, or may have some, and none is in the given directories.
         """
         logs = [self.logs.best(topic, partition) for partition in self.sources.partitions_of(topic)]
         count = self._partition_count(topic)
@@ -329,7 +329,7 @@ class _Describer:
         return [log.directory for log in logs if log is not None]
 
     def _partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has by the metadata, 0 where it has no such topic; None without metadata."""
+        """Return the number of partitions of a topic by the metadata, 0 if it is not in it; None without metadata."""
         if self.image is None:
             return None
         found = self.image.topic(topic)

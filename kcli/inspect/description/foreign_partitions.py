@@ -1,13 +1,13 @@
-"""Partitions of another topic of the same name, which must not be joined with the topic: topic ids tell them apart.
+"""Partitions of another topic with the same name, which are not joined with the topic. The topic ids show which they are.
 
-    the topic's id is             a partition with another id in partition.metadata
+    id of the topic               a partition with another id in partition.metadata
     ----------------------------  --------------------------------------------------------------------------------------
-    that of the metadata          is of a topic that was deleted since, or of another cluster
+    in the metadata               is of a topic that was deleted since, or of another cluster
     not in the metadata, or       is of another topic than the partition of that name which was given first
       there is no metadata
 
-Such a partition is shown with its own topic id, and is a problem. It has no leader, replicas or settings, counts neither for
-the topic nor for the lag of a group. Where neither partition.metadata nor the metadata has an id, nothing is known.
+Such a partition is a problem, and is shown with its own topic id. It has no leader, replicas or settings, and does not count
+for the topic or for the lag of a group. If neither partition.metadata nor the metadata has an id, this is not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def set_foreign_aside(logs: Logs, metadata: MetadataView | None, options: DescribeOptions) -> None:
-    """Take the partitions of other topics out of the sources, each with a problem that names both ids and both files."""
+    """Exclude the partitions of other topics from joins, each with a problem that has both ids and both files."""
     ids: dict[str, tuple[str, Uuid]] = {}
     for replica in logs.sources.current_replicas():
         topic = replica.directory.topic

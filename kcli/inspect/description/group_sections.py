@@ -3,23 +3,24 @@
     group's kind                progress                         lag
     --------------------------  -------------------------------  ---------------------------------------------------------
     classic, consumer, streams  committed offsets                log end offset - committed offset
-    share                       start offsets of __share_group_  log end offset - start offset - delivered above it; not
-                                  state                            told where the coordinator had not told the latter
+    share                       start offsets of __share_group_  log end offset - start offset - delivered above it;
+                                  state                            unknown if the coordinator had not stored the latter
 
-Kafka's own tools compute it so; where they ask a broker for the log end offset and get the high watermark, the end of the log
-that lies here stands. It is None where the partition does not lie here.
+Kafka's own tools compute the lag in this way, from the high watermark of the broker; here it is computed from the end of the
+log. It is None if the partition is not in the given directories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs
-from kcli.inspect.description.topic_sections import Row, known_time
+from kcli.inspect.description.topic_sections import known_time
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE, decode_consumer_protocol
 from kcli.state.groups import (
     ClassicGroup,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class GroupSections:
-    """Makes the rows of groups; `states` are those of the partitions of __consumer_offsets that lie here."""
+    """Makes the rows of groups; `states` are those of the given partitions of __consumer_offsets."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class GroupSections:
         return {group_id for state in self._states for group_id in state.groups}
 
     def rows(self) -> list[Row]:
-        """A row a group, by id; with globs for topics only groups that have an offset in one of them."""
+        """Return a row for each group, by id; with globs for topics only groups that have an offset in one of them."""
         rows = []
         for state in self._states:
             committed: dict[str, list[tuple[OffsetKey, CommittedOffset]]] = {}
@@ -155,8 +156,8 @@ class GroupSections:
             if not self._options.wants_topic(topic):
                 continue
             ends = self._ends(topic, partition)
-            is_told = state.start_offset >= 0 and state.delivery_complete_count >= 0
-            done = state.start_offset + state.delivery_complete_count if is_told else None
+            is_known = state.start_offset >= 0 and state.delivery_complete_count >= 0
+            done = state.start_offset + state.delivery_complete_count if is_known else None
             rows.append(
                 {
                     "topic": topic,
@@ -176,7 +177,7 @@ class GroupSections:
     # ------------------------------------------------------------------------------------------------------ members
 
     def member_rows(self) -> list[Row]:
-        """A row a member, by group and member id."""
+        """Return a row for each member, by group and member id."""
         rows = [
             {"groupId": group_id, **self._member(group, member)}
             for state in self._states
@@ -212,7 +213,7 @@ class GroupSections:
             else self._by_topic(member.assigned_partitions),
         }
 
-    def _by_topic(self, partitions: dict[Uuid, Any]) -> list[Row]:
+    def _by_topic(self, partitions: Mapping[Uuid, Iterable[int]]) -> list[Row]:
         rows = [
             {"topic": self._names.get(topic_id, str(topic_id)), "partitions": sorted(numbers)}
             for topic_id, numbers in partitions.items()
@@ -233,7 +234,7 @@ def _lag(end_offset: int | None, done: int | None) -> int | None:
 
 
 def _subscribed(member: ClassicMember) -> list[str] | None:
-    """The topics of a consumer's subscription, or None where its bytes are not one."""
+    """Return the topics of a consumer's subscription, or None if it cannot be decoded."""
     try:
         return sorted(decode_consumer_protocol("ConsumerProtocolSubscription", member.subscription).topics)
     except FormatError:
@@ -241,9 +242,9 @@ def _subscribed(member: ClassicMember) -> list[str] | None:
 
 
 def _assigned(member: ClassicMember) -> list[Row] | None:
-    """The partitions of a consumer's assignment, or None where its bytes are not one."""
+    """Return the partitions of a consumer's assignment, or None if it cannot be decoded."""
     try:
-        parts: Iterable[Any] = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions
+        parts = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions
     except FormatError:
         return None
     return [{"topic": part.topic, "partitions": sorted(part.partitions)} for part in parts]

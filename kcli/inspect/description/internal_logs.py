@@ -1,14 +1,14 @@
-"""Reading the logs of the internal topics, record by record: batches with a right CRC, all else is a problem.
+"""The records of internal topics: those of batches with the right CRC. Everything else is a problem.
 
-    what lies there                      is
+    found                                result
     -----------------------------------  ---------------------------------------------------------
-    a batch, its CRC wrong               a problem, left out
-    bytes that are no batch              a problem; it goes on at the next sound batch
-    zeros to the end of the last one     nothing: preallocated
-    a record that cannot be opened       a problem, and the rest of its batch with it
-    a record of an unknown type          an unknown: a newer Kafka wrote it; brokers pass over it, too
+    a batch with a wrong CRC             a problem; its records are left out
+    bytes that are not a batch           a problem; reading continues at the next sound batch
+    zeros at the end of the log          nothing: they are preallocated
+    a record that cannot be parsed       a problem; the rest of its batch is left out, too
+    a record of an unknown type          a remark: a newer Kafka wrote it; brokers skip it, too
 
-The windows are good until the next one is asked for.
+A window is valid until the next one is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def open_log(
     disk: Disk, partition: PartitionDirectory, remarks: Remarks, from_offset: int = 0
 ) -> Iterator[tuple[Header, RecordWindow]]:
-    """The records of a partition in batches that reach `from_offset` or more -> headers with windows of records."""
+    """Yield the headers and windows of records of a partition's batches that end at `from_offset` or later."""
     segments = partition.segments
     for slot, segment in enumerate(segments):
         if slot + 1 < len(segments) and segments[slot + 1].base_offset <= from_offset:
@@ -44,7 +44,7 @@ def open_log(
 
 
 def open_file(disk: Disk, path: str, remarks: Remarks, from_offset: int = 0) -> Iterator[tuple[Header, RecordWindow]]:
-    """The same of one `.log` or `.checkpoint` file."""
+    """Yield the same of one `.log` or `.checkpoint` file."""
     scanner = RecordScanner()
     try:
         with SegmentReader(disk, path) as reader:
@@ -64,14 +64,14 @@ def open_file(disk: Disk, path: str, remarks: Remarks, from_offset: int = 0) -> 
 
 
 def is_control(header: Header) -> bool:
-    """True for a control batch."""
+    """Return True for a control batch."""
     return isinstance(header, RecordBatch) and header.is_control
 
 
 def decoded(
     decoder: Decoder, partition: str, offset: int, key: bytes | None, value: bytes | None, remarks: Remarks
 ) -> DecodedRecord | None:
-    """A record's messages, or None where it cannot be read; `partition` is the path that the remark names."""
+    """Decode a record, or return None if it cannot be read; `partition` is the path that the remark names."""
     try:
         return decoder.decode(key, value)
     except UnknownRecordTypeError as error:

@@ -1,14 +1,14 @@
-"""The metadata image out of a directory: the newest sound snapshot of `__cluster_metadata-0`, then the log behind it.
+"""The metadata image of a directory: the newest sound snapshot of `__cluster_metadata-0`, then the log after it.
 
-    at hand                                  the image is made of
+    in the directory                         the image is made from
     ---------------------------------------  --------------------------------------------------------------------------
-    a snapshot that can be read to its end   it, and the log from its end offset on
+    a snapshot that can be read to its end   the snapshot, and the log from its end offset
     no snapshot, a log from offset 0         the log
-    only damaged snapshots                   the newest one, as far as it can be read (a problem), and the log behind it
-    no partition at all                      bootstrap.checkpoint: what `kafka-storage format` wrote, features only
+    only damaged snapshots                   what can be read of the newest one (a problem), and the log after it
+    no such partition                        bootstrap.checkpoint: what `kafka-storage format` wrote, features only
 
 All records to the end of the log are applied. Which of the last ones a majority of voters has is stored nowhere: KRaft keeps
-the high watermark in memory. With one voter all are committed; with more, the last ones may be taken back.
+the high watermark in memory. With one voter all are committed; with more, the last ones may be truncated.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 
 class MetadataView(NamedTuple):
-    """An image and what it was made of: `path` the directory (or bootstrap.checkpoint), the snapshot's end offset and epoch
-    (None without one), `end_offset` the one behind the last applied record, `quorum_state` the file beside the log."""
+    """An image and its source: the path of the directory or of bootstrap.checkpoint, and the snapshot, if there is one.
+
+    `end_offset` is the offset after the last applied record; `quorum_state` is the file of that name in the directory.
+    """
 
     image: MetadataImage
     path: str
@@ -48,7 +50,7 @@ class MetadataView(NamedTuple):
 
 
 def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) -> MetadataView | None:
-    """The cluster's metadata, or None where no directory has any. Of several replicas the one that ends last counts."""
+    """Return the cluster's metadata, or None if no directory has any. Of several replicas the one that ends last is read."""
     log = logs.best(METADATA_TOPIC, 0)
     if log is not None and (log.directory.segments or log.directory.metadata_snapshots):
         quorum_state = read_small(disk, log.directory.file(FileKind.QUORUM_STATE), decode_quorum_state, remarks)
@@ -65,7 +67,7 @@ def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) ->
 def read_metadata_log(
     disk: Disk, directory: PartitionDirectory, quorum_state: QuorumState | None, remarks: Remarks
 ) -> MetadataView:
-    """The image of one directory of `__cluster_metadata-0`; what cannot be read is passed over and stands in `remarks`."""
+    """Return the image of a directory of `__cluster_metadata-0`; records that cannot be read become problems in `remarks`."""
     log_start = directory.segments[0].base_offset if directory.segments else None
     snapshot, image = _choose_snapshot(disk, directory.metadata_snapshots, log_start, remarks)
     from_offset = 0 if snapshot is None else snapshot.base_offset
@@ -89,7 +91,7 @@ def read_metadata_log(
 
 
 class _Loaded(NamedTuple):
-    """A snapshot as far as it could be read; `is_whole` where all of it could, up to its footer."""
+    """A snapshot as far as it could be read; `is_whole` if it could be read up to its footer."""
 
     image: MetadataImage
     remarks: Remarks
@@ -99,7 +101,7 @@ class _Loaded(NamedTuple):
 def _choose_snapshot(
     disk: Disk, snapshots: list[FoundFile], log_start: int | None, remarks: Remarks
 ) -> tuple[FoundFile | None, MetadataImage]:
-    """The snapshot to begin with, and the image that it gives."""
+    """Return the snapshot to begin with, and its image."""
     best: tuple[FoundFile, _Loaded] | None = None
     for file in sorted(snapshots, key=lambda found: (found.base_offset, found.parsed.epoch or 0), reverse=True):
         loaded = _load_snapshot(disk, file.path)
@@ -133,7 +135,7 @@ def _take_over(source: Remarks, target: Remarks) -> None:
 def _apply(
     image: MetadataImage, path: str, header: Header, window: RecordWindow, from_offset: int, remarks: Remarks
 ) -> ControlRecord | None:
-    """Apply the records of a window from `from_offset` on -> the last one, if it is a control record."""
+    """Apply the records of a window from `from_offset`; return the last one if it is a control record."""
     control: ControlRecord | None = None
     for index in range(window.count):
         offset = window.columns.offset[index]

@@ -1,15 +1,15 @@
-"""What is asked of describe: which sections, which topics and groups, how thoroughly.
+"""The options of describe: sections, topics, groups, and how much is read.
 
-section       tells
+section       contents
 ------------  --------------------------------------------------------------------------------
 cluster       log directories, cluster and node ids, features, quorum, the metadata's source
 brokers       brokers and controllers as they registered
-topics        one row a topic
-partitions    one row a replica: offsets, sizes, codecs, time span, leader, replicas
-segments      one row a segment
+topics        a row for each topic
+partitions    a row for each replica: offsets, sizes, codecs, time span, leader, replicas
+segments      a row for each segment
 epochs        leader epochs and where they begin
 producers     idempotent and transactional producers of each partition
-compaction    how far the cleaner has come in compacted topics, and what it gave up
+compaction    up to where compacted topics are cleaned, and partitions that are no longer cleaned
 groups        groups of all kinds, their committed offsets and lag
 members       the groups' members and what is assigned to them
 transactions  transactional ids, and the transactions that are open in partitions
@@ -31,7 +31,7 @@ SECTIONS = (
 )
 
 
-# What is told where no section is asked for: of log directories, of single partitions, of chosen topics or groups.
+# The sections if none is asked for: of log directories, of single partitions, of chosen topics or groups.
 OVERVIEW_SECTIONS = frozenset(
     (
         *("cluster", "brokers", "topics", "partitions", "compaction", "groups", "transactions"),
@@ -44,9 +44,11 @@ GROUP_SECTIONS = frozenset(("groups", "members", "configs"))
 
 
 class DescribeOptions(NamedTuple):
-    """`show` are names of SECTIONS, None to choose by what was given and asked for; `topics` and `groups` are globs, any of
-    which may match, none for all. With `deep` every batch header is read, so that nothing is left out for its cost.
-    `now_ms` is what time it is, for what a cleaner would find now. `sort` is the order of rows, one of sorting.SORTS.
+    """The options of describe.
+
+    `show` has names of SECTIONS; None chooses them by the paths, topics and groups. `topics` and `groups` are globs, of which
+    any may match; without globs all are shown. With `deep` every batch is read. `now_ms` is the current time, for the dirty
+    bytes that a cleaner would find. `sort` is the order of rows, one of sorting.SORTS.
     """
 
     show: frozenset[str] | None = None
@@ -57,9 +59,9 @@ class DescribeOptions(NamedTuple):
     sort: str = "name"
 
     def wants_topic(self, name: str) -> bool:
-        """True where a topic is asked for."""
+        """Return True if a topic is asked for."""
         return not self.topics or any(fnmatchcase(name, glob) for glob in self.topics)
 
     def wants_group(self, group_id: str) -> bool:
-        """True where a group is asked for."""
+        """Return True if a group is asked for."""
         return not self.groups or any(fnmatchcase(group_id, glob) for glob in self.groups)

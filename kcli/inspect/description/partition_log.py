@@ -1,14 +1,14 @@
-"""One replica's log: where it starts, ends and is stable, who produces into it, what its segments hold; each asked for once.
+"""The log of a replica: its offsets, producers, open transactions and segments, each read once.
 
-question                 answered by
+value                    source
 -----------------------  ------------------------------------------------------------------------------------------
-log start offset         log-start-offset-checkpoint, or the first segment's name where that is higher
-log end offset           the last segment: its .index leads near the end, headers from there on; the last batch's CRC
-                         is computed
+log start offset         log-start-offset-checkpoint, or the name of the first segment if that is higher
+log end offset           headers of the last segment, from the last entry of its .index on; the CRC of the last batch is
+                         computed
 high watermark           replication-offset-checkpoint: right after a clean stop, some seconds old after a crash
-producers, open          the newest sound producer snapshot, and the headers behind it; a clean stop leaves none behind.
-  transactions             A batch that begins a transaction counts only with its CRC right. Without a snapshot the whole
-                           log would have to be read: beyond a bound that is left to --deep
+producers, open          the newest sound producer snapshot, and the headers after it; after a clean stop there are none.
+  transactions             A batch that begins a transaction counts only if its CRC is right. Without a snapshot the whole
+                           log must be read: above a limit only with --deep
 last stable offset       the first offset of the oldest open transaction, or the log end offset
 segments                 kcli.inspect.description.segment_survey
 """
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
     from kcli.format.uncleanable_partitions import UncleanablePartition
 
-# What the headers behind producer snapshots may cost a run without --deep (see segment_survey), all partitions together.
+# The limit on the cost of headers after producer snapshots in a run without --deep (see segment_survey), for all partitions.
 PRODUCER_COST_PER_RUN = 16_384
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has begun in a partition and not ended by the end of its log."""
+    """A transaction that has begun in a partition and has not ended at the end of its log."""
 
     producer: ProducerStateEntry
     first_offset: int
@@ -70,7 +70,7 @@ class SizedSegment(NamedTuple):
 
 
 class Logs:
-    """The logs of all replicas that were given, each made when first asked for."""
+    """The logs of all replicas that were given, each created when it is first used."""
 
     def __init__(self, disk: Disk, sources: Sources, remarks: Remarks, *, deep: bool) -> None:
         self.disk = disk
@@ -81,14 +81,14 @@ class Logs:
         self._logs: dict[str, PartitionLog] = {}
 
     def of(self, replica: Replica) -> PartitionLog:
-        """The log of a replica."""
+        """Return the log of a replica."""
         path = replica.directory.path
         if path not in self._logs:
             self._logs[path] = PartitionLog(self, replica)
         return self._logs[path]
 
     def best(self, topic: str, partition: int) -> PartitionLog | None:
-        """The replica of a partition that ends last, or None where none is here."""
+        """Return the replica of a partition with the largest end offset, or None without a replica."""
         found = [self.of(replica) for replica in self.sources.current(topic, partition)]
         if len(found) < 2:
             return found[0] if found else None
@@ -96,7 +96,7 @@ class Logs:
 
 
 class PartitionLog:
-    """The log of one replica. What cannot be told is None, and why is among the remarks. Raises nothing for bad files."""
+    """The log of one replica. Unknown values are None, and the remarks say why. Raises nothing for bad files."""
 
     def __init__(self, logs: Logs, replica: Replica) -> None:
         self._logs = logs
@@ -113,7 +113,7 @@ class PartitionLog:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """The segments that count: without those whose batches are below their names, which are copies under other names."""
+        """The segments without copies: those whose batches begin below the offset in their names."""
         return [segment for segment in self.directory.segments if not self._is_copy(segment)]
 
     def _is_copy(self, segment: Segment) -> bool:
@@ -149,17 +149,17 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int | None:
-        """Up to where the log is known to be flushed."""
+        """The offset up to which the log is known to be flushed."""
         return self.replica.source.checkpoints.recovery_points.get(self._key)
 
     @property
     def cleaned_offset(self) -> int | None:
-        """Up to where the log cleaner has cleaned."""
+        """The offset up to which the log is cleaned."""
         return self.replica.source.checkpoints.cleaner_offsets.get(self._key)
 
     @property
-    def given_up(self) -> UncleanablePartition | None:
-        """When and why a broker of kcli gave up cleaning it; None where none did, or where it was cleaned since."""
+    def uncleanable(self) -> UncleanablePartition | None:
+        """When and why a broker of kcli stopped cleaning the log; None if none did, or if it was cleaned since."""
         found = self.replica.source.uncleanable.get(self._key)
         if found is None or self.directory.state is not DirectoryState.CURRENT:
             return None
@@ -167,7 +167,7 @@ class PartitionLog:
 
     @cached_property
     def end_offset(self) -> int | None:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         if not self.segments:
             return None
         segment = self.segments[-1]
@@ -209,7 +209,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The offset that a reader under read_committed does not reach."""
+        """The first offset that a read_committed consumer does not receive."""
         if self.producers is None or self.end_offset is None:
             return None
         return min((txn.first_offset for txn in self.open_transactions), default=self.end_offset)
@@ -234,7 +234,7 @@ class PartitionLog:
 
     @cached_property
     def segment_sizes(self) -> list[int]:
-        """The bytes of each `.log`, as the file system tells them."""
+        """The size of each `.log` in bytes."""
         sizes = []
         for segment in self.segments:
             try:
@@ -250,7 +250,7 @@ class PartitionLog:
         return sum(self.segment_sizes)
 
     def largest_timestamp(self, sized: SizedSegment) -> int:
-        """The largest timestamp of a closed segment, as a broker tells it that goes by times. Raises OSError, FormatError."""
+        """Return the largest timestamp of a closed segment as a broker uses it, in ms. Raises OSError, FormatError."""
         largest = indexed_max_timestamp(self._disk, sized.segment, is_last=False)
         return largest if largest >= 0 else self._disk.mtime_ms(sized.segment.log)
 
@@ -261,7 +261,7 @@ class PartitionLog:
         return [SizedSegment(segment.base_offset, size, segment) for segment, size in sizes]
 
     def survey(self, slot: int, budget: HeaderBudget) -> SegmentSurvey:
-        """What segment number `slot` holds; one that cannot be read is a problem."""
+        """Survey segment number `slot`; if it cannot be read, that is a problem."""
         segments = self.segments
         segment, is_last = segments[slot], slot + 1 == len(segments)
         end_offset = (self.end_offset or segment.base_offset) if is_last else segments[slot + 1].base_offset
@@ -272,10 +272,10 @@ class PartitionLog:
             return unreadable_segment(segment, end_offset)
 
     def _unreadable(self, segment: Segment, error: OSError | FormatError) -> None:
-        self.tell_unreadable(error, segment.log)
+        self.report_unreadable(error, segment.log)
 
-    def tell_unreadable(self, error: OSError | FormatError, path: str = "") -> None:
-        """Note that a file of the log, the one at `path`, cannot be read."""
+    def report_unreadable(self, error: OSError | FormatError, path: str = "") -> None:
+        """Report that the file of the log at `path` cannot be read."""
         path = path or self.directory.path
         if isinstance(error, OSError):
             self._remarks.unreadable(error.filename or path, error)
@@ -286,7 +286,7 @@ class PartitionLog:
 
     @property
     def open_transactions(self) -> list[OpenTransaction]:
-        """The transactions that have not ended, the oldest first; none where producers are not known."""
+        """The transactions that have not ended, the oldest first; none if the producers are unknown."""
         found = [
             OpenTransaction(entry, entry.current_txn_first_offset)
             for entry in (self.producers or {}).values()
@@ -296,7 +296,7 @@ class PartitionLog:
 
     @cached_property
     def producers(self) -> dict[int, ProducerStateEntry] | None:
-        """The idempotent and transactional producers by their ids; None where the log would have to be read for them."""
+        """The idempotent and transactional producers by id; None if too much of the log must be read for them."""
         end_offset = self.end_offset
         if end_offset is None:
             return None
@@ -304,7 +304,7 @@ class PartitionLog:
         budget = self._logs.producer_budget
         limit, cost = budget.share(), 0
         try:
-            for header, seeker, scanner in self._behind(offset) if offset < end_offset else ():
+            for header, seeker, scanner in self._headers_after_snapshot(offset) if offset < end_offset else ():
                 cost += header_cost(header.size_bytes)
                 if limit is not None and cost > limit:
                     self._too_many()
@@ -316,15 +316,15 @@ class PartitionLog:
             budget.spend(cost)
         return producers
 
-    def _behind(self, offset: int) -> Iterator[tuple[RecordBatch, SegmentSeeker, RecordScanner]]:
-        """The headers from `offset` on, in all segments; one that cannot be read is a problem."""
+    def _headers_after_snapshot(self, offset: int) -> Iterator[tuple[RecordBatch, SegmentSeeker, RecordScanner]]:
+        """Yield the headers from `offset` in all segments; a segment that cannot be read is a problem."""
         segments = self.segments
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
         scanner = RecordScanner(16)
         for segment in segments[first:]:
             try:
                 with SegmentSeeker(self._disk, segment) as seeker:
-                    for header in self._headers_behind(seeker, offset):
+                    for header in self._headers_from(seeker, offset):
                         yield header, seeker, scanner
             except (OSError, FormatError) as error:
                 self._unreadable(segment, error)
@@ -336,7 +336,7 @@ class PartitionLog:
         )
 
     def _snapshot(self, end_offset: int) -> tuple[dict[int, ProducerStateEntry], int]:
-        """The newest sound snapshot at or before the end -> (its producers, its offset); none: the log's beginning."""
+        """Return the producers and the offset of the newest sound snapshot, or none and the start of the log."""
         for file in reversed(self.directory.snapshots):
             if file.base_offset > end_offset:
                 continue
@@ -351,8 +351,8 @@ class PartitionLog:
                 return {entry.producer_id: entry for entry in entries}, file.base_offset
         return {}, self.segments[0].base_offset
 
-    def _headers_behind(self, seeker: SegmentSeeker, offset: int) -> Iterator[RecordBatch]:
-        """The headers of format 2 from `offset` on; behind damage those of batches whose CRC is right."""
+    def _headers_from(self, seeker: SegmentSeeker, offset: int) -> Iterator[RecordBatch]:
+        """Yield the headers of format 2 from `offset`; after damage only those of batches with the right CRC."""
         reader = seeker.reader
         start = 0 if offset <= seeker.segment.base_offset else seeker.first_batch(offset)
         walk = HeaderWalk(reader.file, start, reader.end_position())

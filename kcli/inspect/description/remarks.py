@@ -1,12 +1,12 @@
-"""What describe has to say besides its tables: problems with what lies there, and what cannot be known from it.
+"""The remarks of describe: problems with files and directories, and values that they do not contain.
 
     kind        example                                                    exit code
     ----------  ---------------------------------------------------------  ---------
     a problem   a file that is damaged, missing in the middle, unreadable  1
-                a path that was named and cannot be described              2
+                a path of the command line that cannot be described        2
     an unknown  no metadata log among the directories: no configs          0
 
-Random bytes can make any number of problems: of one path only the first few are kept, and that there are more.
+Random bytes can cause any number of problems: of a path only the first few are kept, and a remark that there are more.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_NAMES = 8
 
 
 class Problem(NamedTuple):
-    """What is wrong with one file or directory, in one sentence."""
+    """A fault of one file or directory; the message is one sentence."""
 
     path: str
     message: str
 
 
 class Remarks:
-    """Collects problems and unknowns, each once. `all_opened` is False once a path that was named cannot be described."""
+    """Collects problems and unknowns, each once. `all_opened` is False if a path of the command line cannot be described."""
 
     def __init__(self) -> None:
         self.all_opened = True
@@ -36,7 +36,7 @@ class Remarks:
         self._unknowns: dict[str, None] = {}
 
     def problem(self, path: str, message: str) -> None:
-        """Add what is wrong with `path`."""
+        """Add a problem with `path`."""
         found = Problem(path, message)
         if found in self._problems:
             return
@@ -54,12 +54,12 @@ class Remarks:
         self.problem(path, f"cannot be read: {error.strerror or error}")
 
     def unknown(self, sentence: str) -> None:
-        """Add what is not known, and where it could be learnt."""
+        """Add a sentence on what is not known, and where it can be found."""
         self._unknowns[sentence] = None
 
     @property
     def problems(self) -> list[Problem]:
-        """All problems, in the order in which they were met; one more for a path that has more."""
+        """All problems in the order in which they were added, with one more for a path that has more."""
         left_out = (
             Problem(path, "there are more problems; kcli verify lists them")
             for path, count in self._counts.items()
@@ -74,7 +74,7 @@ class Remarks:
 
 
 def missing_name(what: str, glob: str, names: Collection[str]) -> str | None:
-    """Return a sentence on a `glob` that none of the names of topics or groups matches, with what may have been meant."""
+    """Return a sentence on a `glob` that matches no name of a topic or group, with similar names; None if it matches."""
     if any(fnmatchcase(name, glob) for name in names):
         return None
     from kcli.inspect.suggestions import did_you_mean

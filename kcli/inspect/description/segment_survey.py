@@ -1,24 +1,24 @@
-"""What a segment contains, as far as batch headers say: counts, codecs, message formats, time span. No record is opened.
+"""Counts, codecs, message formats and time span of a segment, from batch headers.
 
-    a segment of                     is read                                            what is known then
+    a segment of                     is read                                            known
     -------------------------------  -------------------------------------------------  ------------------------------------
     no more batches and bytes than   every batch, and its CRC is computed               all
       its share of the budget, or
       with --deep
-    more                             the first headers; half as many more behind        codecs and formats that were seen, the
+    more                             the first headers; half as many more at            codecs and formats that were seen, the
                                      evenly spaced entries of its .index                time span; no counts
 
 Counts are those of sound batches (kcli.inspect.sound_batches), so that describe, dump-log and verify count the same.
 
-The budget makes describe quick on a directory of any size: a 1 GiB segment may have 65,000 batches, a broker thousands of
-segments. It limits bytes, and what headers cost: one of a large batch is a read of its own, which takes 10 us where the page is
-cached and some 200 us where it is not; those of small batches come together. What small segments leave of their share goes to
-the others.
+The budget keeps describe fast for a directory of any size: a 1 GiB segment may have 65,000 batches, a broker thousands of
+segments. It limits the bytes, and the cost of headers: for the header of a large batch one read is necessary, which takes 10 us
+if the page is cached and some 200 us if it is not; headers of small batches are read together. Small segments leave the rest of
+their share to the others.
 
-The span reaches from the first record's timestamp to the largest one. The largest is that of the headers where all were read,
-and else that of the .timeindex, whose last entry a broker forces when it closes a segment. Where the cleaner put a delete
-horizon into the first batch, or a message set has format 0 or 1, the first record's timestamp is not told by the header: then
-that one batch is opened.
+The span begins at the timestamp of the first record and ends at the largest timestamp. The largest timestamp is that of the
+headers if all were read, else that of the .timeindex, whose last entry a broker always writes when it closes a segment. If the
+first batch has a delete horizon, or is a message set of format 0 or 1, its header does not contain the timestamp of the first
+record, and the records of this batch are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kcli.log.reading.segment_seek import SegmentSeeker
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
-# What a header costs, and what a run may cost without --deep: some 0.2 s cached, 0.4 s not.
+# The cost of a header, and its limit in a run without --deep: some 0.2 s if the files are cached, else 0.4 s.
 SMALL_BATCH_COST = 1
 LARGE_BATCH_COST = 8
 COST_PER_RUN = 16_384
@@ -50,18 +50,18 @@ LEAST_COST_PER_SEGMENT = 64
 # How many bytes of batches a run may read without --deep: some 0.2 s cached.
 BYTES_PER_RUN = 256 * 1024 * 1024
 LEAST_BYTES_PER_SEGMENT = 256 * 1024
-# How many headers are read at one place behind the beginning of a segment that is too large for its share.
+# How many headers are read at each index entry of a segment that is too large for its share.
 HEADERS_AT_A_PLACE = 2
 _NO_TIMESTAMP = -1
 
 
 def header_cost(size_bytes: int) -> int:
-    """What it costs to read the header of a batch of that size."""
+    """Return the cost of reading the header of a batch of `size_bytes`."""
     return SMALL_BATCH_COST if size_bytes < SMALL_BATCH_BYTES else LARGE_BATCH_COST
 
 
 class HeaderBudget:
-    """What headers may still cost, and how many bytes may be read; `limit` None for any number, `segments` still to come."""
+    """The cost and the bytes that `segments` segments may still use; `limit` None for any number."""
 
     def __init__(self, limit: int | None, segments: int) -> None:
         self._left = limit
@@ -69,7 +69,7 @@ class HeaderBudget:
         self._segments = segments
 
     def share(self) -> int | None:
-        """What the next segment may cost, None for any number of headers."""
+        """Return the limit for the next segment, None for any number of headers."""
         if self._left is None:
             return None
         return max(self._left // max(self._segments, 1), LEAST_COST_PER_SEGMENT)
@@ -80,7 +80,7 @@ class HeaderBudget:
         return self._left is None or size_bytes <= max(share, LEAST_BYTES_PER_SEGMENT)
 
     def spend(self, cost: int, size_bytes: int = 0) -> None:
-        """Count what a segment cost, and how many of its bytes were read as batches."""
+        """Count the cost of a segment, and the bytes that were read as batches."""
         self._segments -= 1
         self._bytes_left = max(self._bytes_left - size_bytes, 0)
         if self._left is not None:
@@ -88,17 +88,17 @@ class HeaderBudget:
 
 
 class CodecUse(NamedTuple):
-    """How many batches, of how many bytes, a codec compressed."""
+    """The number and the bytes of the batches that a codec compressed."""
 
     batches: int
     size_bytes: int
 
 
 class SegmentSurvey(NamedTuple):
-    """What is known of a segment. `records` is None where a compressed set of format 0 or 1 hides the number.
+    """The survey of a segment. `records` is None if the log has a compressed set of format 0 or 1, which hides the number.
 
-    `batches`, `records` and `control_records` are None, and `codecs` counts only what was seen, unless `is_complete`. Control
-    batches, and batches that the cleaner emptied, have no part in `codecs`. Timestamps are in ms, None where there is none.
+    Unless `is_complete`, `batches`, `records` and `control_records` are None, and `codecs` counts only the headers that were
+    read. Control batches and empty batches do not count in `codecs`. Timestamps are in ms, None if there is none.
     """
 
     base_offset: int
@@ -117,7 +117,7 @@ class SegmentSurvey(NamedTuple):
 
 
 def unreadable_segment(segment: Segment, end_offset: int) -> SegmentSurvey:
-    """What is told of a segment that cannot be read."""
+    """Return the survey of a segment that cannot be read."""
     return SegmentSurvey(
         segment.base_offset,
         end_offset,
@@ -138,7 +138,7 @@ def unreadable_segment(segment: Segment, end_offset: int) -> SegmentSurvey:
 def survey_segment(
     disk: Disk, segment: Segment, end_offset: int, *, is_last: bool, budget: HeaderBudget, remarks: Remarks
 ) -> SegmentSurvey:
-    """Look at the headers of a segment whose log goes on, or ends, at `end_offset`. Raises OSError as the disk does."""
+    """Read the headers of a segment that ends at `end_offset`. Raises OSError as the disk does."""
     counts = _Counts()
     share = budget.share()
     with SegmentReader(disk, segment.log) as reader:
@@ -175,7 +175,7 @@ def survey_segment(
 
 
 class _Counts:
-    """What the headers seen so far add up to."""
+    """The sums over the headers that were read."""
 
     def __init__(self) -> None:
         self.cost = self.batches = self.records = self.control_records = 0
@@ -189,7 +189,7 @@ class _Counts:
         self._first_timestamp: int | None = None
 
     def add_all(self, reader: SegmentReader, limit: int | None, segment: Segment, remarks: Remarks) -> bool:
-        """Add the sound batches from the beginning, as far as their headers cost no more than `limit` -> whether it is all.
+        """Add the sound batches from the beginning, up to a cost of `limit`; return whether these are all.
 
         Damage is a problem.
         """
@@ -212,7 +212,7 @@ class _Counts:
         return is_complete
 
     def add_first(self, reader: SegmentReader, limit: int) -> None:
-        """Add the headers from the beginning, as far as they cost no more than `limit`."""
+        """Add the headers from the beginning, up to a cost of `limit`."""
         walk = HeaderWalk(reader.file, 0, reader.end_position())
         for header in walk.headers():
             self.add(header)
@@ -261,7 +261,7 @@ class _Counts:
         self.codecs[name] = CodecUse(before.batches + 1, before.size_bytes + size_bytes)
 
     def first_timestamp(self, reader: SegmentReader) -> int | None:
-        """The timestamp of the first record in ms, None where it has none or cannot be read."""
+        """Return the timestamp of the first record in ms, None if it has none or cannot be read."""
         timestamp = self._first_timestamp
         if timestamp is None and self._first is not None:
             batch = reader.batch_at(self._first)
@@ -272,9 +272,9 @@ class _Counts:
 
 
 def _places(disk: Disk, segment: Segment, start: int, end: int, count: int) -> Iterator[int]:
-    """Up to `count` bytes behind `start` at which batches begin, by entries of the `.index` that are evenly spaced.
+    """Yield up to `count` positions after `start` at which batches begin, by evenly spaced entries of the `.index`.
 
-    Entries are read one by one: the index of a large segment is large itself. One that points at no batch is left out.
+    Entries are read one by one, because the index of a large segment is large, too. Entries that point at no batch are skipped.
     """
     if segment.offset_index is None or count <= 0:
         return
@@ -300,7 +300,7 @@ def _places(disk: Disk, segment: Segment, start: int, end: int, count: int) -> I
 
 
 def indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
-    """The largest timestamp, -1 for none: by the `.timeindex`, and in a segment not closed by the headers behind it, too."""
+    """Return the largest timestamp, -1 for none: by the `.timeindex`, and in an active segment by the headers after it, too."""
     if not is_last and segment.time_index is not None:
         size = TIME_INDEX_ENTRY.size
         file = disk.open_file(segment.time_index)

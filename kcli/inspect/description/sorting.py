@@ -1,6 +1,6 @@
-"""The order of describe's rows, as --sort asks for it: the largest or the latest first, what is not known last.
+"""The order of the rows of describe by --sort: the largest or the latest first, unknown values last.
 
-sort      sections and the member that decides
+sort      sections and the member to sort by
 --------  ------------------------------------------------------------------------------------------------
 name      all: the names, then the numbers of partitions, ascending; the order without --sort
 size      topics, partitions, segments: sizeInBytes
@@ -17,11 +17,10 @@ Sections that have no such member keep their order.
 
 from __future__ import annotations
 
-from typing import Any
+from kcli.inspect.json_text import JsonObject as Row
 
-Row = dict[str, Any]
 NAME = "name"
-# --sort -> section of the report (kcli.inspect.renderers.description_json.ROW_TYPES) -> member.
+# By --sort and section of the report (kcli.inspect.renderers.description_json.ROW_TYPES): the member.
 _MEMBERS: dict[str, dict[str, str]] = {
     "size": dict.fromkeys(("topics", "partitions", "segments"), "sizeInBytes"),
     "records": dict.fromkeys(("topics", "partitions", "segments"), "records"),
@@ -40,12 +39,12 @@ SORTS = (NAME, *_MEMBERS)
 
 
 def sorted_sections(sort: str) -> frozenset[str]:
-    """Return the sections whose order `sort`, one of SORTS but for name, decides."""
+    """Return the sections that `sort`, one of SORTS except name, sorts."""
     return frozenset(_MEMBERS[sort])
 
 
 def sort_rows(report: Row, sort: str) -> None:
-    """Put the rows of the report in the order of `sort`, one of SORTS."""
+    """Sort the rows of the report by `sort`, one of SORTS."""
     for section, member in _MEMBERS.get(sort, {}).items():
         if report.get(section):
             report[section] = _largest_first(report[section], member)

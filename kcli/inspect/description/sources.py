@@ -1,14 +1,14 @@
-"""What was given to describe: log directories, or single partitions of one, and the small files that say whose they are.
+"""The sources of describe: log directories, or single partitions, and the small files that say which node they belong to.
 
-    given                        is read
+    path                         read
     ---------------------------  -----------------------------------------------------------------------------------
-    a log directory              all of it; several may be those of one node (log.dirs, metadata.log.dir) or of the
+    a log directory              all of it; several may belong to one node (log.dirs, metadata.log.dir) or to
                                  nodes of one cluster
-    a partition's directory      it, and of the log directory around it meta.properties and the checkpoints
+    a partition's directory      it, and meta.properties and the checkpoints of its log directory
 
-Directories of two clusters cannot be described as one. A partition may be in several directories: each is a replica of its own,
-and where one answer is wanted (the offsets of a group, a topic's end) the replica that ends last gives it. A partition whose
-topic id is not the one of its topic (foreign_partitions) is shown, but not joined with anything.
+Directories of two clusters cannot be described together. A partition may be in several directories; each is a replica. If one
+value is necessary (for the lag of a group, the records of a topic), it is that of the replica with the largest end offset. A
+partition with another topic id than its topic (foreign_partitions) is shown, but not joined with anything.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _Decoded = TypeVar("_Decoded")
 
 
 class SourceError(Exception):
-    """What was given cannot be described; the message is one sentence."""
+    """The paths cannot be described; the message is one sentence."""
 
 
 class SourceDirectory(NamedTuple):
     """A log directory: all of it (`listing`), or, with `listing` None, some partitions of it.
 
-    `clean_shutdown` is None where the mark of a clean stop is missing or cannot be read. `uncleanable` is what a broker of kcli
-    has given up cleaning there.
+    `clean_shutdown` is None if the marker of a clean stop is missing or cannot be read. `uncleanable` has the partitions that a
+    broker of kcli no longer cleans.
     """
 
     path: str
@@ -66,14 +66,14 @@ class SourceDirectory(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """A partition's directory and the log directory that it lies in."""
+    """A partition's directory and its log directory."""
 
     source: SourceDirectory
     directory: PartitionDirectory
 
 
 class Sources:
-    """The directories that were given; `topics` are the globs of the topics that are asked for, none for all."""
+    """The directories that were given, and their replicas."""
 
     def __init__(self, directories: list[SourceDirectory]) -> None:
         self.directories = directories
@@ -83,7 +83,7 @@ class Sources:
         for replica in self.replicas:
             if replica.directory.state is DirectoryState.CURRENT and replica.directory.is_named:
                 self._current.setdefault((replica.directory.topic, replica.directory.partition), []).append(replica)
-        # A metadata log of which nothing says whose it is must not speak for a cluster that has one of its own.
+        # A metadata log without a cluster id is not used if there is one with a cluster id.
         metadata_logs = self._current.get((METADATA_TOPIC, 0), [])
         if of_a_cluster := [one for one in metadata_logs if one.source.meta is not None and one.source.meta.cluster_id]:
             self._current[METADATA_TOPIC, 0] = of_a_cluster
@@ -95,15 +95,15 @@ class Sources:
 
     @property
     def has_whole_directory(self) -> bool:
-        """True where a log directory was given, and not only partitions."""
+        """Whether a log directory was given, and not only partitions."""
         return any(source.listing is not None for source in self.directories)
 
     def current(self, topic: str, partition: int) -> list[Replica]:
-        """The replicas of a partition that are in use, in the order given."""
+        """Return the replicas of a partition that are in use, in the order given."""
         return self._current.get((topic, partition), [])
 
     def set_aside(self, replica: Replica) -> None:
-        """Join a partition with nothing: it is of another topic of the same name."""
+        """Exclude a partition from joins: it is of another topic with the same name."""
         key = (replica.directory.topic, replica.directory.partition)
         self.foreign.add(replica.directory.path)
         self._current[key] = [one for one in self._current[key] if one is not replica]
@@ -111,18 +111,18 @@ class Sources:
             del self._current[key]
 
     def current_replicas(self) -> list[Replica]:
-        """The replicas of all partitions that are in use."""
+        """Return the replicas of all partitions that are in use."""
         return [replica for replicas in self._current.values() for replica in replicas]
 
     def partitions_of(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions that are here and in use, ascending."""
+        """Return the numbers of a topic's partitions that are here and in use, ascending."""
         return sorted(partition for name, partition in self._current if name == topic)
 
 
 def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
-    """Find out what was given; what is no directory of Kafka's becomes a problem.
+    """Find the directories at `paths`; other paths become problems.
 
-    Raises SourceError where nothing is left, or where the directories are of several clusters.
+    Raises SourceError if there is no directory of Kafka, or if the directories belong to several clusters.
     """
     targets, problems = resolve_paths(disk, paths)
     for path, message in problems:
@@ -190,7 +190,7 @@ def _read_uncleanable(disk: Disk, path: str, remarks: Remarks) -> dict[tuple[str
 
 
 def read_small(disk: Disk, path: str | None, decode: Callable[[bytes], _Decoded], remarks: Remarks) -> _Decoded | None:
-    """A small file decoded, or None where it is missing or (then a problem) cannot be read."""
+    """Decode a small file; return None if it is missing, or cannot be read, which is a problem."""
     if path is None or not disk.exists(path):
         return None
     try:

@@ -1,31 +1,31 @@
 """The sections on topics, partitions, segments, leader epochs and producers, as rows of docs/describe.md.
 
-The directories tell what lies here, the metadata image, where there is one, what should: ids, leaders, replicas. A row's
-numbers are None where they are not known; sums over several logs are so where one of their parts is.
+Offsets, sizes and counts come from the directories; ids, leaders and replicas from the metadata image, if there is one. Unknown
+numbers are None, and so is a sum over several logs if one of its parts is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs, PartitionLog
 from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.log.disk.port import base_name
+from kcli.log.files.log_directory import Segment
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Partition, Topic
 
-Row = dict[str, Any]
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", METADATA_TOPIC))
 _NEEDS_HEADERS = frozenset(("topics", "partitions", "segments"))
 
 
 class Surveyed:
-    """The replicas that are asked for, in the order of their names, with what their segments hold.
+    """The replicas that are asked for, in the order of their names, with the surveys of their segments.
 
-    `surveys` is empty for each replica unless a section shows what headers tell.
+    `surveys` is empty unless a section needs the headers of batches.
     """
 
     def __init__(self, logs: Logs, options: DescribeOptions) -> None:
@@ -44,7 +44,7 @@ class Surveyed:
             )
 
     def _survey(self, limit: int | None) -> None:
-        """Survey all segments, the smallest first: what they leave of their shares goes to the larger ones."""
+        """Survey all segments, the smallest first: they leave the rest of their shares to the larger ones."""
         found: dict[tuple[str, int], SegmentSurvey] = {}
         places = [(log, slot) for log in self.logs for slot in range(len(log.segments))]
         budget = HeaderBudget(limit, len(places))
@@ -56,11 +56,11 @@ class Surveyed:
         self.sampled = sum(not survey.is_complete and survey.is_readable for survey in found.values())
 
     def of(self, log: PartitionLog) -> list[SegmentSurvey]:
-        """What the segments of a replica hold."""
+        """Return the surveys of the segments of a replica."""
         return self.surveys.get(log.directory.path, [])
 
     def of_partitions(self, logs: list[PartitionLog]) -> list[SegmentSurvey]:
-        """What the segments of several logs hold; of a partition that lies here twice those of the replica that ends last."""
+        """Return the surveys of several logs, for each partition those of the replica with the largest end offset."""
         best: dict[int, PartitionLog] = {}
         for log in logs:
             before = best.get(log.directory.partition)
@@ -70,7 +70,7 @@ class Surveyed:
 
 
 def topic_rows(surveyed: Surveyed, image: MetadataImage | None, options: DescribeOptions) -> list[Row]:
-    """A row a topic: those that lie here and those that the metadata knows, by name."""
+    """Return a row for each topic of the directories and of the metadata, by name."""
     here: dict[str, list[PartitionLog]] = {}
     foreign: dict[tuple[str, str], list[PartitionLog]] = {}  # by name and topic id
     for log in surveyed.logs:
@@ -107,7 +107,7 @@ def _topic_row(name: str, logs: list[PartitionLog], topic: Topic | None, surveye
 
 
 def partition_rows(surveyed: Surveyed, image: MetadataImage | None) -> list[Row]:
-    """A row a replica that lies here."""
+    """Return a row for each replica in the given directories."""
     return [_partition_row(log, surveyed.of(log), image) for log in surveyed.logs]
 
 
@@ -136,7 +136,7 @@ def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: Metad
 
 
 def _registration(partition: Partition | None) -> Row:
-    """What the metadata says of a partition."""
+    """Return the members of a partition that come from the metadata."""
     return {
         "leader": None if partition is None else partition.leader,
         "leaderEpoch": None if partition is None else partition.leader_epoch,
@@ -151,7 +151,7 @@ def _registration(partition: Partition | None) -> Row:
 
 
 def segment_rows(surveyed: Surveyed) -> list[Row]:
-    """A row a segment."""
+    """Return a row for each segment."""
     return [
         {
             **place(log),
@@ -170,7 +170,7 @@ def segment_rows(surveyed: Surveyed) -> list[Row]:
     ]
 
 
-def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Any, SegmentSurvey]]:
+def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Segment, SegmentSurvey]]:
     by_base = {survey.base_offset: survey for survey in surveys}
     for segment in log.segments:
         if segment.base_offset in by_base:
@@ -178,7 +178,7 @@ def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[
 
 
 def epoch_rows(surveyed: Surveyed) -> list[Row]:
-    """A row a leader epoch of each replica."""
+    """Return a row for each leader epoch of each replica."""
     return [
         {**place(log), "epoch": entry.epoch, "startOffset": entry.start_offset}
         for log in surveyed.logs
@@ -187,7 +187,7 @@ def epoch_rows(surveyed: Surveyed) -> list[Row]:
 
 
 def producer_rows(surveyed: Surveyed) -> list[Row]:
-    """A row a producer of each replica, by producer id."""
+    """Return a row for each producer of each replica, by producer id."""
     rows = []
     for log in surveyed.logs:
         for producer_id, entry in sorted((log.producers or {}).items()):
@@ -208,17 +208,17 @@ def producer_rows(surveyed: Surveyed) -> list[Row]:
 
 
 def known_time(timestamp_ms: int) -> int | None:
-    """A timestamp, None for Kafka's -1."""
+    """Return a timestamp, None for Kafka's -1."""
     return timestamp_ms if timestamp_ms >= 0 else None
 
 
 def place(log: PartitionLog) -> Row:
-    """The members that say which partition a row is about."""
+    """Return the members topic and partition of a row."""
     return {"topic": log.directory.topic, "partition": log.directory.partition}
 
 
 def _survey_members(surveys: list[SegmentSurvey]) -> Row:
-    """The members that headers tell, over any number of segments."""
+    """Return the members that come from batch headers, summed over segments."""
     is_complete = all(survey.is_complete for survey in surveys)
     codecs: dict[str, CodecUse] = {}
     for survey in surveys:

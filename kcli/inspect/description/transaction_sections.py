@@ -1,21 +1,21 @@
-"""The sections on transactions, as rows of docs/describe.md: transactional ids, and what is open in partitions.
+"""The sections on transactions, as rows of docs/describe.md: transactional ids, and open transactions of partitions.
 
-A transaction that is open in a partition is hanging where no coordinator will ever end it: no transactional id has its
-producer id, or the one that has it is not in a transaction with that partition (what `kafka-transactions find-hanging` looks
-for, which also asks how long it has lasted; here there is no now). That cannot be told unless the whole of __transaction_state
-lies here.
+A transaction that is open in a partition is hanging if no coordinator will end it: no transactional id has its producer id, or
+the one that has it is not in a transaction with that partition. `kafka-transactions find-hanging` finds the same ones, but only
+after a time. This is known only if all partitions of __transaction_state are given.
 """
 
 from __future__ import annotations
 
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import OpenTransaction, PartitionLog
-from kcli.inspect.description.topic_sections import Row, Surveyed, known_time
+from kcli.inspect.description.topic_sections import Surveyed, known_time
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.transaction_state import Transaction, TransactionState
 
 
 def transaction_rows(state: TransactionState, options: DescribeOptions) -> list[Row]:
-    """A row a transactional id; with globs for topics only those in a transaction with one of them."""
+    """Return a row for each transactional id; with globs for topics only those in a transaction with one of them."""
     rows = []
     for transactional_id, transaction in sorted(state.transactions.items()):
         partitions = [
@@ -44,7 +44,7 @@ def transaction_rows(state: TransactionState, options: DescribeOptions) -> list[
 
 
 def open_transaction_rows(surveyed: Surveyed, state: TransactionState, *, is_whole: bool) -> list[Row]:
-    """A row a transaction that is open in a replica; `is_whole` where all of __transaction_state lies here."""
+    """Return a row for each transaction that is open in a replica; `is_whole` if all of __transaction_state is given."""
     by_producer = {transaction.producer_id: transaction for transaction in state.transactions.values()}
     return [
         _open_row(log, txn, by_producer.get(txn.producer.producer_id), is_whole)

@@ -1,12 +1,12 @@
-"""Decoders of keys and values by name: the four that Kafka ships, and one's own as `package.module:callable`.
+"""Decoders of keys and values by name: the four of Kafka, and the user's own as `package.module:callable`.
 
-    org.apache.kafka.tools.api.StringDecoder    UTF-8, faults replaced as Java replaces them
-    org.apache.kafka.tools.api.IntegerDecoder   int32, big-endian; bytes behind it are ignored
+    org.apache.kafka.tools.api.StringDecoder    UTF-8; invalid bytes are replaced as Java replaces them
+    org.apache.kafka.tools.api.IntegerDecoder   int32, big-endian; bytes after it are ignored
     org.apache.kafka.tools.api.LongDecoder      int64, likewise
-    org.apache.kafka.tools.api.DefaultDecoder   the bytes; Kafka prints a Java array's identity, here they are in hex
-    (their names of Kafka 4.2 and before: kafka.serializer.StringDecoder ...)
+    org.apache.kafka.tools.api.DefaultDecoder   the bytes, here in hex; Kafka prints the identity of a Java array
+    (in Kafka 4.2 and before: kafka.serializer.StringDecoder ...)
 
-One's own takes bytes and gives anything; its str() is printed. What it raises ends the record, not the run.
+The user's own decoder is called with bytes; the str() of what it returns is printed. If it raises, the record is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Decode = Callable[[bytes], object]
 
 
 class UnknownDecoder(ValueError):
-    """A decoder that is not to be had; the message is a sentence for the user."""
+    """A decoder that does not exist or cannot be loaded; the message is a sentence for the user."""
 
 
 def _decode_integer(size: int, name: str) -> Decode:
@@ -42,7 +42,7 @@ KAFKA_PACKAGES = ("org.apache.kafka.tools.api.", "kafka.serializer.", "")
 
 
 def find_decoder(name: str) -> Decode:
-    """The decoder called `name` -> a callable from bytes. Raises UnknownDecoder with a sentence that says what there is."""
+    """Return the decoder called `name`. Raises UnknownDecoder, whose message names the known decoders."""
     for package in KAFKA_PACKAGES:
         known = KAFKA_DECODERS.get(name.removeprefix(package)) if name.startswith(package) else None
         if known is not None:
@@ -64,7 +64,7 @@ def find_decoder(name: str) -> Decode:
             found = found()
     except (ImportError, AttributeError, ValueError) as error:
         raise UnknownDecoder(f"{name}: cannot be loaded: {error}") from error
-    except Exception as error:  # whatever a module of one's own does when it is loaded
+    except Exception as error:  # the user's module may raise any exception when it is imported
         raise UnknownDecoder(f"{name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise UnknownDecoder(f"{name}: is not callable")
@@ -79,11 +79,11 @@ class ClassParser:
         self._value = find_decoder(value_decoder)
 
     def describe(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-        """Key and value as text, None for null. Raises FormatError where a decoder fails."""
+        """Return key and value as text, None for null. Raises FormatError if a decoder fails."""
         return self._text(self._key, key, offset), self._text(self._value, value, offset)
 
     def describe_unreadable(self, offset: int, key: bytes | None, java_message: str) -> tuple[str | None, str | None]:
-        """Raises FormatError: no decoder sees a record whose value cannot be had."""
+        """Raise FormatError: decoders do not get a record whose value cannot be read."""
         raise FormatError(f"offset {offset}: the value cannot be read: {java_message}")
 
     @staticmethod

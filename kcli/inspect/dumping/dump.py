@@ -1,14 +1,14 @@
-"""dump-log for text, JSON and CSV: paths in, a renderer told of everything in them, facts for the exit code out.
+"""dump-log as text, JSON and CSV: reads the files that paths name and passes their contents to a renderer.
 
-    path                          without a selection                    with one, or with statistics
+    path                          without a selection                    with a selection, or with statistics
     ----------------------------  -------------------------------------  ------------------------------------------
-    a file                        all of it, by what its name says       its records, if it is a log
+    a file                        all of it, by the kind in its name     its records, if it is a log
     a partition's directory       every file, by name                    its segments as one log
     a log directory               its own files, then every partition    every partition
-    a pattern                     what it matches                        the same
+    a pattern                     the paths that it matches              the same
 
-Nothing ends the run: what cannot be opened or read is a problem, what is damaged is damage, and both are reported and counted.
-Files that Kafka itself would drop at start (.cleaned, .tmp, .part) may be half written: there damage is only noted.
+No fault ends the run: files that cannot be opened or read are problems, and both problems and damage are reported and counted.
+Files that Kafka deletes when it starts (.cleaned, .tmp, .part) may be half written: their damage is a note.
 """
 
 from __future__ import annotations
@@ -63,14 +63,13 @@ _UNFINISHED_STATES = frozenset((FileState.CLEANED, FileState.TEMPORARY, FileStat
 
 
 class DumpOptions(NamedTuple):
-    """What is shown of logs: batches, records, or `statistics` instead; `max_bytes` bounds how much of each is read.
+    """What is shown of logs: `batches` and records, or `statistics` instead; `max_bytes` limits how much of each is read.
 
     Of a record above `max_record_bytes` only the sizes are shown, so that memory stays bounded. `parser` decodes keys and
     values; None leaves that to the topic's name.
     """
 
     batches: bool = True
-    records: bool = True
     statistics: bool = False
     max_bytes: int | None = None
     parser: ContentParser | None = None
@@ -84,16 +83,16 @@ def dump(
     options: DumpOptions,
     disk: Disk,
     *,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     absolute: Callable[[str], str] = str,
 ) -> DumpResult:
-    """Show everything that the paths name to `renderer` -> counts of what was shown, of damages and of problems.
+    """Pass everything that the paths name to `renderer`; return counts of what was shown, of damage and of problems.
 
-    `tell` is given one sentence for each problem, for each damage that the renderer has no place for, and where a selection
-    matches nothing. `absolute` makes a path absolute, so that a partition is known by its directory's name. Raises what the
+    `report` is called with a sentence for each problem, for damage that the renderer has no place for, and if a selection
+    matches nothing. `absolute` makes a path absolute, so that the directory's name shows the partition. Raises what the
     renderer's stream raises.
     """
-    return Dump(selection, renderer, options, disk, tell, absolute).run(paths)
+    return Dump(selection, renderer, options, disk, report, absolute).run(paths)
 
 
 class Dump:
@@ -105,14 +104,14 @@ class Dump:
         renderer: Renderer,
         options: DumpOptions,
         disk: Disk,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         absolute: Callable[[str], str],
     ) -> None:
         self.selection = selection
         self.renderer = renderer
         self.options = options
         self.disk = disk
-        self.tell = tell
+        self.report = report
         self.absolute = absolute
         self.limit = Limit(selection.limit)
         self.statistics: Statistics | None = None
@@ -139,7 +138,7 @@ class Dump:
         return self.finish()
 
     def resolve(self, paths: Iterable[str]) -> list[Target]:
-        """Return what the paths of the command line name; what they do not name is a problem."""
+        """Return what the paths of the command line name; a path that names nothing is a problem."""
         targets, problems = resolve_paths(self.disk, paths)
         self._named = frozenset([target.path for target in targets])
         for path, message in problems:
@@ -148,28 +147,27 @@ class Dump:
         return targets
 
     def finish(self) -> DumpResult:
-        """Report what is left to report, and tell the renderer that all is done."""
+        """Report what is left to report, and end the output."""
         if self.statistics is not None and self._named:
             self.statistics.batches_left_out = sum(left_out.count for left_out in self._left_out.values())
             self.renderer.statistics(self.statistics.report())
         self.renderer.end(self.result)
         for path, left_out in self._left_out.items():
-            self.tell(f"{path}: {left_out.sentence()}")
+            self.report(f"{path}: {left_out.sentence()}")
         if self._named and not self.result.records and self._selects_records():
-            self.tell(f"0 records matched{_searched_times(self.selection)}")
+            self.report(f"0 records matched{_searched_times(self.selection)}")
         return self.result
 
     def _selects_records(self) -> bool:
         """Return True if records were asked for by what they are; a limit asks for any."""
-        shows_records = self.options.records or self.options.statistics
-        return shows_records and not self.selection._replace(limit=None).is_everything
+        return not self.selection._replace(limit=None).is_everything
 
     def _log_directory(self, directory: LogDirectory) -> None:
         for path, message in directory.unreadable:
             self.problem(path, message)
         if not self._only_logs:
             for file in directory.files:
-                if file.kind not in PARTITION_KINDS:  # a broker ignores these in the root
+                if file.kind not in PARTITION_KINDS:  # a broker ignores these in a log directory
                     self._file(file)
             for name in directory.other_directories:
                 self._loose_files(join_path(directory.path, name))
@@ -178,7 +176,7 @@ class Dump:
                 self._partition(partition)
 
     def _loose_files(self, directory: str) -> None:
-        """The files of a directory that is no partition's, as that of the remote indexes' cache, if Kafka's."""
+        """Show the files of Kafka in a directory that is not a partition, such as the cache of remote indexes."""
         try:
             names = self.disk.list_directory(directory)
         except OSError as error:
@@ -202,7 +200,7 @@ class Dump:
                 self._file(file)
 
     def _check_log(self, partition: PartitionDirectory) -> None:
-        """Report a partition whose `.log` is missing, as `kcli verify` does: else it would look as if it had no records."""
+        """Report a partition whose `.log` is missing, as `kcli verify` does: otherwise it would seem to have no records."""
         if partition.segments:
             return
         from kcli.inspect.verification.directories import read_root
@@ -226,7 +224,7 @@ class Dump:
         self._segments(partition, [segment])
 
     def _segment_of(self, file: FoundFile, lone: Segment) -> tuple[PartitionDirectory | None, Segment]:
-        """The partition that a log file lies in, and the file with the indexes beside it; without them `lone`."""
+        """Return the partition of a log file, and the file with its index files; without these `lone`."""
         try:
             partition = read_partition(self.disk, parent_path(file.path))
         except OSError:
@@ -235,7 +233,7 @@ class Dump:
         return partition, next(found, lone)
 
     def _segments(self, partition: PartitionDirectory | None, segments: list[Segment]) -> None:
-        """The selected records of segments that follow each other."""
+        """Show the selected records of consecutive segments."""
         segments = segments_in_range(segments, self.selection.offsets)
         if not segments:
             return
@@ -252,7 +250,7 @@ class Dump:
             self.show_log(segment.log, lambda at=segment, known=known: self._events(at, selector, known))  # type: ignore[misc]
 
     def start(self, partition: PartitionDirectory | None, segments: list[Segment]) -> tuple[Selector, int, int | None]:
-        """The selector for a log, and where the walk begins: slot of the segment, and byte (None: where its indexes say).
+        """Return the selector for a log, the number of the segment to begin with, and the byte in it (None: by its indexes).
 
         Raises OSError as the disk does.
         """
@@ -270,26 +268,19 @@ class Dump:
         return selector, found.segment, found.position
 
     def _selector(self, record_filter: RecordFilter, budget: Budget) -> Selector:
-        records = self.options.records or self.options.statistics
-        return Selector(
-            record_filter,
-            budget,
-            records=records,
-            only_sound=not self._shows_damage,
-            large_bytes=self.options.max_record_bytes,
-        )
+        return Selector(record_filter, budget, only_sound=not self._shows_damage, large_bytes=self.options.max_record_bytes)
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
-        """The transactions of a partition. Raises OSError as the disk does."""
+        """Return the transactions of a partition. Raises OSError as the disk does."""
         from kcli.log.reading.transaction_filter import AbortedTransactions
 
         transactions = AbortedTransactions.for_partition(self.disk, partition)
         for problem in transactions.problems:
-            self.tell(problem)
+            self.report(problem)
         return transactions
 
     def is_done(self) -> bool:
-        """True where as much was shown as was asked for."""
+        """Return True if the limit is reached."""
         return self.limit.left is not None and self.limit.left <= 0
 
     def _events(self, segment: Segment, selector: Selector, position: int | None) -> Iterator[Event]:
@@ -299,7 +290,7 @@ class Dump:
             yield from walk(reader, position, selector)
 
     def show_log(self, path: str, events: Callable[[], Iterator[Event]]) -> None:
-        """Tell the renderer of a log's events; with a selection, of the file only where there are any."""
+        """Show the events of a log; with a selection, the file is shown only if it has events."""
         begun = False
         try:
             file = self.described(path, self.disk.size(path))
@@ -314,7 +305,7 @@ class Dump:
             self.renderer.end_file()
 
     def begin_file(self, path: str) -> None:
-        """Tell the renderer of a log file, which may be gone by now."""
+        """Begin a log file, which may have been deleted since."""
         try:
             size = self.disk.size(path)
         except OSError:
@@ -330,7 +321,7 @@ class Dump:
         return True
 
     def show(self, event: Event, path: str) -> None:
-        """Tell the renderer, or the statistics, of one event."""
+        """Pass an event to the renderer or the statistics."""
         if isinstance(event, Damage):
             self._damage(path, event)
         elif isinstance(event, Note):
@@ -339,7 +330,7 @@ class Dump:
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
                 self.statistics.add_records(event)
-            elif self.options.records:
+            else:
                 self.renderer.records(event)
         else:
             self._batch(event)
@@ -363,29 +354,29 @@ class Dump:
         elif self._shows_damage:
             self.renderer.damage(damage)
         else:
-            self.tell(f"{path}: {place}")
+            self.report(f"{path}: {place}")
 
     def _note(self, path: str, message: str) -> None:
         if self._shows_damage:
             self.renderer.note(message)
         else:
-            self.tell(f"{path}: {message}")
+            self.report(f"{path}: {message}")
 
     @property
     def _shows_damage(self) -> bool:
-        """True where the renderer has a place for damage and notes."""
+        """Whether the renderer has a place for damage and notes."""
         return self.statistics is None and self.renderer.shows_damage
 
     def problem(self, path: str, message: str, *, is_opened: bool = False) -> None:
-        """Report a path that cannot be opened or read, or (`is_opened`) that lacks a file."""
+        """Report a path that cannot be opened or read, or (`is_opened`) in which a file is missing."""
         unopened = self.result.unopened + (path in self._named and not is_opened and not self._can_be_opened(path))
         self.result = self.result._replace(problems=self.result.problems + 1, unopened=unopened)
-        self.renderer.flush()  # so that a terminal shows the sentence behind what was shown before it
-        self.tell(f"{path}: {message}")
+        self.renderer.flush()  # so that a terminal shows the sentence after the output before it
+        self.report(f"{path}: {message}")
         self.renderer.problem(path, message)
 
     def _can_be_opened(self, path: str) -> bool:
-        """True for a file that is there and may be read, though it may be damaged, or larger than any of its kind."""
+        """Return True for a file that may be read, even if it is damaged, or larger than any file of its kind."""
         try:
             self.disk.open_file(path).close()
         except OSError:
@@ -393,7 +384,7 @@ class Dump:
         return True
 
     def described(self, path: str, size_bytes: int) -> DumpedFile:
-        """What is known of a file by its name and its directory's."""
+        """Return what the names of a file and of its directory say about it."""
         name = parse_file_name(base_name(path))
         topic, partition = self._topic_of(path, name)
         decoder = decoder_for(topic, self.options.parser) if name.kind in LOG_KINDS else None
@@ -447,14 +438,14 @@ def _searched_times(selection: Selection) -> str:
 
 
 def _with_segments(disk: Disk, partition: PartitionDirectory | None, segments: list[Segment]) -> PartitionDirectory:
-    """The partition that segments belong to; of a file without indexes beside it, one of that file alone."""
+    """Return the partition of the segments; for a file that its directory does not list, one with that file only."""
     if partition is None:
         partition = read_partition(disk, parent_path(segments[0].log))
     return partition if segments[0] in partition.segments else partition._replace(segments=segments, snapshots=[])
 
 
 def _files_of(partition: PartitionDirectory) -> list[FoundFile]:
-    """Every file of a partition's directory, by name."""
+    """Return every file of a partition's directory, by name."""
     paths = [
         path
         for segment in partition.segments

@@ -1,16 +1,16 @@
-"""Going on as a live broker appends, rolls and truncates (dump-log --follow). Nothing here waits or knows the time: `poll`
-gives what there is, and the caller decides when to ask again.
+"""A partition followed while a broker appends, rolls and truncates (dump-log --follow). Nothing here waits: `poll` yields the
+new events, and the caller decides when to poll again.
 
-    seen at the end of what was read             done
+    after the last position that was read        action
     -------------------------------------------  -----------------------------------------------------------------------
     nothing, or zeros (a preallocated file)      wait
-    bytes that are no whole batch, or a batch    wait: a broker may be in the middle of writing it; damage is told once
-      with a wrong CRC, nothing sound behind       something sound follows, or the segment is closed
-    a later segment in the directory             read the rest of this one, then go on there
-    the file is shorter, or the last batches     the log was truncated (a follower does that): a note, then on from the
-      that were read are others now                last batch that is still the same
-    the file is gone                             read what is left of it (it is still open), then the next segment
-    the directory is gone                        the end
+    bytes that are not a whole batch, or a       wait: a broker may be writing it; it is reported as damage once a sound
+      batch with a wrong CRC, nothing sound after  batch follows, or the segment is closed
+    a later segment in the directory             read the rest of this one, then continue there
+    the file is shorter, or the last batches     the log was truncated, as by a follower: a note, then continue after the
+      that were read have changed                  last batch that is still the same
+    the file is deleted                          read the rest of it (it is still open), then the next segment
+    the directory is deleted                     end
 
 Under --isolation read_committed, and for --aborted, the walk stops at the last stable offset until transactions end.
 """
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from kcli.log.files.log_directory import PartitionDirectory, Segment
     from kcli.log.reading.transaction_filter import AbortedTransactions
 
-# How many of the last batches are remembered, to find out how far a truncation went.
+# How many of the last batches are remembered, to find the end of what a truncation left.
 REMEMBERED_BATCHES = 1024
 
 
 class Followed(NamedTuple):
-    """An event, and the path of the segment that it is from."""
+    """An event, and the path of its segment."""
 
     path: str
     event: Event
 
 
 class Follower:
-    """Follows one partition. `segment` and `position` (a byte) are where it is; `ended` is True once the log is gone."""
+    """Follows one partition. The next read is at byte `position` of `segment`; `ended` is True once the log is deleted."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class Follower:
         self._find_transactions = transactions
         self._reader: SegmentReader | None = None
         self._seen_size = -1
-        self._suspect: int | None = None  # the first byte of the batch before, where its CRC is wrong
+        self._suspect: int | None = None  # the first byte of the last batch, if its CRC is wrong
         self._recent: deque[tuple[int, int, bytes]] = deque(maxlen=REMEMBERED_BATCHES)  # (first byte, end, header)
 
     def poll(self) -> Iterator[Followed]:
-        """Everything that has come since the last poll. Raises OSError as the disk does, but not for files that are gone."""
+        """Yield the events since the last poll. Raises OSError as the disk does, except for deleted files."""
         try:
             yield from self._poll()
         except FileNotFoundError:
-            return  # a segment went while it was looked at; the next poll knows
+            return  # a segment was deleted during the poll; the next poll sees that
 
     def _poll(self) -> Iterator[Followed]:
         while not self.ended and not self._selector.budget.is_spent():
@@ -82,13 +82,13 @@ class Follower:
             self._move_to(following)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
     def _following(self) -> Segment | None:
-        """The segment behind this one, if there is one; notices that the directory is gone."""
+        """Return the next segment, if there is one; set `ended` if the directory is deleted."""
         directory = parent_path(self.segment.log)
         if not self._disk.is_directory(directory):
             self.ended = True
@@ -106,14 +106,14 @@ class Follower:
         self._recent.clear()
 
     def _open(self) -> Iterator[Followed]:
-        """Have the file open as it is now, at a byte where a batch begins."""
+        """Open the file again if it has changed, and find the position after a truncation."""
         try:
             size = self._disk.size(self.segment.log)
             if self._reader is not None and size == self._seen_size and self._is_blank(self._reader, self.position):
                 return
             reader = self._reopen()
         except FileNotFoundError:
-            return  # gone; what is still open can be read
+            return  # deleted; the open file can still be read
         self._seen_size = size
         if self._is_as_read(reader, size):
             return
@@ -121,24 +121,24 @@ class Follower:
             self._recent.pop()
         before, self.position = self.position, self._recent[-1][1] if self._recent else 0
         self._suspect = None
-        yield Followed(self.segment.log, Note(f"the log was truncated: going on from byte {self.position} instead of {before}"))
+        yield Followed(self.segment.log, Note(f"the log was truncated: continuing at byte {self.position} instead of {before}"))
 
     def _reopen(self) -> SegmentReader:
-        """A reader that has not buffered anything yet. Raises FileNotFoundError, and keeps the one there is."""
+        """Return a reader with an empty buffer. If it raises FileNotFoundError, the reader before stays open."""
         reader = SegmentReader(self._disk, self.segment.log)
         self.close()
         self._reader = reader
         return reader
 
     def _is_as_read(self, reader: SegmentReader, size: int) -> bool:
-        """True where the last batch that is remembered is still there, and the file reaches as far as was read."""
+        """Return True if the last remembered batch is unchanged, and the file does not end before `position`."""
         if not self._recent:
             return size >= self.position or self.position == 0
         first, end, header = self._recent[-1]
         return end <= size and reader.file.read_at(first, HEADER_BYTES) == header
 
     def _read(self, *, is_closed: bool) -> Iterator[Followed]:
-        """The events of what lies behind `position`; of a closed segment all of it, damaged or not."""
+        """Yield the events after `position`; of a closed segment all, including damage at its end."""
         path = self.segment.log
         while self._reader is not None and not self._selector.budget.is_spent():
             if not is_closed and self._is_blank(self._reader, self.position):
@@ -157,7 +157,7 @@ class Follower:
                 yield Followed(path, event)
 
     def _next(self) -> LogBatch | Damage | None:
-        """What lies at `position`. Damage is looked at twice: a page may have been read before, its neighbour after a write."""
+        """Return the batch or damage at `position`. Damage is read twice: a part of it may be from before a write."""
         if self._reader is None:
             return None
         found = self._look(self._reader)
@@ -169,17 +169,17 @@ class Follower:
         return found
 
     def _look(self, reader: SegmentReader) -> LogBatch | Damage | None:
-        """The next item; behind a batch with a wrong CRC the reader is shown that batch again, whose length may lie."""
+        """Return the next item; after a batch with a wrong CRC, read that batch again, because its length may be wrong."""
         if self._suspect is None:
             return next(reader.batches(self.position), None)
-        return _behind(reader, self._suspect)
+        return _following(reader, self._suspect)
 
     def _is_blank(self, reader: SegmentReader, position: int) -> bool:
-        """True where nothing, or nothing but zeros, has been written at a byte."""
+        """Return True if only zeros, or nothing, is written at a byte."""
         return not any(reader.file.read_at(position, ENTRY_HEAD_BYTES))
 
     def _may_be_unfinished(self, found: LogBatch | Damage) -> bool:
-        """True for what a broker may be writing just now: nothing sound lies behind it."""
+        """Return True for a batch that a broker may be writing now: nothing sound follows it."""
         if self._reader is None:
             return False
         file_end = self._reader.end_position()
@@ -190,18 +190,18 @@ class Follower:
         if self._is_blank(self._reader, found.end_position):
             return True
         with SegmentReader(self._disk, self.segment.log) as other:
-            behind = _behind(other, found.position)
-        return behind is None or (isinstance(behind, Damage) and behind.end_position >= file_end)
+            following = _following(other, found.position)
+        return following is None or (isinstance(following, Damage) and following.end_position >= file_end)
 
     def _is_withheld(self, found: LogBatch | Damage) -> bool:
-        """True at the last stable offset, where that matters."""
+        """Return True for a batch at or after the last stable offset, if transactions are read."""
         transactions = self._selector.filter.transactions
         if transactions is None or not isinstance(found, LogBatch) or not found.is_valid:
             return False
         return found.header.base_offset >= transactions.last_stable_offset
 
     def _is_held(self) -> bool:
-        """True where the walk stands before a batch whose transaction has not ended."""
+        """Return True if the next batch belongs to a transaction that has not ended."""
         if self._reader is None or self._selector.filter.transactions is None:
             return False
         found = self._reader.batch_at(self.position)
@@ -215,8 +215,8 @@ class Follower:
         self._recent.append((batch.position, batch.end_position, header))
 
 
-def _behind(reader: SegmentReader, position: int) -> LogBatch | Damage | None:
-    """What the reader comes to behind the batch at byte `position`."""
+def _following(reader: SegmentReader, position: int) -> LogBatch | Damage | None:
+    """Return the batch or damage after the batch at byte `position`."""
     items = reader.batches(position)
     next(items, None)
     return next(items, None)
@@ -225,9 +225,9 @@ def _behind(reader: SegmentReader, position: int) -> LogBatch | Damage | None:
 def follow(
     followers: Sequence[Follower], wait: Callable[[], bool], is_done: Callable[[], bool], pause: Callable[[], object]
 ) -> Iterator[Followed]:
-    """The events of several partitions, until `wait` says False, all are gone, or `is_done`.
+    """Yield the events of several partitions, until `wait` returns False, all logs are deleted, or `is_done`.
 
-    `pause` is called when there is nothing new for now, before `wait`; both may take their time.
+    `pause` is called before `wait` if there is nothing new; both may take long.
     """
     while True:
         for follower in followers:

@@ -1,7 +1,7 @@
-"""dump-log --follow: the partitions that the paths name, followed together; what there is already comes first.
+"""dump-log --follow: shows the records that the partitions have, and then new ones of all of them.
 
-Paths are directories of partitions, log directories, or single segments, which are followed into the next one. Partitions
-that are created later are not seen. A line with the file's name stands wherever the file changes, as with tail -f.
+Paths are directories of partitions, log directories, or segments; after a segment the next one is followed. Partitions that are
+created later are not seen. When the file changes, a line with its name is printed, as by tail -f.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def dump_followed(
     disk: Disk,
     wait: Callable[[], bool],
     *,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     absolute: Callable[[str], str] = str,
 ) -> DumpResult:
-    """Show what the paths hold and what comes, until `wait` says False, the limit is reached or all partitions are gone.
+    """Show the records of the paths, then new ones, until `wait` returns False, the limit is reached or all logs are deleted.
 
-    `wait` is called whenever there is nothing new; it may take its time. Everything else is as for dump.dump.
+    `wait` is called if there is nothing new; it may take long. The other arguments are those of dump.dump.
     """
-    return _FollowedDump(Dump(selection, renderer, options, disk, tell, absolute)).run(paths, wait)
+    return _FollowedDump(Dump(selection, renderer, options, disk, report, absolute)).run(paths, wait)
 
 
 class _FollowedDump:
@@ -76,7 +76,7 @@ class _FollowedDump:
             return self._of_partition(target.partition, target.partition.segments)
         if target.file is not None and target.file.kind in LOG_KINDS:
             return self._of_file(target.file)
-        self._dump.problem(target.path, "it is no log, which --follow could follow")
+        self._dump.problem(target.path, "not a log: --follow takes logs, partitions and log directories")
         return []
 
     def _of_file(self, file: FoundFile) -> list[Follower]:
@@ -89,9 +89,9 @@ class _FollowedDump:
         return self._of_partition(partition, known or [Segment(file.base_offset, file.path)])
 
     def _of_partition(self, partition: PartitionDirectory, segments: list[Segment]) -> list[Follower]:
-        """A follower of the partition, from the first of these segments that the selection needs; none where there is none."""
+        """Return a follower that begins at the first of the segments that the selection needs, or none without a segment."""
         dump = self._dump
-        # What lies behind the offsets asked for may still be written: only the segments before them are left out.
+        # Only the segments before the offsets asked for are left out: the others may still be written.
         needed = segments_in_range(segments, Range(dump.selection.offsets.first))
         if not needed:
             dump.problem(partition.path, "it has no segment to follow")

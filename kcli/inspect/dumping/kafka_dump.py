@@ -1,4 +1,4 @@
-"""kafka-dump-log's main loop (`--output kafka`): each file by the suffix of its name, the summary on stderr at the end.
+"""The main loop of kafka-dump-log (`--output kafka`): prints each file by the suffix of its name, then the summary on stderr.
 
 suffix                 printed by                     other files
 ---------------------  -----------------------------  ------------------------------------------------
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.dumping.kafka_text import DumpOptions, LogDumper, Report
+from kcli.inspect.dumping.kafka_text import DamageReport, KafkaDumpOptions, LogDumper
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
 
@@ -24,20 +24,20 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|
 def dump_as_kafka(
     disk: Disk,
     paths: Iterable[str],
-    options: DumpOptions,
+    options: KafkaDumpOptions,
     write: Callable[[memoryview], object],
-    tell: Callable[[str], None],
+    report_line: Callable[[str], None],
     absolute: Callable[[str], str],
     unread: Callable[[str], object] = str,
 ) -> bool:
-    """Print every file of `paths` as kafka-dump-log does -> True where all of them are sound.
+    """Print every file of `paths` as kafka-dump-log does; return True if all of them are sound.
 
-    `write` takes stdout's bytes, `tell` one sentence for stderr, `absolute` gives the path that the summary shows. `unread`
-    is given the path of each file that is missing or cannot be read; one sentence reports it, and it counts as damage.
+    `write` takes bytes for stdout, `report_line` a line for stderr; `absolute` returns the path that the summary has for a
+    file. `unread` is called with the path of each file that is missing or cannot be read; it is reported, and counts as damage.
     Raises what `write` raises.
     """
     out = TextBuffer(write)
-    report = Report(tell)
+    report = DamageReport(report_line)
     logs = LogDumper(disk, out, options, report, absolute)
     for path in paths:
         out.put(b"Dumping %s\n" % path.encode(errors="surrogateescape"))
@@ -54,7 +54,7 @@ def dump_as_kafka(
         unread(path)
     out.flush()
     for line in logs.summary.lines():
-        tell(line)
+        report_line(line)
     return not report.damaged
 
 
@@ -62,8 +62,8 @@ def _dump_file(
     disk: Disk,
     path: str,
     out: TextBuffer,
-    options: DumpOptions,
-    report: Report,
+    options: KafkaDumpOptions,
+    report: DamageReport,
     absolute: Callable[[str], str],
     logs: LogDumper,
 ) -> None:
@@ -92,14 +92,14 @@ def _dump_file(
 
 
 def _put_first_line(path: str, out: TextBuffer) -> None:
-    """Print the line that Kafka's tool prints before it opens a log: it does so though the log is missing."""
+    """Print the line that Kafka's tool prints before it opens a log, also for a log that is missing."""
     name = path.rsplit("/", 1)[-1]
-    if name.endswith(".log") and (base_offset := _base_offset(path, name, Report(lambda sentence: None))) is not None:
+    if name.endswith(".log") and (base_offset := _base_offset(path, name, DamageReport(lambda sentence: None))) is not None:
         out.put(b"Log starting offset: %d\n" % base_offset)
 
 
-def _base_offset(path: str, name: str, report: Report) -> int | None:
-    """The number before the first dot, as Java's Long.parseLong reads it."""
+def _base_offset(path: str, name: str, report: DamageReport) -> int | None:
+    """Return the number before the first dot, parsed as by Java's Long.parseLong; None, and damage, if it is not one."""
     digits = name.split(".")[0]
     if re.fullmatch(r"[+-]?[0-9]+", digits) and -INT64_MAX - 1 <= int(digits) <= INT64_MAX:
         return int(digits)
@@ -107,7 +107,7 @@ def _base_offset(path: str, name: str, report: Report) -> int | None:
     return None
 
 
-def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: Report) -> None:
+def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: DamageReport) -> None:
     found = _CHECKPOINT_NAME.fullmatch(name)
     if name == BOOTSTRAP_CHECKPOINT:
         out.put(b"KRaft bootstrap snapshot\n")

@@ -6,17 +6,16 @@
     batch, format 0, 1  offset: L position: P CreateTime: T size: S magic: 1 compresscodec: gzip crc: U isvalid: true
     record              | offset: O CreateTime: T keySize: k valueSize: v sequence: q headerKeys: [a,b] key: K payload: V
 
-Kafka's tool dies at the first damage, with a stack trace, and leaves out the files behind it. This one prints what Kafka's
-prints up to there, says on stderr what is wrong and where, and goes on. Its summary on stderr is Kafka's without three false
-alarms of 4.3.1: the pair "-1 is followed by N" of every segment that does not begin at 0; a timestamp of -1 for a batch that
-the cleaner emptied; an index entry that points at the start of a message set of format 0 or 1.
+Kafka's tool stops at the first damage with a stack trace, and does not print the files after it. This one prints the same up to
+there, says on stderr what is wrong and where, and continues. Its summary on stderr is Kafka's without three false alarms of
+4.3.1: the pair "-1 is followed by N" of every segment that does not begin at 0; a timestamp of -1 for a batch that the cleaner
+emptied; an index entry that points at the start of a message set of format 0 or 1.
 
 Index files and producer snapshots: kcli.inspect.dumping.kafka_text_indexes.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -27,8 +26,7 @@ from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import INT32_MAX, Buffer, FormatError, crc32c
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.format.record_scan import is_compiled
-from kcli.inspect.dumping import batch_lines
-from kcli.inspect.dumping.record_lines import first_gap, put_record_lines
+from kcli.inspect.dumping import batch_lines, record_lines
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
 from kcli.log.reading.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
@@ -38,24 +36,24 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-# So many batches at most are printed one by one before the compiled way is tried again.
-MOST_STEPS = 64
-KAFKA_END_BYTES = 17  # so many bytes or fewer are the end of the log to Kafka, not an entry
+# The most batches that are printed one by one before the compiled code is tried again.
+MOST_SLOW_BATCHES = 64
+KAFKA_END_BYTES = 17  # to Kafka, this many bytes or fewer are the end of the log, not an entry
 
 
 class ContentParser(Protocol):
-    """Turns a record into the texts behind `key:` and `payload:`."""
+    """Turns a record into the texts after `key:` and `payload:`."""
 
     def describe(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-        """Key and value as text, None for what is not printed. Raises FormatError where Kafka's decoder throws."""
+        """Return key and value as text, None if one is not printed. Raises FormatError if Kafka's decoder throws."""
         ...
 
     def describe_unreadable(self, offset: int, key: bytes | None, java_message: str) -> tuple[str | None, str | None]:
-        """The same of a record whose value cannot be had, for the reason that Java's exception gives."""
+        """Return the same of a record whose value cannot be had, for the reason that Java's exception gives."""
         ...
 
 
-class DumpOptions(NamedTuple):
+class KafkaDumpOptions(NamedTuple):
     """kafka-dump-log's own options; see docs/dump-log.md. `parser` None: both texts by the StringDecoder."""
 
     print_data_log: bool = False
@@ -69,7 +67,7 @@ class DumpOptions(NamedTuple):
 
 
 class Summary:
-    """What stands on stderr at the very end; keys are absolute paths, as Kafka prints them."""
+    """The summary that is printed on stderr at the end; keys are absolute paths, as Kafka prints them."""
 
     def __init__(self) -> None:
         self.index_mismatches: dict[str, dict[int, int]] = {}
@@ -79,7 +77,7 @@ class Summary:
         self.non_consecutive: dict[str, dict[int, int]] = {}
 
     def lines(self) -> Iterable[str]:
-        """The summary's lines, in Kafka's order of the kinds."""
+        """Yield the lines of the summary in Kafka's order."""
         for path, offsets in self.index_mismatches.items():
             yield f"Mismatches in :{path}"
             for index_offset, log_offset in sorted(offsets.items(), reverse=True):
@@ -99,143 +97,135 @@ class Summary:
             yield from (f"  {previous} is followed by {offset}" for previous, offset in sorted(offsets.items()))
 
 
-class Report:
-    """Where damage is told, one sentence each, and remembered for the exit code."""
+class DamageReport:
+    """Writes lines on damage to stderr; `damaged` is True after the first one."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self._write_line = write_line
         self.damaged = False
 
     def damage(self, path: str, position: int | None, message: str) -> None:
-        """Tell of damage in file `path` at byte `position` (None: of the file as a whole)."""
+        """DamageReport damage in file `path` at byte `position` (None: of the whole file)."""
         self.damaged = True
         self.note(path, position, message)
 
     def note(self, path: str, position: int | None, message: str) -> None:
-        """Tell of something that is no damage."""
-        self._tell(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
+        """DamageReport something that is not damage."""
+        self._write_line(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
 
     def ignored(self, path: str) -> None:
-        """Tell, in Kafka's words, of a file that kafka-dump-log does not know."""
-        self._tell(f"Ignoring unknown file {path}")
+        """DamageReport a file that kafka-dump-log does not know, in Kafka's words."""
+        self._write_line(f"Ignoring unknown file {path}")
 
 
 class LogDumper:
-    """Prints `.log` and `.checkpoint` files. `absolute` gives the path that the summary names a file by."""
+    """Prints `.log` and `.checkpoint` files. `absolute` returns the path that the summary has for a file.
+
+    Sound batches of format 2 are printed many at a time by kcli.inspect.dumping.batch_lines; the others, and those with records
+    that need more than copying, one by one here. Tests hold both ways to the same bytes.
+    """
 
     def __init__(
-        self, disk: Disk, out: TextBuffer, options: DumpOptions, report: Report, absolute: Callable[[str], str]
+        self, disk: Disk, out: TextBuffer, options: KafkaDumpOptions, report: DamageReport, absolute: Callable[[str], str]
     ) -> None:
         self._disk = disk
         self._out = out
         self._options = options
         self._report = report
         self._absolute = absolute
+        self._path = ""
         self._scanner = RecordScanner()
-        self._fast = options.parser is None and is_compiled()
         self._deep = options.deep_iteration or options.print_data_log
-        self._stretches = is_compiled() and (options.parser is None or not self._deep)
+        self._has_compiled_lines = options.parser is None and is_compiled()
+        self._has_compiled_batches = is_compiled() and (options.parser is None or not self._deep)
+        columns = self._scanner.columns
+        self._gaps = record_lines.OffsetGaps(self._note_gap)
+        self._lines = record_lines.RecordLines(columns, not options.skip_record_metadata, options.print_data_log)
+        self._batches = batch_lines.BatchLines(out, columns, self._lines, self._gaps, crc32c, _inflate_window, self._deep)
         self.summary = Summary()
 
     def dump(self, path: str) -> None:
-        """Print one file, from its batches on. Raises OSError where it cannot be opened or read."""
-        size, most = self._disk.size(path), self._options.max_bytes
-        end = min(size, most) if most < INT32_MAX else size
+        """Print the batches of one file. Raises OSError if it cannot be opened or read."""
+        self._path = path
+        self._gaps.begin_file()
+        size, limit = self._disk.size(path), self._options.max_bytes
+        end = min(size, limit) if limit < INT32_MAX else size
         with SegmentReader(self._disk, path, end=end) as reader:
-            self._consecutive = _Consecutive(self.summary, path, self._absolute)
-            position, steps, has_shrunk = 0, 1, False
+            position, slow_batches, has_shrunk = 0, 1, False
             while position < end:
-                if self._stretches:
-                    behind = self._stretch(reader, position, end)
-                    steps = 1 if behind > position else min(2 * steps, MOST_STEPS)
-                    position = behind
-                position = self._step_by_step(reader, path, position, steps if self._stretches else None)
+                if self._has_compiled_batches:
+                    printed_to = self._print_compiled(reader, position, end)
+                    slow_batches = 1 if printed_to > position else min(2 * slow_batches, MOST_SLOW_BATCHES)
+                    position = printed_to
+                position = self._print_slowly(reader, position, slow_batches if self._has_compiled_batches else None)
                 if (left := reader.end_position()) < end:
                     end, has_shrunk = left, True
             if has_shrunk:
                 self._report.damage(path, position, "the file shrank while it was read")
 
-    def _stretch(self, reader: SegmentReader, position: int, end: int) -> int:
-        """Print usual batches from byte `position` on, in compiled code -> the byte behind them."""
-        out, options = self._out, self._options
-        fresh = False
+    def _print_compiled(self, reader: SegmentReader, position: int, end: int) -> int:
+        """Print the batches from byte `position` that need no Python object; return the position after them."""
+        is_fresh = False
         while position < end:
-            buffer, start, filled = reader.at_hand(position, fresh=fresh)
-            behind = batch_lines.put_batch_lines(
-                out.memory,
-                buffer,
-                buffer,
-                start,
-                filled,
-                position - start,
-                crc32c,
-                _inflate_window,
-                self._consecutive.note,
-                self._deep,
-                not options.skip_record_metadata,
-                options.print_data_log,
-                self._scanner.columns,
-                self._consecutive.state,
-                out.place,
-            )
-            position += behind - start
-            if self._consecutive.state[batch_lines.WHY] == loop_results.NEED_MORE:
-                if fresh and behind == start:
+            buffer, start, filled = reader.at_hand(position, fresh=is_fresh)
+            printed_to = self._batches.put(buffer, buffer, start, filled, position - start)
+            position += printed_to - start
+            if self._batches.result == loop_results.NEED_MORE:
+                if is_fresh and printed_to == start:
                     break
-                fresh = True
-            elif out.place[0] > len(out.memory) // 2:
-                out.flush()
-                fresh = False
+                is_fresh = True
+            elif self._out.flush_if_half_full():
+                is_fresh = False
             else:
                 break
         return position
 
-    def _step_by_step(self, reader: SegmentReader, path: str, position: int, steps: int | None) -> int:
-        """Print what lies from byte `position` on, one batch after the other -> the byte behind the last one.
+    def _print_slowly(self, reader: SegmentReader, position: int, count: int | None) -> int:
+        """Print batches and damage from byte `position` one by one; return the position after the last one.
 
-        With `steps` it ends behind the first sound batch of format 2 after so many.
+        With a `count` it ends with the first sound batch of format 2 after `count` - 1 batches.
         """
         for item in reader.batches(position, lenient=True):
             position = item.end_position
             if isinstance(item, Damage):
-                self._damage(path, item, reader)
+                self._damage(item, reader)
                 continue
-            self._batch(path, item)
-            if steps is not None:
-                steps -= 1
-                if steps <= 0 and item.is_valid and isinstance(item.header, RecordBatch):
+            self._batch(item)
+            if count is not None:
+                count -= 1
+                if count <= 0 and item.is_valid and isinstance(item.header, RecordBatch):
                     return position
         return reader.end_position()
 
-    def _batch(self, path: str, batch: LogBatch) -> None:
-        """Print a batch and, where they are asked for, its records."""
+    def _batch(self, batch: LogBatch) -> None:
+        """Print a batch and, if they are asked for, its records."""
         if not self._batch_line(batch):
-            self._report.damage(path, batch.position, f"unknown compression type {batch.header.codec}")
+            self._report.damage(self._path, batch.position, f"unknown compression type {batch.header.codec}")
             return
         if not batch.is_valid:
             message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc & 0xFFFFFFFF}"
-            self._report.damage(path, batch.position, message)
+            self._report.damage(self._path, batch.position, message)
         if self._deep:
-            self._records(path, batch)
+            self._records(batch)
 
-    def _damage(self, path: str, damage: Damage, reader: SegmentReader) -> None:
+    def _damage(self, damage: Damage, reader: SegmentReader) -> None:
         size = reader.file.size()
         left = reader.end_position() - damage.position
         if damage.kind in (TRUNCATED, ZEROS) and reader.end_position() < size and damage.end_position >= reader.end_position():
-            return  # the rest was not asked for (--max-bytes)
+            return  # --max-bytes leaves out the rest
         if damage.kind == TRUNCATED or left <= KAFKA_END_BYTES:
-            name = path.rsplit("/", 1)[-1]
+            name = self._path.rsplit("/", 1)[-1]
             if self._options.max_bytes >= INT32_MAX:
                 self._out.put(b"Found %d invalid bytes at the end of %s\n" % (left, name.encode(errors="surrogateescape")))
         if damage.kind == ZEROS:
-            self._report.note(path, damage.position, f"{damage.message}: preallocated, or never written before a crash")
+            self._report.note(self._path, damage.position, f"{damage.message}: preallocated, or never written before a crash")
             return
         found = damage.end_position < reader.end_position()
-        where = f"; going on at byte {damage.end_position}" if found else "; no sound batch follows"
-        self._report.damage(path, damage.position, damage.message + where)
+        where = f"; continuing at byte {damage.end_position}" if found else "; no sound batch follows"
+        self._report.damage(self._path, damage.position, damage.message + where)
 
     def _batch_line(self, batch: LogBatch) -> bool:
-        """Print the line of a batch; False where Kafka knows no such codec, and prints half of it."""
+        """Print the line of a batch; return False for a codec that Kafka does not know: it then prints half of the line."""
         header = batch.header
         codec = CODECS.get(header.codec)
         if isinstance(header, RecordBatch):
@@ -277,8 +267,8 @@ class LogDumper:
         )
         return True
 
-    def _records(self, path: str, batch: LogBatch) -> None:
-        """Print the records of a batch; of a compressed one of format 2 all or none, since Kafka reads it to its end first."""
+    def _records(self, batch: LogBatch) -> None:
+        """Print the records of a batch; of a compressed one of format 2 all or none: Kafka reads it to its end first."""
         windows = batch.windows(self._scanner, lenient=True)
         first = next(windows, None)
         if first is None:
@@ -290,7 +280,7 @@ class LogDumper:
                 windows = batch.windows(self._scanner)
                 first = next(windows)
             if fault is not None:
-                self._report.damage(path, batch.position, fault)
+                self._report.damage(self._path, batch.position, fault)
                 return
         for window in chain((first,), windows):
             count = window.count - (1 if window.leftover else 0)
@@ -298,7 +288,7 @@ class LogDumper:
             if fault is None and window.error is not None:
                 fault = window.error.message
             if fault is not None:
-                self._report.damage(path, batch.position, fault)
+                self._report.damage(self._path, batch.position, fault)
                 return
 
     def _fault_within(self, batch: LogBatch) -> str | None:
@@ -308,34 +298,21 @@ class LogDumper:
         return None
 
     def _window(self, batch: LogBatch, window: RecordWindow, count: int) -> str | None:
-        """Print `count` records of a window -> what stopped it, or None."""
-        header, columns, options = batch.header, window.columns, self._options
-        self._consecutive.add(columns.offset, count)
-        fast = self._fast and isinstance(header, RecordBatch) and not header.is_control
+        """Print `count` records of a window; return the sentence on the fault that stopped it, or None."""
+        header = batch.header
+        self._gaps.add(window.columns.offset, count)
+        is_compiled_here = self._has_compiled_lines and isinstance(header, RecordBatch) and not header.is_control
+        if isinstance(header, RecordBatch):
+            self._lines.begin_batch(header.base_offset, header.base_sequence, header.max_timestamp, header.is_log_append_time)
         fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
         label = b" %s: " % _time_name(header)
         index = 0
         while index < count:
-            if fast and isinstance(header, RecordBatch):
-                index = put_record_lines(
-                    self._out.memory,
-                    window.buffer,
-                    columns,
-                    index,
-                    count,
-                    label,
-                    fixed or 0,
-                    fixed is not None,
-                    header.base_offset,
-                    header.base_sequence,
-                    not options.skip_record_metadata,
-                    options.print_data_log,
-                    self._out.place,
-                )
-                if index >= count:
+            if is_compiled_here:
+                index = self._lines.put(self._out, window.buffer, index, count)
+                if index == count:
                     break
-                if self._out.place[0] > len(self._out.memory) // 2:
-                    self._out.flush()
+                if self._out.flush_if_half_full():
                     continue
             fault = self._record(batch, window, index, label, fixed)
             self._out.put(b"\n")
@@ -345,7 +322,7 @@ class LogDumper:
         return None
 
     def _record(self, batch: LogBatch, window: RecordWindow, index: int, label: bytes, fixed: int | None) -> str | None:
-        """Print one record without its line's end, in Python -> what stopped it, or None."""
+        """Print one record without its line end; return the sentence on the fault that stopped it, or None."""
         is_control = isinstance(batch.header, RecordBatch) and batch.header.is_control
         prefix, fault = b"| ", None
         if not self._options.skip_record_metadata:
@@ -382,8 +359,11 @@ class LogDumper:
             rest = b" isValid: %s crc: %d" % (b"true" if record.is_valid else b"false", record.crc)
             self._out.put(head % (offset, label, timestamp, record.key_size, record.value_size) + rest)
 
+    def _note_gap(self, previous: int, offset: int) -> None:
+        self.summary.non_consecutive.setdefault(self._absolute(self._path), {})[previous] = offset
+
     def _control(self, window: RecordWindow, index: int) -> str | None:
-        """Print what a control record says -> what stopped it, or None."""
+        """Print the contents of a control record; return the sentence on the fault that stopped it, or None."""
         from kcli.protocol.control_records import control_suffix
 
         try:
@@ -393,7 +373,7 @@ class LogDumper:
         return None
 
     def _contents(self, window: RecordWindow, index: int) -> tuple[str | None, str | None]:
-        """The texts of key and value. Raises FormatError where Kafka's tool dies of them."""
+        """Return the texts of key and value. Raises FormatError if Kafka's tool stops at them."""
         parser, offset, key = self._options.parser, window.columns.offset[index], window.key(index)
         record = None if window.legacy is None else window.legacy[index]
         if record is not None and record.value_left is not None:
@@ -406,12 +386,12 @@ class LogDumper:
 
 
 def java_bytes(text: str) -> bytes:
-    """Text as Java prints it under C.UTF-8: a lone surrogate becomes a question mark."""
+    """Encode text as Java prints it under C.UTF-8: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace")
 
 
 def describe_plain(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """Key and value by Kafka's StringDecoder."""
+    """Decode key and value as Kafka's StringDecoder does."""
     return (None if key is None else decode_utf8(key)), (None if value is None else decode_utf8(value))
 
 
@@ -422,38 +402,8 @@ def _time_name(header: RecordBatch | LegacyBatch) -> bytes:
 
 
 def _inflate_window(codec: int, data: Buffer) -> bytes | None:
-    """The inflated bytes of a batch, or None where they are damaged or more than are held at once."""
+    """Return the inflated bytes of a batch, or None if they are damaged or more than INFLATE_WINDOW_BYTES."""
     try:
         return inflate(codec, data, limit=limits.INFLATE_WINDOW_BYTES)
     except FormatError:
         return None
-
-
-class _Consecutive:
-    """Notes the pairs of neighbouring records whose offsets are not consecutive, as Kafka's summary lists them.
-
-    `state` is that of kcli.inspect.dumping.batch_lines, where the last record's offset stands.
-    """
-
-    def __init__(self, summary: Summary, path: str, absolute: Callable[[str], str]) -> None:
-        self._summary = summary
-        self._path = path
-        self._absolute = absolute
-        self.state = array("q", (0, batch_lines.NO_OFFSET))
-
-    def add(self, offsets: array[int], count: int) -> None:
-        """Look at the first `count` offsets of a window."""
-        if not count:
-            return
-        last = self.state[batch_lines.LAST_OFFSET]
-        if last != batch_lines.NO_OFFSET and offsets[0] != last + 1:
-            self.note(last, offsets[0])
-        index = first_gap(offsets, count)
-        while index < count:
-            self.note(offsets[index - 1], offsets[index])
-            index += first_gap(offsets[index:count], count - index)
-        self.state[batch_lines.LAST_OFFSET] = offsets[count - 1]
-
-    def note(self, previous: int, offset: int) -> None:
-        """Remember one such pair."""
-        self._summary.non_consecutive.setdefault(self._absolute(self._path), {})[previous] = offset

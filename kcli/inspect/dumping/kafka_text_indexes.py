@@ -4,10 +4,10 @@
     .timeindex  timestamp: T offset: O
     .txnindex   version: 0 producerId: p firstOffset: f lastOffset: l lastStableOffset: s
     .snapshot   producerId: p producerEpoch: e coordinatorEpoch: c currentTxnFirstOffset: OptionalLong[100] lastTimestamp: t
-                and, where the producer has a batch, firstSequence: lastSequence: lastOffset: offsetDelta: timestamp:
+                and, if the producer has a batch, firstSequence: lastSequence: lastOffset: offsetDelta: timestamp:
 
-Each entry of `.index` and `.timeindex` is held against the log beside it, as Kafka's tool does; unlike that tool nothing is
-created where a file is missing, and a file is printed to its end though one of its entries points nowhere.
+Each entry of `.index` and `.timeindex` is compared with the log of the segment, as by Kafka's tool. Unlike that tool, this one
+creates no missing files, and prints a file to its end even if an entry points nowhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcli.format.limits import MAX_INDEX_FILE_BYTES
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.kafka_text import DumpOptions, Report, Summary
+from kcli.inspect.dumping.kafka_text import DamageReport, KafkaDumpOptions, Summary
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
 from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
@@ -33,8 +33,8 @@ class IndexDumper:
         self,
         disk: Disk,
         out: TextBuffer,
-        options: DumpOptions,
-        report: Report,
+        options: KafkaDumpOptions,
+        report: DamageReport,
         absolute: Callable[[str], str],
         summary: Summary,
     ) -> None:
@@ -46,7 +46,7 @@ class IndexDumper:
         self._summary = summary
 
     def offset_index(self, path: str, base_offset: int) -> None:
-        """Print an `.index`. Raises OSError where it cannot be read."""
+        """Print an `.index`. Raises OSError if it cannot be read."""
         index = OffsetIndex.decode(self._disk.read_file(path, MAX_INDEX_FILE_BYTES), base_offset)
         if self._is_settled(path, index):
             return
@@ -64,7 +64,7 @@ class IndexDumper:
         self._trailing(path, index)
 
     def time_index(self, path: str, base_offset: int) -> None:
-        """Print a `.timeindex`. Raises OSError where it cannot be read."""
+        """Print a `.timeindex`. Raises OSError if it cannot be read."""
         index = TimeIndex.decode(self._disk.read_file(path, MAX_INDEX_FILE_BYTES), base_offset)
         name = path.removesuffix(".timeindex") + ".index"
         offsets = OffsetIndex.of(base_offset)
@@ -97,7 +97,7 @@ class IndexDumper:
             self._summary.timestamps_out_of_order.setdefault(name, []).append((timestamp, previous))
 
     def transaction_index(self, path: str, base_offset: int) -> None:
-        """Print a `.txnindex`. Raises OSError where it cannot be read."""
+        """Print a `.txnindex`. Raises OSError if it cannot be read."""
         index = TransactionIndex.decode(self._disk.read_file(path, MAX_INDEX_FILE_BYTES), base_offset)
         for txn in index.aborted:
             self._out.put(
@@ -111,7 +111,7 @@ class IndexDumper:
         self._trailing(path, index)
 
     def producer_snapshot(self, path: str) -> None:
-        """Print a `.snapshot`. Raises OSError where it cannot be read."""
+        """Print a `.snapshot`. Raises OSError if it cannot be read."""
         try:
             entries = decode_producer_snapshot(self._disk.read_file(path, MAX_INDEX_FILE_BYTES)).entries
         except FormatError as error:
@@ -137,7 +137,7 @@ class IndexDumper:
             self._out.put(b"\n")
 
     def _is_settled(self, path: str, index: OffsetIndex | TimeIndex) -> bool:
-        """True where no entry is to be printed: an empty index, or one that was only to be checked."""
+        """Return True if no entry is to be printed: an empty index, or one that is only checked."""
         shown = path.encode(errors="surrogateescape")
         if isinstance(index, OffsetIndex) and not len(index):
             self._out.put(shown + b" is empty.\n")
@@ -154,13 +154,13 @@ class IndexDumper:
 
     def _trailing(self, path: str, index: OffsetIndex | TimeIndex | TransactionIndex) -> None:
         if index.trailing:
-            self._report.damage(path, None, f"{len(index.trailing)} bytes are left behind the last whole entry")
+            self._report.damage(path, None, f"{len(index.trailing)} bytes are left after the last whole entry")
 
 
 class _Log:
-    """The log beside an index, asked for single batches; where it is missing or broken an answer is None."""
+    """The log of an index, for single batches. If it is missing or damaged, methods return None."""
 
-    def __init__(self, disk: Disk, index_path: str, report: Report) -> None:
+    def __init__(self, disk: Disk, index_path: str, report: DamageReport) -> None:
         directory, _, name = index_path.rpartition("/")
         name = name.split(".")[0] + ".log"
         self._path = f"{directory}/{name}" if directory or index_path.startswith("/") else name
@@ -183,17 +183,17 @@ class _Log:
             self._reader.close()
 
     def header_at(self, position: int, size: int) -> object:
-        """The header of the entry at `position` that fits into `size` bytes, or None (then the damage is told)."""
+        """Return the header of the entry at `position` if it ends within `size` bytes; else None, and damage is reported."""
         if self._reader is None:
             return None
         try:
             return self._reader.header_at(position, position + min(size, INT32_MAX))
         except FormatError as error:
-            self._report.damage(self._index_path, None, f"an entry points into {self._path} where {error.message}")
+            self._report.damage(self._index_path, None, f"an entry points into {self._path}, and there {error.message}")
             return None
 
     def batch_covering(self, position: int, offset: int) -> LogBatch | None:
-        """The first batch from byte `position` on that ends with `offset` or later. Entries ascend, so the walk goes on."""
+        """Return the first batch from byte `position` that ends with `offset` or later; ascending calls continue one walk."""
         if self._reader is None:
             return None
         at = self._at
@@ -210,7 +210,7 @@ class _Log:
         return at
 
     def latest_timestamp(self, batch: LogBatch) -> int | None:
-        """The latest timestamp of the batch's records; None for one without records, as the cleaner leaves them."""
+        """Return the latest timestamp of the batch's records; None for one without records, as the cleaner leaves them."""
         header = batch.header
         latest: int | None = None
         fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None

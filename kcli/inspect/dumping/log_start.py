@@ -1,14 +1,14 @@
-"""Where the walk over a log may begin, so that nothing before it is selected.
+"""The position at which a walk over a log may begin: nothing before it is selected.
 
-    what is skipped                          how it is known
+    skipped                                  known from
     ---------------------------------------  ----------------------------------------------------------------
-    segments before and behind the offsets   their names
+    segments before and after the offsets    their names
     a segment's start, by offset             `.index`: the batch that an entry points at ends with its offset
-    a whole segment, by time                 the last entries of `.timeindex` and `.index`, and the headers behind
+    a whole segment, by time                 the last entries of `.timeindex` and `.index`, and the headers after
     a segment's start, by time               `.timeindex`: the batch that an entry names has its timestamp
 
 An index that is missing, unsorted or wrong is not used: the segment is scanned from its start. The end of a range of times
-skips nothing, since producers' timestamps may go back.
+skips nothing, because timestamps of producers may go back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
-    """The segments, sorted by base offset, that may hold one of the offsets, told by their names."""
+    """Return the segments, sorted by base offset, that may have one of the offsets according to their names."""
     ends = (*(segment.base_offset for segment in segments[1:]), INT64_MAX + 1)
     return [
         segment
@@ -36,7 +36,7 @@ def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segme
 
 
 def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
-    """A byte at which a batch of the segment begins, or its end, nothing before which is selected: 0 where nothing helps.
+    """Return a position where a batch begins, or the end of the segment: nothing before it is selected. 0 if no index helps.
 
     Raises OSError as the disk does.
     """
@@ -56,10 +56,10 @@ def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
 
 
 def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | None:
-    """The end of the segment in bytes where all of its timestamps lie before a time, as far as two reads tell; else None.
+    """Return the end of the segment in bytes if its last index entries show that all timestamps are before a time; else None.
 
-    The time index of a closed segment ends with the segment's largest timestamp. It is believed where the headers behind
-    the last entry of the offset index agree; where the largest timestamp lies before these, the slower way decides.
+    The time index of a closed segment ends with the segment's largest timestamp. It is used if the headers after the last entry
+    of the offset index confirm it; if the batch with the largest timestamp is before these, the result is None.
     """
     from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
     from kcli.log.reading.header_walk import HeaderWalk
@@ -90,7 +90,7 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
 
 
 def _last_bytes(disk: Disk, path: str, size: int) -> bytes | None:
-    """The last `size` bytes of a file of whole entries of that size; None where there is none, or it cannot be read."""
+    """Return the last entry, of `size` bytes, of a file; None if it has no whole entries or cannot be read."""
     file: DiskFile | None = None
     try:
         file = disk.open_file(path)
@@ -107,7 +107,7 @@ def _last_bytes(disk: Disk, path: str, size: int) -> bytes | None:
 
 
 def _position_of_time(disk: Disk, seeker: SegmentSeeker, first_time_ms: int) -> int:
-    """The byte of a batch up to which, itself included, every timestamp lies before the time, as `.timeindex` knows."""
+    """Return the position of a batch up to whose end every timestamp is before a time by `.timeindex`, or 0."""
     from kcli.log.reading.header_walk import HeaderWalk
     from kcli.log.reading.segment_seek import load_time_index
 

@@ -1,7 +1,9 @@
-"""The last N selected records of a partition, found from its end: what lies before them is never read.
+"""The position of the last N selected records of a partition, found from its end: nothing before them is read.
 
-a segment with a sound `.index`     stretches of about STRETCH_BYTES between entries, the last one first
-a segment without                   one walk over it; of what was counted only the last N records' places are kept
+segment                 is read
+----------------------  ------------------------------------------------------------------------------
+with a sound `.index`   in parts of about PART_BYTES between index entries, the last part first
+without                 as a whole; only the positions of the last N records are kept
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
     from kcli.log.disk.port import Disk
     from kcli.log.files.log_directory import Segment
 
-STRETCH_BYTES = 1024 * 1024
+PART_BYTES = 1024 * 1024
 
 
 class Start(NamedTuple):
-    """Where a walk begins: a segment by its place in the list, a byte of it, and how many selected records to pass over."""
+    """Where a walk begins: the number of the segment in the list, a byte of it, and how many selected records to skip."""
 
     segment: int
     position: int
@@ -30,10 +32,10 @@ class Start(NamedTuple):
 
 
 def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wanted: int) -> Start:
-    """Where the last `wanted` selected records of the segments (sorted) begin. Raises OSError as the disk does."""
+    """Return where the last `wanted` selected records of the segments (sorted) begin. Raises OSError as the disk does."""
     for slot in range(len(segments) - 1, -1, -1):
         with SegmentSeeker(disk, segments[slot]) as seeker:
-            for first, end in _stretches(seeker):
+            for first, end in _parts(seeker):
                 places, total = _last_places(seeker.reader, first, end, selector, wanted)
                 if total >= wanted:
                     position = places[0][0] if places else end
@@ -42,10 +44,10 @@ def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wante
     return Start(0, 0, 0)
 
 
-def _stretches(seeker: SegmentSeeker) -> Iterator[tuple[int, int]]:
-    """The parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
+def _parts(seeker: SegmentSeeker) -> Iterator[tuple[int, int]]:
+    """Yield the parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
     end = seeker.reader.end_position()
-    for first in reversed(seeker.boundaries(0, end, STRETCH_BYTES, by_headers=False)):
+    for first in reversed(seeker.boundaries(0, end, PART_BYTES, by_headers=False)):
         yield first, end
         end = first
     yield 0, end
@@ -54,7 +56,7 @@ def _stretches(seeker: SegmentSeeker) -> Iterator[tuple[int, int]]:
 def _last_places(
     reader: SegmentReader, position: int, end: int, selector: Selector, wanted: int
 ) -> tuple[deque[tuple[int, int]], int]:
-    """The last batches before `end` with at least `wanted` selected records together -> ((byte, count) of each, their sum)."""
+    """Return (byte, selected records) of the last batches before `end` that have `wanted` or more, and the sum of records."""
     places: deque[tuple[int, int]] = deque()
     total = 0
     for found in reader.batches(position):

@@ -1,30 +1,29 @@
-"""What a record's key and value mean, where that is known: internal topics, control records, one's own decoders.
+"""Decoded keys and values: of internal topics, of control records, and by decoders of the command line.
 
     records of                                      key and value become
     ----------------------------------------------  ----------------------------------------------------------
-    an internal topic (told by the directory)       {"name": message, "version": N, "data": {...}} each
-    a control batch                                 one such object, its name the type of the control record
-    --key-decoder-class and --value-decoder-class   the texts that the decoders give
+    an internal topic (by the directory's name)     {"name": message, "version": N, "data": {...}} each
+    a control batch                                 one such object, with the type of the control record as its name
+    --key-decoder-class and --value-decoder-class   the texts that the decoders return
 
-The bytes themselves stay at hand: what cannot be decoded is shown as bytes, with one sentence that says why.
+If bytes cannot be decoded, they are shown as they are, with a sentence that says why.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.format.primitives import FormatError
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
+    from kcli.inspect.json_text import JsonValue
     from kcli.protocol.internal_records import Decoder
     from kcli.protocol.message import Message
 
-JsonValue = Any  # dict, list, str, int, float, bool or None
-
 
 class Contents(NamedTuple):
-    """A record decoded: JSON values or None each; `error` is a sentence where the bytes could not be decoded."""
+    """A decoded record: JSON values or None; `error` is a sentence if the bytes could not be decoded."""
 
     key: JsonValue = None
     value: JsonValue = None
@@ -35,12 +34,12 @@ class ContentDecoder(Protocol):
     """Decodes records of one file."""
 
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Contents:
-        """A record's bytes -> Contents; never raises for bad bytes."""
+        """Decode a record. Raises nothing for bad bytes."""
         ...
 
 
 class TopicDecoder:
-    """Records of an internal topic."""
+    """Decodes records of an internal topic."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -60,7 +59,7 @@ class TopicDecoder:
 
 
 class TextDecoder:
-    """Records whose keys and values decoders named on the command line turn into text."""
+    """Decodes records with the decoders that the command line names."""
 
     def __init__(self, parser: ContentParser) -> None:
         self._parser = parser
@@ -74,7 +73,7 @@ class TextDecoder:
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> Contents:
-    """A control record's bytes -> Contents whose value is what it says."""
+    """Decode a control record; its contents are in `value`."""
     from kcli.protocol.control_records import decode_control_record
     from kcli.protocol.json_values import to_dict
 
@@ -89,9 +88,11 @@ def decode_control(key: bytes | None, value: bytes | None) -> Contents:
 
 
 def decoder_for(topic: str | None, parser: ContentParser | None) -> ContentDecoder | None:
-    """What decodes the records of a file: `parser` where one was asked for, else by the topic; None for plain bytes."""
+    """Return the decoder for the records of a file: `parser` if there is one, else that of the topic, None for other topics."""
     if parser is not None:
-        return TopicDecoder(parser) if hasattr(parser, "decode") else TextDecoder(parser)  # type: ignore[arg-type]
+        from kcli.protocol.internal_records import Decoder
+
+        return TopicDecoder(parser) if isinstance(parser, Decoder) else TextDecoder(parser)
     if topic is None or not topic.startswith("__"):
         return None
     from kcli.protocol.internal_records import decoder_for_topic

@@ -1,6 +1,6 @@
-"""Applying a Selection: first to a batch by its header, then to the columns of its records.
+"""A Selection applied to batches by their headers, and then to the columns of their records.
 
-    asked for                     answered by a batch's header                      else by its records
+    asked for                     decided by the header                             else by the records
     ----------------------------  ------------------------------------------------  ---------------------------
     producer, flags, isolation    always
     offsets                       unless the range ends inside it                   offset column
@@ -8,7 +8,7 @@
                                   LogAppendTime: always
     keys, headers                 never                                             the bytes themselves
 
-So a batch is inflated only where its header leaves something open.
+So a batch is inflated only if its header does not decide.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 # How much of a batch is selected.
 NONE = 0
-SOME = 1  # its records tell
+SOME = 1  # its records decide
 ALL = 2
 
 Indexes = Sequence[int]
 
 
 class RecordFilter:
-    """Tells what a Selection takes of a batch, and of a window of its records. Limits and tails are not its concern.
+    """Decides which batches and records a Selection selects, without its limit and tail.
 
-    `looks_inside` is True where keys or headers decide; a record whose bytes were left out is then not selected.
+    `looks_inside` is True if keys or headers decide; a record whose bytes were left out is then not selected.
     """
 
     def __init__(self, selection: Selection, transactions: AbortedTransactions | None = None) -> None:
@@ -50,7 +50,7 @@ class RecordFilter:
         self._takes_all = selection._replace(limit=None, tail=None) == Selection()
 
     def verdict(self, header: RecordBatch | LegacyBatch) -> int:
-        """What of the batch is selected as far as its header tells: NONE, ALL, or SOME where its records decide."""
+        """Return how much of a batch is selected by its header: NONE, ALL, or SOME if its records decide."""
         if self._takes_all:
             return ALL
         if self._by_flags and not self._flags_match(header):
@@ -80,14 +80,14 @@ class RecordFilter:
     def _isolation_matches(self, header: RecordBatch) -> bool:
         transactions = self.transactions
         if transactions is None:
-            raise ValueError("a selection by transactions needs to be told about them")
+            raise ValueError("a selection by transactions needs the aborted transactions of the partition")
         aborted = header.is_transactional and transactions.is_aborted(header.producer_id, header.base_offset)
         if self.selection.aborted:
             return aborted and not header.is_control
         return not aborted and not header.is_control and header.base_offset < transactions.last_stable_offset
 
     def indexes(self, header: RecordBatch | LegacyBatch, window: RecordWindow, verdict: int = SOME) -> Indexes:
-        """The selected records of a window of that batch, by their indexes within the window, ascending."""
+        """Return the indexes of the selected records within a window of that batch, ascending."""
         if verdict == ALL:
             return range(window.count)
         columns = window.columns
@@ -147,7 +147,7 @@ def _times_verdict(header: RecordBatch | LegacyBatch, times: Range) -> int:
 
 
 def _within(numbers: Sequence[int], candidates: Indexes, wanted: Range) -> list[int]:
-    """The candidates whose offset or timestamp is in the range; -1, no timestamp, is in none."""
+    """Return the candidates whose offset or timestamp is in the range; -1 (no timestamp) is in no range."""
     first = -INT64_MAX - 1 if wanted.first is None else wanted.first
     end = INT64_MAX + 1 if wanted.end is None else wanted.end
     return [index for index in candidates if first <= numbers[index] < end and numbers[index] != NO_TIMESTAMP]

@@ -1,6 +1,6 @@
-# C types for record_rows.py when Cython compiles it; the Python source knows nothing of them.
+# C types for record_rows.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.inspect.dumping.record_lines cimport put_int, put_text
+from kcli.inspect.dumping cimport byte_address, record_lines, text_buffer
 
 cdef int ROW_OVERHEAD_BYTES
 cdef int MOST_ESCAPED_BYTES
@@ -10,35 +10,44 @@ cdef Py_ssize_t DATE_TIME_BYTES
 cdef long long MOST_ISO_MS
 
 @cython.locals(index=Py_ssize_t, byte=cython.uchar, letter=cython.uchar, low=cython.uchar, shift=Py_ssize_t, special=cython.uchar)
-cpdef Py_ssize_t put_json_string(unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end) except? -9
+cdef Py_ssize_t put_json_string(unsigned char* out, Py_ssize_t position, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except? -9
 
 @cython.locals(index=Py_ssize_t, byte=cython.uchar, shift=Py_ssize_t, special=cython.uchar)
-cpdef Py_ssize_t put_csv_field(unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end) except? -9
+cdef Py_ssize_t put_csv_field(unsigned char* out, Py_ssize_t position, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except? -9
 
 @cython.locals(first=Py_ssize_t, index=Py_ssize_t, byte=cython.uchar, needs_quotes=cython.bint)
-cdef Py_ssize_t put_quoted(unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end) noexcept
+cdef Py_ssize_t put_quoted(unsigned char* out, Py_ssize_t position, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept
 
-cdef inline Py_ssize_t put_two(unsigned char[::1] out, Py_ssize_t position, int number) noexcept
+cdef Py_ssize_t put_two(unsigned char* out, Py_ssize_t position, int number) noexcept
 
-cdef inline Py_ssize_t put_time(unsigned char[::1] out, Py_ssize_t position, int second_of_day) noexcept
+cdef Py_ssize_t put_time(unsigned char* out, Py_ssize_t position, int second_of_day) noexcept
 
-cdef inline Py_ssize_t put_ms(unsigned char[::1] out, Py_ssize_t position, int ms) noexcept
+cdef Py_ssize_t put_ms(unsigned char* out, Py_ssize_t position, int ms) noexcept
 
-cdef Py_ssize_t put_field(unsigned char[::1] out, Py_ssize_t position, bint is_json, const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t size) except? -9
+@cython.final
+cdef class RecordRows:
+    cdef bint is_json, is_iso, is_log_append_time
+    cdef bytes before_offset, before_timestamp, before_key_size, before_value_size, before_sequence, no_sequence
+    cdef bytes key_open, key_close, key_null, value_open, value_close, value_null, end, day_text
+    cdef long long[::1] chosen, offset, timestamp, key_position, key_size, value_position, value_size, header_count
+    cdef long long overhead, base_offset, base_sequence, max_timestamp, second, day
+    cdef Py_ssize_t date_start
 
-@cython.locals(
-    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
-    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
-    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
-    header_counts=cython.longlong[::1], is_json=cython.bint, is_iso=cython.bint,
-    timestamp=cython.longlong, second=cython.longlong, day=cython.longlong, time_start=Py_ssize_t, shift=Py_ssize_t, day_text=bytes,
-    before_offset=bytes, before_timestamp=bytes, before_key_size=bytes, before_value_size=bytes, before_sequence=bytes,
-    no_sequence=bytes, key_open=bytes, key_close=bytes, key_null=bytes, value_open=bytes, value_close=bytes,
-    value_null=bytes, row_end=bytes,
-    position=Py_ssize_t, room=Py_ssize_t, index=Py_ssize_t, turn=Py_ssize_t, start=Py_ssize_t,
-    overhead=cython.longlong, needed=cython.longlong, key_size=cython.longlong, value_size=cython.longlong,
-)
-cpdef Py_ssize_t put_rows(
-    unsigned char[::1] out, const unsigned char[::1] data, columns, const long long[::1] chosen, Py_ssize_t first,
-    Py_ssize_t count, form, long long fixed_timestamp, bint has_fixed_timestamp, long long base_offset,
-    long long base_sequence, bint with_contents, long long[::1] place) except? -9
+    cpdef begin_batch(self, long long base_offset, long long base_sequence, long long max_timestamp, bint is_log_append_time)
+
+    @cython.locals(memory=cython.p_uchar, contents=byte_address.Bytes, position=Py_ssize_t, end=Py_ssize_t, number=Py_ssize_t, index=Py_ssize_t)
+    cpdef Py_ssize_t put(self, text_buffer.TextBuffer out, const unsigned char[::1] data, Py_ssize_t first, Py_ssize_t count) except? -9
+
+    @cython.locals(size=cython.longlong)
+    cdef long long row_bytes(self, Py_ssize_t index) noexcept
+
+    @cython.locals(offset=cython.longlong, timestamp=cython.longlong, sequence=cython.longlong)
+    cdef Py_ssize_t put_numbers(self, unsigned char* out, Py_ssize_t position, Py_ssize_t index) except? -9
+
+    @cython.locals(second=cython.longlong, shift=Py_ssize_t)
+    cdef Py_ssize_t put_instant(self, unsigned char* out, Py_ssize_t position, long long timestamp) except? -9
+
+    @cython.locals(key_size=cython.longlong, value_size=cython.longlong)
+    cdef Py_ssize_t put_contents(self, unsigned char* out, Py_ssize_t position, const unsigned char* data, Py_ssize_t index) except? -9
+
+    cdef Py_ssize_t put_field(self, unsigned char* out, Py_ssize_t position, const unsigned char* data, Py_ssize_t start, Py_ssize_t size) except? -9

@@ -1,25 +1,27 @@
-"""What every output of dump-log can be told, in this order: files one after the other, and what is in them.
+"""The outputs of dump-log: each is a Renderer, whose methods are called in this order.
 
-    begin_file                  a file; all that follows is in it
-      batch, records, damage    a log segment or a snapshot of metadata: a batch comes before its records
+    begin_file                  a file, with its contents:
+      batch, records, damage    a log segment or a metadata snapshot: a batch before its records
       entries, note, damage     any other file
     end_file
     problem                     a path that could not be opened or read
     statistics                  instead of batches and records
     end                         once, at the very end
 
-Renderers write bytes, in large pieces, to the stream that they were made with. Nothing of a payload reaches a terminal as
-a control character.
+Renderers escape the control characters of payloads, because a terminal would act on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.inspect.dumping.text_buffer import TextBuffer
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.record_contents import ContentDecoder
     from kcli.inspect.dumping.selected_log import SelectedRecords
+    from kcli.inspect.json_text import JsonObject
     from kcli.log.reading.log_reader import Damage, LogBatch
 
 # The names of the timestamps of a batch, as Kafka prints them.
@@ -29,10 +31,10 @@ NO_TIMESTAMP_TYPE = "NoTimestampType"
 
 
 class DumpedFile(NamedTuple):
-    """A file that is shown: `kind` is kcli.format.file_names' word for it, `sentence` says what that is.
+    """A file that is shown: `kind` is its kind in kcli.format.file_names, `sentence` describes that kind.
 
-    Topic, partition and base offset are None where the names do not tell; `decoder` is None for plain keys and values. Of an
-    index `preallocated_bytes` of its size are zeros behind its entries.
+    Topic, partition and base offset are None if the names do not contain them; `decoder` is None for plain keys and values.
+    `preallocated_bytes` are the zeros after the entries of an index.
     """
 
     path: str
@@ -47,16 +49,16 @@ class DumpedFile(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of a file that is no log: its type and its fields, values for JSON."""
+    """An entry of a file that is not a log: its type and its fields, as values for JSON."""
 
     type: str
-    fields: dict[str, Any]
+    fields: JsonObject
 
 
 class DumpResult(NamedTuple):
-    """What came of a dump: `damages` counts stretches and batches, `problems` paths that could not be read.
+    """Counts of a dump: of what was shown, of damaged batches and ranges of bytes, of paths that could not be read (problems).
 
-    `unopened` counts the problems of paths that were named on the command line, not found in a directory.
+    `unopened` counts the problems of paths of the command line, without those that were found in a directory.
     """
 
     files: int = 0
@@ -69,68 +71,65 @@ class DumpResult(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """True where all was read and nothing was damaged."""
+        """Whether all files were read and nothing was damaged."""
         return not self.damages and not self.problems
 
 
-class Renderer(Protocol):
-    """An output of dump-log. `shows_damage` is False where its form has no place for damage, problems and notes."""
+class Renderer:
+    """An output of dump-log, which writes bytes with `write`. Without a method of its own it leaves a part out.
 
-    shows_damage: bool
+    `shows_damage` is False if its form has no place for damage, problems and notes; then the caller reports them.
+    """
+
+    shows_damage = True
+
+    def __init__(self, write: Callable[[memoryview], object]) -> None:
+        self._out = TextBuffer(write)
 
     def begin_file(self, file: DumpedFile) -> None:
-        """A file begins."""
-        ...
+        """Begin a file."""
 
     def batch(self, batch: LogBatch) -> None:
-        """A batch, sound or not."""
-        ...
+        """Show a batch, sound or not."""
 
     def records(self, selected: SelectedRecords) -> None:
-        """Records of the batch before."""
-        ...
+        """Show records of the last batch."""
 
     def entries(self, entries: Iterable[Entry]) -> None:
-        """Entries of a file that is no log."""
-        ...
+        """Show entries of a file that is not a log."""
 
     def damage(self, damage: Damage) -> None:
-        """Bytes of the file that are not what they should be."""
-        ...
+        """Show bytes of the file that are not what they should be."""
 
     def note(self, message: str) -> None:
-        """One sentence on the file that is no damage."""
-        ...
+        """Show a remark on the file that is not damage; one sentence."""
 
     def end_file(self) -> None:
-        """The file is done."""
-        ...
+        """End the file."""
 
     def problem(self, path: str, message: str) -> None:
-        """A path that could not be read; the sentence does not name it."""
-        ...
+        """Show a path that could not be read; the sentence does not name it."""
 
-    def statistics(self, report: dict[str, Any]) -> None:
-        """What kcli.inspect.dumping.statistics found."""
-        ...
+    def statistics(self, report: JsonObject) -> None:
+        """Show the report of kcli.inspect.dumping.statistics."""
 
     def end(self, result: DumpResult) -> None:
-        """All is done; flushes."""
-        ...
+        """End the output: write out what was collected."""
+        self.flush()
 
     def flush(self) -> None:
         """Write out what was collected."""
-        ...
+        self._out.flush()
 
 
 def timestamp_type(batch: LogBatch) -> str:
-    """The name of a batch's timestamps."""
+    """Return Kafka's name of the timestamp type of a batch."""
     if batch.header.magic == 0:
         return NO_TIMESTAMP_TYPE
     return LOG_APPEND_TIME if batch.header.is_log_append_time else CREATE_TIME
 
 
 def fixed_timestamp(batch: LogBatch) -> int | None:
-    """The timestamp (ms) of all of a batch's records where its header gives it, else None."""
+    """Return the timestamp (ms) of all records of a batch with LogAppendTime, else None."""
     header = batch.header
     return header.max_timestamp if header.magic == 2 and header.is_log_append_time else None

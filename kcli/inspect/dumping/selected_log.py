@@ -1,8 +1,8 @@
-"""Walking a log and giving out what a Selection takes of it: batches, their selected records, damage.
+"""A log read from a position, as events: the batches and records that a Selection selects, and damage.
 
-The walk ends where two batches in a row begin behind the offsets asked for (one flipped bit is not believed); where it may
-begin is for kcli.inspect.dumping.log_start to say. Damage is reported wherever the walk comes by, also of batches that are not
-selected: their headers cannot be trusted.
+The walk ends when two batches in a row begin after the offsets asked for: the offset of one may be a flipped bit.
+kcli.inspect.dumping.log_start finds the position to begin at. Damage is reported also in batches that are not selected, because
+their headers cannot be trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
+from kcli.inspect.dumping.record_filter import ALL, NONE, Indexes, RecordFilter
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.sound_batches import BAD_CRC
 from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
@@ -31,17 +31,17 @@ class SelectedRecords(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something worth telling of a log that is no damage: one sentence."""
+    """A remark on a log that is not damage; one sentence."""
 
     message: str
 
 
-# A LogBatch comes before its records. Batches and windows are valid until the next event is asked for.
+# A LogBatch comes before its records. Batches and windows are valid until the next event.
 Event = LogBatch | SelectedRecords | Damage | Note
 
 
 class Limit:
-    """How many selected records (or batches, where only these are shown) may still be given out; None: any number."""
+    """How many selected records may still be given out; None for any number."""
 
     __slots__ = ("left",)
 
@@ -50,7 +50,7 @@ class Limit:
 
 
 class Budget:
-    """How many selected records of a log are passed over, and the limit, which several logs may share, on what comes then."""
+    """How many selected records of a log to skip first, and the limit, which several logs may share, on the ones after."""
 
     __slots__ = ("limit", "skip")
 
@@ -59,11 +59,11 @@ class Budget:
         self.skip = skip
 
     def is_spent(self) -> bool:
-        """True where nothing more is to be given out."""
+        """Return True if no more records are to be given out."""
         return self.limit.left is not None and self.limit.left <= 0
 
     def take(self, indexes: Indexes) -> Indexes:
-        """What of these records is to be given out."""
+        """Return those of the records that are to be given out, and count them."""
         if self.skip:
             skipped = min(self.skip, len(indexes))
             self.skip -= skipped
@@ -75,10 +75,10 @@ class Budget:
 
 
 class Selector:
-    """Turns batches into events. With `records` the selected records are given out behind their batch.
+    """Turns batches into events: a batch, then its selected records.
 
-    With `only_sound` a batch with a wrong CRC gives nothing but Damage: where records are counted, or shown without a word on
-    their batch. Of a record above `large_bytes` the window is `left_out`: it has offset, timestamp and sizes only.
+    With `only_sound` a batch with a wrong CRC gives nothing but Damage, as needed where records are counted, or shown without
+    their batch. The window of a record above `large_bytes` is `left_out`: it has offset, timestamp and sizes only.
     """
 
     def __init__(
@@ -86,32 +86,27 @@ class Selector:
         record_filter: RecordFilter,
         budget: Budget,
         *,
-        records: bool,
         only_sound: bool = False,
         large_bytes: int = limits.MAX_SHOWN_RECORD_BYTES,
     ) -> None:
         self.filter = record_filter
         self.budget = budget
-        self._records = records
         self._only_sound = only_sound
         self._large_bytes = large_bytes
         self._scanner = RecordScanner()
 
     def events(self, batch: LogBatch) -> Iterator[Event]:
-        """What is selected of one batch, and what is wrong with it."""
-        verdict = NONE if self._only_sound and not batch.is_valid else self.filter.verdict(batch.header)
-        if self._records:
-            shown = verdict == ALL and not self.budget.skip
-        else:
-            shown = self.has_any(batch, verdict) and len(self.budget.take((0,))) > 0
-        if shown:
+        """Yield the selected parts of one batch, and its damage."""
+        verdict = self._verdict(batch)
+        is_shown = verdict == ALL and not self.budget.skip
+        if is_shown:
             yield batch
         if not batch.is_valid:
             message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}"
             if self._only_sound:
                 message += f"; its header states {format_offsets(batch.header.base_offset, batch.header.next_offset)}"
             yield Damage(batch.position, batch.end_position, BAD_CRC, message)
-        if verdict == NONE or not self._records:
+        if verdict == NONE:
             return
         for window in self._windows(batch):
             if window.left_out and self.filter.looks_inside:
@@ -119,8 +114,8 @@ class Selector:
                 yield Note(f"the record at offset {offset} is larger than {self._large_bytes} bytes and was not searched")
             indexes = self.budget.take(self.filter.indexes(batch.header, window, verdict))
             if indexes:
-                if not shown:
-                    shown = True
+                if not is_shown:
+                    is_shown = True
                     yield batch
                 yield SelectedRecords(batch, window, indexes)
             if window.error is not None:
@@ -128,29 +123,24 @@ class Selector:
             if self.budget.is_spent():
                 return
 
-    def _windows(self, batch: LogBatch) -> Iterator[RecordWindow]:
-        return batch.windows(self._scanner, skip_large=True, large_bytes=self._large_bytes)
-
     def count(self, batch: LogBatch) -> int:
-        """How much of a batch is selected: records, or 1 or 0 where only batches are shown."""
-        verdict = NONE if self._only_sound and not batch.is_valid else self.filter.verdict(batch.header)
+        """Return how many records of a batch are selected."""
+        verdict = self._verdict(batch)
         if verdict == NONE:
             return 0
-        if not self._records:
-            return int(self.has_any(batch, verdict))
         if verdict == ALL and isinstance(batch.header, RecordBatch) and batch.is_valid:
             return batch.header.record_count
         return sum(len(self.filter.indexes(batch.header, window, verdict)) for window in self._windows(batch))
 
-    def has_any(self, batch: LogBatch, verdict: int) -> bool:
-        """True where something of a batch is selected."""
-        if verdict != SOME:
-            return verdict == ALL
-        return any(len(self.filter.indexes(batch.header, window)) for window in self._windows(batch))
+    def _verdict(self, batch: LogBatch) -> int:
+        return NONE if self._only_sound and not batch.is_valid else self.filter.verdict(batch.header)
+
+    def _windows(self, batch: LogBatch) -> Iterator[RecordWindow]:
+        return batch.windows(self._scanner, skip_large=True, large_bytes=self._large_bytes)
 
 
 def walk(reader: SegmentReader, position: int, selector: Selector) -> Iterator[Event]:
-    """The events of one segment from byte `position`, which must begin a batch, on. Raises OSError as the disk does."""
+    """Yield the events of one segment from byte `position`, where a batch must begin. Raises OSError as the disk does."""
     end_offset = selector.filter.selection.offsets.end
     beyond = 0
     if selector.budget.is_spent():

@@ -1,9 +1,9 @@
-"""Which records of a log someone asks for, as they write it on the command line.
+"""The records of a log to select, as options of the command line say.
 
     option                       selects                                       notes
     ---------------------------  --------------------------------------------  -------------------------------------------
-    --offset A..B                offsets A to B - 1                            A.., ..B, and A alone for that one offset
-    --time A..B                  timestamps A to B - 1 ms                      ISO 8601 (UTC unless it says otherwise) or ms
+    --offset A..B                offsets A to B - 1                            A.., ..B, and A alone for that offset
+    --time A..B                  timestamps A to B - 1 ms                      ISO 8601 (UTC unless it has a zone) or ms
                                                                                since 1970 (kcli.inspect.instants); a day, week
                                                                                or month is whole, as A, as B and alone; a
                                                                                record without a timestamp is in no range
@@ -13,12 +13,12 @@
     --transactional              batches of transactions, their markers too
     --control                    control batches only
     --aborted                    records of transactions that were aborted
-    --isolation read_committed   what a consumer with that isolation level     no markers, none of aborted transactions, and
-                                 is given                                      nothing from the last stable offset on
-    --limit N                    the first N of all that                       over all files of the run
-    --tail N                     the last N of all that                        of each partition, or file given by itself
+    --isolation read_committed   the records that such a consumer receives     no markers, none of aborted transactions, and
+                                                                               none from the last stable offset on
+    --limit N                    the first N of these                          over all files of the run
+    --tail N                     the last N of these                           of each partition, or of each file that is named
 
-Several options narrow each other. Ranges are half-open and either end may be missing.
+A record must match all options. Ranges are half-open, and either end may be missing.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from kcli.inspect.instants import parse_period
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
-# Counts of records above this are refused: a tail's bookkeeping grows with its batches.
+# The largest --tail: the memory for it grows with the number of batches.
 MAX_TAIL_RECORDS = 100_000_000
 
 
 class SelectionError(ValueError):
-    """An option that cannot be understood, or two that exclude each other; the message is one sentence."""
+    """An option with an invalid value, or two that exclude each other; the message is one sentence."""
 
 
 class HeaderMatch(NamedTuple):
-    """A header that a record must have: its key, and its value or None for any."""
+    """A header that a record must have; a value of None matches any."""
 
     key: bytes
     value: bytes | None = None
 
 
 class Range(NamedTuple):
-    """Integers from `first` on and below `end`; None leaves that end open."""
+    """Integers from `first` up to, not including, `end`; None leaves that end open."""
 
     first: int | None = None
     end: int | None = None
 
     def has(self, value: int) -> bool:
-        """True for a value within the range."""
+        """Return True for a value within the range."""
         return (self.first is None or value >= self.first) and (self.end is None or value < self.end)
 
 
 class Selection(NamedTuple):
-    """What is asked for; the default is everything. Offsets and times (ms) are Ranges, keys and headers are bytes."""
+    """The records to select; by default all. Offsets and times (ms) are Ranges, keys and headers are bytes."""
 
     offsets: Range = Range()
     times: Range = Range()
@@ -74,17 +74,12 @@ class Selection(NamedTuple):
 
     @property
     def is_everything(self) -> bool:
-        """True where nothing was asked for in particular."""
+        """Whether all records are selected."""
         return self == Selection()
 
     @property
-    def looks_at_records(self) -> bool:
-        """True where a batch's header alone does not tell which of its records are selected."""
-        return bool(self.keys or self.headers or self.times != Range() or self.offsets != Range())
-
-    @property
     def needs_transactions(self) -> bool:
-        """True where the fate of transactions decides."""
+        """Whether the ends of transactions decide."""
         return self.aborted or self.read_committed
 
 
@@ -102,15 +97,15 @@ def parse_selection(
     limit: str | int | None = None,
     tail: str | int | None = None,
 ) -> Selection:
-    """The options above, as typed -> Selection. Raises SelectionError; its sentence names the option."""
+    """Parse the options above. Raises SelectionError, whose message names the option."""
     if isolation not in (None, READ_COMMITTED, READ_UNCOMMITTED):
         raise SelectionError(f"--isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}")
     read_committed = isolation == READ_COMMITTED
     for name, given in (("--control", control), ("--aborted", aborted)):
         if read_committed and given:
-            raise SelectionError(f"{name} and --isolation {READ_COMMITTED} exclude each other: its consumers are given none")
+            raise SelectionError(f"{name} and --isolation {READ_COMMITTED} exclude each other: such a consumer receives none")
     if control and aborted:
-        raise SelectionError("--control and --aborted exclude each other: a control record is no part of what is aborted")
+        raise SelectionError("--control and --aborted exclude each other: a control record is not part of a transaction's data")
     return Selection(
         offsets=_parse_offsets(offset),
         times=_parse_times(time),
@@ -138,7 +133,7 @@ def _parse_offsets(text: str | None) -> Range:
 
 def _parse_offset(part: str, text: str) -> int:
     if not _is_number(part) or int(part) > INT64_MAX:
-        raise SelectionError(f"--offset {text}: {part!r} is no offset; write A..B, A.., ..B or one offset")
+        raise SelectionError(f"--offset {text}: {part!r} is not an offset; write A..B, A.., ..B or one offset")
     return int(part)
 
 
@@ -169,7 +164,7 @@ def _two_ends(option: str, text: str) -> list[str]:
 
 def _checked(option: str, text: str, ends: Range) -> Range:
     if ends.first is not None and ends.end is not None and ends.first >= ends.end:
-        raise SelectionError(f"{option} {text}: the range is empty: its end, which it leaves out, must lie behind its start")
+        raise SelectionError(f"{option} {text}: the range is empty: its end, which is not part of it, must be after its start")
     return ends
 
 
@@ -187,10 +182,10 @@ def _parse_count(option: str, given: str | int, most: int, least: int = 0) -> in
 
 
 def _is_number(text: str) -> bool:
-    """True for digits that may be an int64."""
+    """Return True for digits that may be an int64."""
     return text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
 
 
 def _typed_bytes(text: str) -> bytes:
-    """What someone typed, as the bytes they typed: the command line keeps what is not UTF-8 as surrogates."""
+    """Return text of the command line as bytes; bytes that are not UTF-8 are surrogates in it."""
     return text.encode("utf-8", "surrogateescape")

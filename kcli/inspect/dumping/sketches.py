@@ -1,6 +1,6 @@
 """Summaries of streams of any length in bounded memory.
 
-    sketch           answers                     memory                          error
+    sketch           result                      memory                          error
     ---------------  --------------------------  ------------------------------  --------------------------------------
     SizeHistogram    quantiles of sizes          at most 64 x 32 counters        a quantile is at most 1/32 too high
     HeavyHitters     the most frequent keys      2 x capacity keys of bounded    a count may be too low by `error`, at
@@ -8,7 +8,8 @@
     TimeBuckets      counts over time            MAX_TIME_BUCKETS buckets        none, but buckets widen as time spreads
 
 HeavyHitters is the Space-Saving family in its batched form (Misra and Gries 1982; Agarwal and others 2012 on merging):
-counters are added up until there are twice too many, then the smallest half goes and its largest count is taken off all.
+when there are twice as many counters as the capacity, the largest count of the smaller half is subtracted from all of them, and
+those that are left without a count are removed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _SUB_BUCKET_BITS = 5
-_SUB_BUCKETS = 1 << _SUB_BUCKET_BITS
 MAX_TIME_BUCKETS = 512
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
-# Widths that buckets of time go through, in ms, each a multiple of the one before; above, tenfold each.
+# The widths of time buckets in ms, each a multiple of the one before; above these ten times the one before.
 BUCKET_WIDTHS_MS = (
     *(_SECOND_MS * n for n in (1, 5, 15)),
     *(_MINUTE_MS * n for n in (1, 5, 15)),
@@ -35,7 +35,7 @@ BUCKET_WIDTHS_MS = (
 
 
 class SizeHistogram:
-    """Sizes, not negative, in buckets that grow with them: 32 a doubling."""
+    """Counts of sizes, which are not negative, in 32 buckets for each power of two."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +45,7 @@ class SizeHistogram:
         self._buckets: dict[int, int] = {}
 
     def add(self, size: int, times: int = 1) -> None:
-        """Count a size so many times."""
+        """Count a size `times` times."""
         if self.count == 0 or size < self.least:
             self.least = size
         self.most = max(self.most, size)
@@ -56,12 +56,12 @@ class SizeHistogram:
         self._buckets[bucket] = self._buckets.get(bucket, 0) + times
 
     def add_counts(self, counts: Mapping[int, int]) -> None:
-        """Count sizes, each so many times."""
+        """Count sizes, each as often as `counts` says."""
         for size, times in counts.items():
             self.add(size, times)
 
     def quantile(self, share: float) -> int:
-        """The size that `share` of all sizes (0 to 1) do not pass, at most 1/32 too high; 0 where there are none."""
+        """Return the size that a `share` (0 to 1) of the sizes do not exceed, at most 1/32 too high; 0 without sizes."""
         wanted = share * self.count
         seen = 0
         for bucket in sorted(self._buckets):
@@ -71,7 +71,7 @@ class SizeHistogram:
         return self.most
 
     def doublings(self) -> list[tuple[int, int]]:
-        """(first size, count) of each power of two that has any, ascending; sizes 0 and 1 by themselves."""
+        """Return (first size, count) of each power of two with any size, ascending; sizes 0 and 1 have rows of their own."""
         found: dict[int, int] = {}
         for bucket, count in self._buckets.items():
             first = _bucket_end(bucket)
@@ -81,13 +81,13 @@ class SizeHistogram:
 
 
 def _bucket_end(bucket: int) -> int:
-    """The largest size in a bucket."""
+    """Return the largest size in a bucket."""
     shift = max((bucket >> _SUB_BUCKET_BITS) - 1, 0)
     return ((bucket - (shift << _SUB_BUCKET_BITS)) + 1 << shift) - 1
 
 
 class HeavyHitters(Generic[Key]):
-    """The most frequent of many keys. A key's true count lies between what is told and that plus `error`."""
+    """The most frequent of many keys. The true count of a key is at most `error` above the count here."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -95,7 +95,7 @@ class HeavyHitters(Generic[Key]):
         self._counts: dict[Key, int] = {}
 
     def add_counts(self, counts: Mapping[Key, int]) -> None:
-        """Count keys, each so many times."""
+        """Count keys, each as often as `counts` says."""
         mine = self._counts
         for key, times in counts.items():
             mine[key] = mine.get(key, 0) + times
@@ -108,14 +108,14 @@ class HeavyHitters(Generic[Key]):
         self._counts = {key: count - limit for key, count in self._counts.items() if count > limit}
 
     def top(self, most: int) -> list[tuple[Key, int]]:
-        """The keys with the largest counts, those first."""
+        """Return the keys with the largest counts, those first."""
         return sorted(self._counts.items(), key=lambda item: -item[1])[:most]
 
 
 class TimeBuckets:
-    """Records and bytes by time: buckets of equal width, which grows as long as there are more than `limit` of them.
+    """Records and bytes by time, in buckets of equal width. The width grows while there are more than `limit` buckets.
 
-    Two are always allowed: those on both sides of 1970 stay apart at any width.
+    The limit is at least two: buckets before and after 1970 are not merged at any width.
     """
 
     def __init__(self, limit: int = MAX_TIME_BUCKETS) -> None:
@@ -125,7 +125,7 @@ class TimeBuckets:
         self._buckets: dict[int, tuple[int, int]] = {}
 
     def add(self, timestamp_ms: int, records: int, size_bytes: int) -> None:
-        """Count records of that time."""
+        """Count `records` of `size_bytes` at a time."""
         bucket = timestamp_ms // self.width_ms
         known_records, known_bytes = self._buckets.get(bucket, (0, 0))
         self._buckets[bucket] = known_records + records, known_bytes + size_bytes
@@ -133,7 +133,7 @@ class TimeBuckets:
             self.widen()
 
     def widen(self) -> None:
-        """Go to the next width."""
+        """Merge the buckets to the next width."""
         wider = next(self._widths, self.width_ms * 10)
         factor = wider // self.width_ms
         self.width_ms = wider
@@ -144,12 +144,12 @@ class TimeBuckets:
         self._buckets = buckets
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """(start in ms, records, bytes) of each bucket that has any, ascending."""
+        """Return (start in ms, records, bytes) of each bucket with records, ascending."""
         return [(bucket * self.width_ms, *self._buckets[bucket]) for bucket in sorted(self._buckets)]
 
 
 def narrowed(rows: Iterable[tuple[int, int, int]], width_ms: int, most: int) -> tuple[list[tuple[int, int, int]], int]:
-    """Rows of TimeBuckets in at most `most` buckets -> (rows, their width in ms)."""
+    """Merge rows of TimeBuckets into at most `most` buckets; return the rows and their width in ms."""
     buckets = TimeBuckets(most)
     while buckets.width_ms < width_ms:
         buckets.widen()

@@ -1,4 +1,4 @@
-"""Every file of a log directory that is no log: read whole and given out entry by entry.
+"""The files of a log directory that are not logs, read as a whole, with their entries.
 
     file                          type of its entries   fields
     ----------------------------  --------------------  -------------------------------------------------------------
@@ -16,7 +16,7 @@
     .kafka_cleanshutdown          cleanShutdown         version, brokerEpoch
     quorum-state                  quorumState           version, leaderId, leaderEpoch, votedId and, by version, more
 
-null stands for what a file does not have. Names decide, whatever suffix (.deleted, .swap, .tmp ...) stands behind them.
+A field that a file does not have is null. The name decides, with any suffix (.deleted, .swap, .tmp ...).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class SmallFile(NamedTuple):
-    """What a file holds: entries, what is wrong as (byte, sentence), and remarks that are no damage.
+    """The contents of a file: entries, faults as (byte, sentence), and remarks that are not damage.
 
-    `preallocated_bytes` are zeros behind the entries of an index: each index of an active segment has them, 10 MiB as a rule.
+    `preallocated_bytes` are the zeros after the entries of an index: an index of an active segment has 10 MiB by default.
     """
 
     entries: Iterable[Entry]
@@ -46,9 +46,9 @@ class SmallFile(NamedTuple):
 
 
 def read_small_file(disk: Disk, path: str, name: FileName) -> SmallFile:
-    """Read and decode the file at `path`, whose name was understood as `name`.
+    """Read and decode the file at `path`, whose parsed name is `name`.
 
-    Raises FormatError where its bytes are not what the name promises, OSError as the disk does.
+    Raises FormatError if its bytes are not in the format that the name states, OSError as the disk does.
     """
     reader = _READERS.get(name.kind)
     if reader is None:
@@ -63,7 +63,7 @@ def _offset_index(data: bytes, base_offset: int) -> SmallFile:
 
     index = OffsetIndex.decode(data, base_offset)
     entries = (Entry("offsetIndexEntry", entry._asdict()) for entry in index.entries())
-    return SmallFile(entries, *_behind(data, len(index), index.used_entries, OFFSET_INDEX_ENTRY.size))
+    return SmallFile(entries, *_after_entries(data, len(index), index.used_entries, OFFSET_INDEX_ENTRY.size))
 
 
 def _time_index(data: bytes, base_offset: int) -> SmallFile:
@@ -72,13 +72,13 @@ def _time_index(data: bytes, base_offset: int) -> SmallFile:
 
     index = TimeIndex.decode(data, base_offset)
     entries = (Entry("timeIndexEntry", entry._asdict()) for entry in index.entries())
-    return SmallFile(entries, *_behind(data, len(index), index.used_entries, TIME_INDEX_ENTRY.size))
+    return SmallFile(entries, *_after_entries(data, len(index), index.used_entries, TIME_INDEX_ENTRY.size))
 
 
-def _behind(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple[tuple[int, str], ...], int]:
-    """Return the faults behind an index's entries, and how many bytes there are preallocated."""
+def _after_entries(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple[tuple[int, str], ...], int]:
+    """Return the faults after the entries of an index, and the number of preallocated bytes."""
     left = len(data) - whole * entry_bytes
-    faults = ((whole * entry_bytes, f"{left} bytes behind the last whole entry"),) if left else ()
+    faults = ((whole * entry_bytes, f"{left} bytes after the last whole entry"),) if left else ()
     return faults, (whole - used) * entry_bytes
 
 
@@ -92,7 +92,7 @@ def _transaction_index(data: bytes, base_offset: int) -> SmallFile:
         if txn.kafka_version > ABORTED_TXN_VERSION:
             faults.append((slot * ABORTED_TXN.size, f"entry {slot} has version {txn.kafka_version}; version 0 is known"))
     if index.trailing:
-        faults.append((len(data) - len(index.trailing), f"{len(index.trailing)} bytes behind the last whole entry"))
+        faults.append((len(data) - len(index.trailing), f"{len(index.trailing)} bytes after the last whole entry"))
     entries = (
         Entry(
             "abortedTransaction",
@@ -112,7 +112,7 @@ def _producer_snapshot(data: bytes, base_offset: int) -> SmallFile:
     from kcli.format.producer_snapshot import decode_producer_snapshot
 
     snapshot = decode_producer_snapshot(data)
-    faults = ((len(data) - len(snapshot.trailing), f"{len(snapshot.trailing)} bytes behind the last entry"),)
+    faults = ((len(data) - len(snapshot.trailing), f"{len(snapshot.trailing)} bytes after the last entry"),)
     return SmallFile(_producers(snapshot.entries), faults if snapshot.trailing else ())
 
 

@@ -1,17 +1,17 @@
-"""What a log looks like as a whole (dump-log --stats): counted while walking, in memory that does not grow with the log.
+"""Statistics of logs (dump-log --stats), counted while they are read, in memory that does not grow with the log.
 
-    of                     is kept                                               bounded by
+    statistics of          kept                                                  bounded by
     ---------------------  ----------------------------------------------------  ---------------------------------
     batches, records       counts, bytes, by codec and by partition              8 codecs, MAX_PARTITIONS
-    inflation              bytes before and after, of batches seen whole
+    inflation              bytes before and after, of batches read as a whole
     sizes                  of batches, keys, values: least, most, quantiles      kcli.inspect.dumping.sketches
     time                   records and bytes by time                             512 buckets that widen
     keys                   the most frequent                                     KEY_CAPACITY, MAX_KEY_BYTES each
-    producers              batches, records, sequences                           MAX_PRODUCERS, the smallest go
+    producers              batches, records, sequences                           MAX_PRODUCERS; the smallest are dropped
     transactions           committed, aborted, open at the end                   MAX_PRODUCERS open ones
 
 Only sound batches count (kcli.inspect.sound_batches). Keys, values and times are those of data records; control records are
-counted by themselves. `report` returns a dict for JSON (docs/json-output.md); the text is made of the same dict.
+counted separately. `report` returns a dict for JSON (docs/json-output.md), from which the text is made, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
@@ -30,6 +30,7 @@ from kcli.log.reading.record_windows import RecordWindow
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.selected_log import SelectedRecords
+    from kcli.inspect.json_text import JsonObject
 
 KEY_CAPACITY = 4096
 MAX_KEY_BYTES = 256
@@ -38,12 +39,12 @@ MAX_PARTITIONS = 1000
 TOP_ROWS = 20
 _COMMIT = 1
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
-# A key, or of a longer one its beginning, its size and a digest of it.
+# A key; of a longer one its beginning, its size and its digest.
 CountedKey = bytes | tuple[bytes, int, bytes]
 
 
 class _Codec:
-    """Sums over the batches of one codec; the last two only over those whose records were all seen."""
+    """Sums over the batches of one codec; compressed and inflated bytes only of batches whose records were all selected."""
 
     __slots__ = ("batches", "compressed_bytes", "inflated_bytes", "records", "size_bytes")
 
@@ -52,7 +53,7 @@ class _Codec:
 
 
 class _Producer:
-    """What one producer wrote."""
+    """Sums over the batches of one producer."""
 
     __slots__ = ("batches", "epoch", "last_sequence", "records", "size_bytes", "transactional")
 
@@ -63,7 +64,7 @@ class _Producer:
 
 
 class _Partition:
-    """What was seen of one partition, or of one file without a partition's name."""
+    """Sums over one partition, or one file whose directory does not have a partition's name."""
 
     __slots__ = ("batches", "first_offset", "last_offset", "records", "size_bytes")
 
@@ -73,10 +74,10 @@ class _Partition:
 
 
 class Statistics:
-    """Collects; told of files, of batches and, behind each batch, of its selected records."""
+    """The statistics of files: of their batches and, after each batch, its selected records."""
 
     def __init__(self) -> None:
-        self.batches_left_out = 0  # damaged ones, which the caller counts (kcli.inspect.sound_batches)
+        self.batches_left_out = 0  # damaged batches, which the caller counts (kcli.inspect.sound_batches)
         self.files = self.batches = self.records = self.control_records = self.size_bytes = 0
         self.null_keys = self.null_values = self.headers = self.records_with_headers = 0
         self.first_timestamp: int | None = None
@@ -99,7 +100,7 @@ class Statistics:
         self._bytes_of: object = None
 
     def begin_file(self, file: DumpedFile) -> None:
-        """A log file begins."""
+        """Begin a log file."""
         self.files += 1
         self._partition_name = file.path if file.topic is None else f"{file.topic}-{file.partition}"
         partition = self.partitions.get(self._partition_name)
@@ -112,7 +113,7 @@ class Statistics:
         self._partition = partition
 
     def add_batch(self, batch: LogBatch) -> None:
-        """A batch whose records follow."""
+        """Add a batch whose records follow."""
         header = batch.header
         self.batches += 1
         self.size_bytes += header.size_bytes
@@ -146,7 +147,7 @@ class Statistics:
             self.producers = dict(kept)
 
     def add_records(self, selected: SelectedRecords) -> None:
-        """Selected records of the batch before."""
+        """Add selected records of the last batch."""
         batch, window, indexes = selected
         header, columns, count = batch.header, window.columns, len(indexes)
         codec, partition = self.codecs[header.codec], self._partition
@@ -175,7 +176,7 @@ class Statistics:
             self._add_keys(window, indexes)
 
     def _add_inflation(self, batch: LogBatch, window: RecordWindow, codec: _Codec) -> None:
-        """Once all records of a batch were seen, its sizes count for the codec's ratio."""
+        """Add the sizes of a batch to its codec's ratio when all of its records were added."""
         header, columns = batch.header, window.columns
         self._seen += window.count
         if window.left_out:
@@ -233,8 +234,8 @@ class Statistics:
             )
         )
 
-    def report(self) -> dict[str, Any]:
-        """All of it, for JSON; sizes in bytes, times in ms."""
+    def report(self) -> JsonObject:
+        """Return the statistics for JSON; sizes are in bytes, times in ms."""
         transactions = sorted(self.open_transactions.items(), key=lambda item: item[1])
         return {
             "files": self.files,
@@ -281,7 +282,7 @@ class Statistics:
 
 
 def _chosen(column: array[int], indexes: Sequence[int]) -> array[int]:
-    """The column's numbers of some records."""
+    """Return a column's values at some indexes."""
     if isinstance(indexes, range):
         return column[indexes.start : indexes.stop]
     return array("q", [column[index] for index in indexes])
@@ -294,8 +295,8 @@ def _long_key(buffer: bytes, at: int, size: int) -> CountedKey:
     return buffer[at : at + MAX_KEY_BYTES // 2], size, digest
 
 
-def _sizes(histogram: SizeHistogram) -> dict[str, Any]:
-    """A histogram as JSON."""
+def _sizes(histogram: SizeHistogram) -> JsonObject:
+    """Return a histogram as JSON."""
     count = histogram.count
     return {
         "count": count,
@@ -308,7 +309,7 @@ def _sizes(histogram: SizeHistogram) -> dict[str, Any]:
     }
 
 
-def _codec_row(codec: int, sums: _Codec) -> dict[str, Any]:
+def _codec_row(codec: int, sums: _Codec) -> JsonObject:
     ratio = round(sums.inflated_bytes / sums.compressed_bytes, 2) if sums.compressed_bytes else None
     return {
         "name": CODECS.get(codec, str(codec)),
@@ -321,9 +322,9 @@ def _codec_row(codec: int, sums: _Codec) -> dict[str, Any]:
     }
 
 
-def _key_row(key: CountedKey, count: int) -> dict[str, Any]:
+def _key_row(key: CountedKey, count: int) -> JsonObject:
     data, size = (key, len(key)) if isinstance(key, bytes) else key[:2]
-    row: dict[str, Any] = {"count": count, "keySize": size}
+    row: JsonObject = {"count": count, "keySize": size}
     try:
         return row | {"key": str(data, "utf-8")} | ({"isCut": True} if size > len(data) else {})
     except UnicodeDecodeError:
@@ -336,7 +337,7 @@ def _largest(producers: dict[int, _Producer]) -> list[tuple[int, _Producer]]:
     return sorted(producers.items(), key=lambda item: -item[1].records)[:TOP_ROWS]
 
 
-def _producer_row(producer_id: int, sums: _Producer) -> dict[str, Any]:
+def _producer_row(producer_id: int, sums: _Producer) -> JsonObject:
     return {
         "producerId": producer_id,
         "producerEpoch": sums.epoch,
@@ -348,7 +349,7 @@ def _producer_row(producer_id: int, sums: _Producer) -> dict[str, Any]:
     }
 
 
-def _partition_row(name: str, sums: _Partition) -> dict[str, Any]:
+def _partition_row(name: str, sums: _Partition) -> JsonObject:
     return {
         "partition": name,
         "batches": sums.batches,

@@ -1,38 +1,50 @@
-"""Lines on their way out: one buffer that compiled and plain code fill, written in large pieces."""
+"""The output buffer of dump-log: compiled and interpreted code fill it with lines, and it is written in large pieces.
 
-from __future__ import annotations
+This one source runs two ways, as kcli.format.record_scan does; its C types are in text_buffer.pxd.
+"""
 
-from array import array
 from collections.abc import Callable
+
+from kcli.inspect.dumping import byte_address
 
 OUTPUT_BUFFER_BYTES = 1024 * 1024
 
 
 class TextBuffer:
-    """Collects bytes and hands them to `write` a buffer at a time; `place[0]` is how far `memory` is filled."""
+    """Collects bytes in memory[:position] and passes them to `write` when its `size`, in bytes, is not enough for more."""
 
-    __slots__ = ("_write", "memory", "place")
-
-    def __init__(self, write: Callable[[memoryview], object], size: int = OUTPUT_BUFFER_BYTES) -> None:
+    def __init__(self, write: Callable[[memoryview], object], size: int | None = None) -> None:
         self._write = write
-        self.memory = memoryview(bytearray(size))
-        self.place = array("q", (0,))
+        self.size = OUTPUT_BUFFER_BYTES if size is None else size
+        self._view = memoryview(bytearray(self.size))
+        self.memory = byte_address.writable(self._view)
+        self.position = 0
 
     def put(self, text: bytes) -> None:
-        """Append `text`; what does not fit goes out first. Raises what `write` raises."""
-        position = self.place[0]
-        end = position + len(text)
-        if end > len(self.memory):
+        """Append `text`; if it does not fit, write out what was collected first. Raises what `write` raises."""
+        end = self.position + len(text)
+        if end > self.size:
             self.flush()
-            if len(text) > len(self.memory):
+            if len(text) > self.size:
                 self._write(memoryview(text))
                 return
-            position, end = 0, len(text)
-        self.memory[position:end] = text
-        self.place[0] = end
+            end = len(text)
+        self._view[self.position : end] = text
+        self.position = end
+
+    def flush_if_half_full(self) -> bool:
+        """Write out what was collected if more than half of the buffer is full; return whether it was written.
+
+        Called for a line that did not fit: if the buffer is emptier, the line is too long for it.
+        """
+        if self.position <= self.size // 2:
+            return False
+        self.flush()
+        return True
 
     def flush(self) -> None:
-        """Hand over what was collected. Raises what `write` raises."""
-        if end := self.place[0]:
-            self.place[0] = 0
-            self._write(self.memory[:end])
+        """Write out what was collected. Raises what `write` raises."""
+        end = self.position
+        if end:
+            self.position = 0
+            self._write(self._view[:end])

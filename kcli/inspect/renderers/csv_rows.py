@@ -1,26 +1,26 @@
-"""Records as CSV (RFC 4180): a header line, one row a record, lines that end in CR LF, UTF-8.
+"""Records as CSV (RFC 4180): a header line, a row for each record, lines that end in CR LF, UTF-8.
 
-    column                        holds
+    column                        contains
     ----------------------------  --------------------------------------------------------------------------------
-    topic, partition              by the directory's name; empty where that tells none
+    topic, partition              by the name of the directory; empty if it has no such name
     offset                        a number
-    timestamp                     ISO 8601 in UTC, empty where there is none; or, as asked for, ms since 1970 and -1
+    timestamp                     ISO 8601 in UTC, empty if there is none; with --timestamps ms, ms since 1970 and -1
     timestampType                 CreateTime, LogAppendTime or NoTimestampType
-    leaderEpoch, producerId,      -1 where the batch has none
+    leaderEpoch, producerId,      -1 if the batch has none
     producerEpoch
     isTransactional, isControl    true or false
     keySize, valueSize            bytes, -1 for null
-    sequence                      -1 where the batch has none
+    sequence                      -1 if the batch has none
     key, value                    text, or base64, as the next column says
     keyEncoding, valueEncoding    utf8, base64, json (an internal topic's or control record's, decoded), empty for null,
                                   leftOut for a record too large to be shown
-    headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for what is not text
-    headersEncoding               json, or jsonBase64 where one of them is in base64; empty without headers
+    headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for bytes that are not text
+    headersEncoding               json, or jsonBase64 if one of them is in base64; empty without headers
 
-Text is UTF-8 without control characters, but for TAB, LF and CR. Anything else is in base64: programs that read CSV stop at a
-NUL byte, or drop it. Batches, files that are no logs, and damage have no place in rows: damage is reported elsewhere
-(`shows_damage` is False), and the records of a batch with a wrong CRC are left out, since a row cannot say so of them.
-Statistics are rows of their own, see kcli.inspect.renderers.csv_statistics.
+Text is UTF-8 without control characters other than TAB, LF and CR. Other bytes are in base64, because programs that read CSV
+stop at a NUL byte or drop it. Batches, files that are not logs, and damage have no rows: damage is reported on stderr
+(`shows_damage` is False), and the records of a batch with a wrong CRC are left out, because a row cannot say that the CRC is
+wrong. kcli.inspect.renderers.csv_statistics has the rows of statistics.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ import csv
 import re
 from collections.abc import Callable, Iterable
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
-from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
+from kcli.inspect.dumping.renderer import DumpedFile, Renderer, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
-from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter
-from kcli.inspect.json_text import base64_text, dump, quote
+from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
-from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.log_reader import LogBatch
 
 if TYPE_CHECKING:
     from kcli.format.records import Header
@@ -72,10 +71,10 @@ LEFT_OUT = "leftOut"
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-class CsvRows:
-    """The renderer of --output csv. `write` takes bytes; `contents` False leaves keys, values and headers empty.
+class CsvRows(Renderer):
+    """The renderer of --output csv. `write` takes bytes.
 
-    Timestamps are ISO 8601, or numbers where `iso_timestamps` is False. With `statistics` the rows are those of statistics.
+    Timestamps are ISO 8601, or numbers if `iso_timestamps` is False. With `statistics` the rows are those of statistics.
     """
 
     shows_damage = False
@@ -84,26 +83,21 @@ class CsvRows:
         self,
         write: Callable[[memoryview], object],
         *,
-        contents: bool = True,
         iso_timestamps: bool = True,
         statistics: bool = False,
     ) -> None:
-        self._out = TextBuffer(write)
-        self._contents = contents
+        super().__init__(write)
         self._is_iso = iso_timestamps
         self._format_time = InstantFormatter().format
         self._file: DumpedFile | None = None
         self._out.put(_row(STATISTICS_COLUMNS if statistics else COLUMNS))
 
     def begin_file(self, file: DumpedFile) -> None:
-        """Nothing is written: rows tell their topic and partition."""
+        """Write nothing: each row has its topic and partition."""
         self._file = file
 
-    def batch(self, batch: LogBatch) -> None:
-        """Nothing: rows are records."""
-
     def records(self, selected: SelectedRecords) -> None:
-        """A row for each record."""
+        """Write a row for each record."""
         columns = selected.window.columns
         before, middle = self._constant_fields(selected.batch)
         fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
@@ -117,20 +111,20 @@ class CsvRows:
             return _row((*before, offset, time, *middle, *sizes, sequence, *self._payload(selected, index)))
 
         decoder = None if self._file is None else self._file.decoder
-        if selected.window.left_out or (self._contents and (self._is_control(selected.batch) or decoder is not None)):
+        if selected.window.left_out or self._is_control(selected.batch) or decoder is not None:
             for index in selected.indexes:
                 self._out.put(row(index))
         else:
-            put_plain_rows(self._out, selected, _row_form(before, middle, is_iso=self._is_iso), self._contents, row)
+            put_plain_rows(self._out, selected, _row_form(before, middle, is_iso=self._is_iso), row)
 
     def _time(self, timestamp_ms: int) -> str:
-        """A timestamp's cell."""
+        """Return the field of a timestamp."""
         if not self._is_iso:
             return str(timestamp_ms)
         return "" if timestamp_ms == NO_TIMESTAMP else self._format_time(timestamp_ms)
 
     def _constant_fields(self, batch: LogBatch) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        """The fields that all records of a batch share: those before the offset, those behind the timestamp."""
+        """Return the fields that all records of a batch share: those before the offset, and those after the timestamp."""
         file, header = self._file, batch.header
         before = ("", "") if file is None or file.topic is None else (file.topic, file.partition)
         if not isinstance(header, RecordBatch):
@@ -144,11 +138,9 @@ class CsvRows:
         return isinstance(batch.header, RecordBatch) and batch.header.is_control
 
     def _payload(self, selected: SelectedRecords, index: int) -> tuple[str, ...]:
-        """Key, value and headers, each with its encoding."""
+        """Return key, value and headers, each with its encoding."""
         if selected.window.left_out:
             return "", LEFT_OUT, "", LEFT_OUT, "", LEFT_OUT
-        if not self._contents:
-            return "", "", "", "", "", ""
         window = selected.window
         key, value = window.key(index), window.value(index)
         decoder = None if self._file is None else self._file.decoder
@@ -159,46 +151,23 @@ class CsvRows:
             decoded = decoder.decode(window.columns.offset[index], key, value)
         return *_cell(key, decoded.key), *_cell(value, decoded.value), *_headers_cell(window.headers(index))
 
-    def entries(self, entries: Iterable[Entry]) -> None:
-        """Nothing: rows are records."""
-
-    def damage(self, damage: Damage) -> None:
-        """Nothing; see shows_damage."""
-
-    def note(self, message: str) -> None:
-        """Nothing; see shows_damage."""
-
-    def end_file(self) -> None:
-        """Nothing."""
-
-    def problem(self, path: str, message: str) -> None:
-        """Nothing; see shows_damage."""
-
-    def statistics(self, report: dict[str, Any]) -> None:
-        """A row for each number."""
+    def statistics(self, report: JsonObject) -> None:
+        """Write a row for each number."""
         from kcli.inspect.renderers.csv_statistics import statistics_rows
 
         for name, value in statistics_rows(report, self._time):
             self._out.put(_row((name, value)))
 
-    def end(self, result: DumpResult) -> None:
-        """All is written out."""
-        self.flush()
-
-    def flush(self) -> None:
-        """Write out what was collected."""
-        self._out.flush()
-
 
 def _row(fields: Iterable[object]) -> bytes:
-    """A row with its line's end; what cannot be encoded is part of a path that is not UTF-8."""
+    """Return a row with its line end. Only a path that is not UTF-8 has characters that cannot be encoded."""
     text = StringIO(newline="")
     csv.writer(text).writerow(fields)
     return text.getvalue().encode("utf-8", "replace")
 
 
 def _row_form(before: Iterable[object], middle: Iterable[object], *, is_iso: bool) -> RowForm:
-    """The pieces of a plain record's row."""
+    """Return the pieces of the row of a plain record."""
     return RowForm(
         is_json=False,
         is_iso=is_iso,
@@ -215,12 +184,11 @@ def _row_form(before: Iterable[object], middle: Iterable[object], *, is_iso: boo
         value_close=b",utf8",
         value_null=b",,",
         end=b",[],\r\n",
-        end_without_contents=b",,,,,,\r\n",
     )
 
 
-def _cell(data: bytes | None, decoded: Any) -> tuple[str, str]:
-    """A key's or value's text and how it is encoded."""
+def _cell(data: bytes | None, decoded: JsonValue) -> tuple[str, str]:
+    """Return the text of a key or value, and its encoding."""
     if isinstance(decoded, str):
         data = decoded.encode("utf-8", "replace")
     elif decoded is not None:
@@ -232,7 +200,7 @@ def _cell(data: bytes | None, decoded: Any) -> tuple[str, str]:
 
 
 def _headers_cell(headers: Iterable[Header]) -> tuple[str, str]:
-    """The headers as JSON, and how: an array, since a key may come twice."""
+    """Return the headers as JSON, and their encoding: an array, because a key may occur twice."""
     members = [(_member("key", header.key), _member("value", header.value)) for header in headers]
     if not members:
         return "[]", ""
@@ -242,7 +210,7 @@ def _headers_cell(headers: Iterable[Header]) -> tuple[str, str]:
 
 
 def _member(name: str, data: bytes | None) -> str:
-    """A header's key or value as a member of its object."""
+    """Return a header's key or value as a member of its object."""
     if data is None:
         return f'"{name}":null'
     text = text_of(data)
@@ -250,7 +218,7 @@ def _member(name: str, data: bytes | None) -> str:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return the text that bytes are, or None where they are not text as the head of this module defines it."""
+    """Return bytes as text, or None if they are not text as this module's docstring defines it."""
     try:
         text = str(data, "utf-8")
     except UnicodeDecodeError:

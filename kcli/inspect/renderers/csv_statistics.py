@@ -3,19 +3,18 @@
 name                            value
 ------------------------------  ----------------------------------------------------------------------------
 records, keySize.p99            a number; the names are those of docs/json-output.md, with a dot before a member
-codecs.zstd.batches             of codecs and partitions the name stands in the middle
+codecs.zstd.batches             of codecs and partitions with their names
 partitions.orders-0.records
-topKeys.keys.1.count            of other lists the number, from 1
-firstTimestamp                  a time, as the renderer writes times; empty where there is none
+topKeys.keys.1.count            of other lists with the number, from 1
+firstTimestamp                  a time, as the renderer writes times; empty if there is none
 topKeys.keys.1.keyBase64        a key that is not text; keyBase64 instead of key
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from kcli.inspect.json_text import base64_text, dump
+from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump
 from kcli.inspect.renderers.csv_rows import text_of
 from kcli.inspect.renderers.terminal_text import escape
 
@@ -24,14 +23,14 @@ _NAMED = {"codecs": "name", "partitions": "partition"}
 _TIMES = frozenset(("firstTimestamp", "lastTimestamp", "start"))
 
 
-def statistics_rows(report: dict[str, Any], format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+def statistics_rows(report: JsonObject, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each number of the report; `format_time` takes ms since 1970."""
     for name, value in report.items():
         yield from _rows(name, name, value, format_time)
 
 
-def _rows(path: str, name: str, value: Any, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
-    """The rows of the member called `name`, which is found at `path`."""
+def _rows(path: str, name: str, value: JsonValue, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the member called `name`, which is found at `path`."""
     if isinstance(value, dict):
         for inner, part in value.items():
             yield from _rows(f"{path}.{inner}", inner, part, format_time)

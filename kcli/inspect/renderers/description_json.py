@@ -1,21 +1,20 @@
-"""The report of kcli.inspect.description as JSON for programs: one object a line.
+"""The report of kcli.inspect.description as JSON for programs: an object per line.
 
 The first line is {"type":"schema","name":"kcli.describe","version":1}, then come the rows of the sections that were asked
-for, each with its type, then `unknown` and `problem`, and at last `summary`, which says of each section how many rows it
-has, or null where that cannot be told. docs/describe.md documents the types; the version grows when a field changes its
-meaning or goes, not when one is added. A path that is not UTF-8 is in pathBase64, in base64, instead of path.
+for, each with its type, then `unknown` and `problem`, and last `summary`, which has the number of rows of each section, or null
+if it is not known. docs/describe.md documents the types; the version grows when the meaning of a field changes or a field is
+removed, not when one is added. A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.json_text import JsonObject, JsonValue, dump, path_member, quote
 
 SCHEMA_NAME = "kcli.describe"
 SCHEMA_VERSION = 1
-# Section of the report -> type of its rows.
+# The type of the rows of each section of the report.
 ROW_TYPES = {
     "cluster": "cluster",
     "brokers": "broker",
@@ -38,8 +37,8 @@ ROW_TYPES = {
 }
 
 
-def json_lines(report: dict[str, Any]) -> Iterator[str]:
-    """The report, line by line without line ends."""
+def json_lines(report: JsonObject) -> Iterator[str]:
+    """Yield the lines of the report, without line ends."""
     yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
     for section, row_type in ROW_TYPES.items():
         for row in report.get(section) or ():
@@ -52,16 +51,16 @@ def json_lines(report: dict[str, Any]) -> Iterator[str]:
     yield dump({"type": "summary", "rows": counts, "problems": len(report["problems"])})
 
 
-def _members(row: dict[str, Any]) -> str:
+def _members(row: JsonObject) -> str:
     return ",".join([_member(name, value) for name, value in row.items()])
 
 
-def _member(name: str, value: Any) -> str:
+def _member(name: str, value: JsonValue) -> str:
     return path_member(value) if name == "path" and isinstance(value, str) else f"{quote(name)}:{_value(value)}"
 
 
-def _value(value: Any) -> str:
-    """As json_text.dump, but for paths in inner objects."""
+def _value(value: JsonValue) -> str:
+    """Return a value as json_text.dump does, except for paths in inner objects."""
     if isinstance(value, dict):
         return f"{{{_members(value)}}}"
     if isinstance(value, list):

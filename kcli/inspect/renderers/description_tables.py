@@ -1,32 +1,34 @@
-"""Which tables the text of describe has, and what stands in their columns; kcli.inspect.renderers.description_text prints them.
+"""The tables of describe and their columns; kcli.inspect.renderers.description_text prints them.
 
-A cell is made of a row of the report: text that is harmless for terminals, empty where nothing is known or to be said.
+A cell is made from a row of the report: text without control characters, empty if there is nothing to show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_bytes
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.log.disk.port import parent_path
 
-# A column that is left out where it says the same of every row.
+# A column that is left out if all rows have the same value.
 LOG_DIRECTORY = "log directory"
-Row = dict[str, Any]
 Cell = Callable[[Row], str]
 Column = tuple[str, Cell]
 
 
 class Table(NamedTuple):
-    """A table: `rows` finds its rows in the report (None where they cannot be told, or were not asked for); `option` is what
-    --show takes for it; without `is_in_overview` it is shown for that option only."""
+    """A table: `rows` returns its rows from the report (None if unknown or not asked for); `option` is its name for --show.
+
+    Without `is_in_overview` it is shown for that option only.
+    """
 
     title: str
     option: str
-    rows: Callable[[dict[str, Any]], list[Row] | None]
+    rows: Callable[[Row], list[Row] | None]
     columns: tuple[Column, ...]
     is_in_overview: bool = True
 
@@ -35,7 +37,7 @@ class Table(NamedTuple):
 
 
 def _text(name: str) -> Cell:
-    """A value as it is."""
+    """Show a value as it is."""
     return lambda row: "" if row[name] is None else escape(str(row[name]))
 
 
@@ -44,12 +46,12 @@ def _number(name: str) -> Cell:
 
 
 def _known(cell: Cell) -> Cell:
-    """A dash where there is nothing."""
+    """Show a dash for an empty cell."""
     return lambda row: cell(row) or "-"
 
 
 def _time(name: str) -> Cell:
-    """A time to the second."""
+    """Show a time to the second."""
     return lambda row: "" if row[name] is None else _seconds(format_instant(row[name]))
 
 
@@ -58,7 +60,7 @@ def _seconds(instant: str) -> str:
 
 
 def _unless_at_end(name: str) -> Cell:
-    """An offset where it is not the log end offset, which is what it is expected to be."""
+    """Show an offset unless it is the log end offset, as is normal; a dash if it is unknown."""
     return lambda row: "-" if row[name] is None else "" if row[name] == row["logEndOffset"] else str(row[name])
 
 
@@ -87,7 +89,7 @@ def _partition(row: Row) -> str:
 
 
 def _places(name: str) -> Cell:
-    """Topics, or subtopologies, with their partitions: orders:0,1."""
+    """Show topics, or subtopologies, with their partitions: orders:0,1."""
     return lambda row: " ".join(map(_place, row[name] or ()))
 
 
@@ -130,7 +132,7 @@ def _not_in_metadata(row: Row) -> str:
     return "not in the metadata" if row["isInMetadata"] is False else ""
 
 
-def _beside(row: Row) -> str:
+def _other_files(row: Row) -> str:
     names = (("index", "hasOffsetIndex"), ("timeindex", "hasTimeIndex"), ("txnindex", "hasTransactionIndex"))
     return " ".join(word for word, name in (*names, ("snapshot", "hasProducerSnapshot")) if row[name])
 
@@ -171,19 +173,19 @@ def _offset_count(row: Row) -> str:
 # ------------------------------------------------------------------------------------------------------------------- rows
 
 
-def _section(name: str) -> Callable[[dict[str, Any]], list[Row] | None]:
+def _section(name: str) -> Callable[[Row], list[Row] | None]:
     return lambda report: report.get(name)
 
 
-def _uncleanable_rows(report: dict[str, Any]) -> list[Row] | None:
-    """The rows of the section on compaction that say so; None where there is none."""
+def _uncleanable_rows(report: Row) -> list[Row] | None:
+    """Return the rows of partitions that are no longer cleaned, None without any."""
     return [row for row in report.get("compaction") or () if row["isUncleanable"]] or None
 
 
-def _offsets_of(*, share: bool) -> Callable[[dict[str, Any]], list[Row] | None]:
-    """A row an offset of a group, with the group's id; None where there is none of that kind."""
+def _offsets_of(*, share: bool) -> Callable[[Row], list[Row] | None]:
+    """Return a row for each offset of a group, with the group's id; None without groups of that kind."""
 
-    def rows(report: dict[str, Any]) -> list[Row] | None:
+    def rows(report: Row) -> list[Row] | None:
         groups = [group for group in report.get("groups") or () if (group["kind"] == "share") is share]
         return [{"groupId": group["groupId"], **offset} for group in groups for offset in group["offsets"]] or None
 
@@ -199,7 +201,7 @@ _SURVEY: tuple[Column, ...] = (
     ("first record", _time("firstTimestamp")),
     ("largest time", _time("maxTimestamp")),
 )
-_UNCLEANABLE: tuple[Column, ...] = (("given up", _time("uncleanableSince")), ("reason", _text("uncleanableReason")))
+_UNCLEANABLE: tuple[Column, ...] = (("not cleaned since", _time("uncleanableSince")), ("reason", _text("uncleanableReason")))
 DIRECTORIES: tuple[Column, ...] = (
     (LOG_DIRECTORY, _text("path")),
     ("node", _text("nodeId")),
@@ -267,7 +269,7 @@ TABLES = (
             ("end offset", _text("endOffset")),
             ("batches", _known(_number("batches"))),
             *_SURVEY,
-            ("beside it", _beside),
+            ("other files", _other_files),
         ),
     ),
     Table(
@@ -456,18 +458,18 @@ TABLES = (
         False,
     ),
 )
-# All other columns hold numbers and times, which stand to the right.
+# The other columns have numbers and times, which are right-aligned.
 LEFT_COLUMNS = frozenset(
     (
         *(LOG_DIRECTORY, "node", "directory id", "stopped", "endpoints", "rack", "directory ids", "topic", "id", "remark"),
-        *("partition", "state", "on nodes", "in sync", "codecs", "beside it", "group", "kind", "metadata", "member"),
+        *("partition", "state", "on nodes", "in sync", "codecs", "other files", "group", "kind", "metadata", "member"),
         *("instance", "client", "host", "assigned", "transactional id", "partitions written to", "hanging", "resource"),
         *("name", "value", "principal", "permission", "operation", "pattern", "user", "mechanism", "entity", "quota"),
         *("token", "owner", "requester", "renewers", "reason"),
     )
 )
-# Which columns a narrow terminal loses first: what is long, and asked for less often than sizes and offsets.
-FIRST_TO_GO = (
-    *("id", "directory id", "directory ids", "first record", "beside it", "coordinator epoch", "on nodes", "cleaned to"),
+# The columns that are left out first on a narrow terminal: long ones that are less important than sizes and offsets.
+DROPPED_FIRST = (
+    *("id", "directory id", "directory ids", "first record", "other files", "coordinator epoch", "on nodes", "cleaned to"),
     *("largest time", "codecs", "epoch", "in sync", "high watermark", "last stable", "replicas", "segments", "records"),
 )

@@ -1,25 +1,24 @@
 """The report of kcli.inspect.description as tables for people.
 
-An overview has one row a topic, a group, a transactional id, and counts of what is set (configurations, ACLs ...); of each
-table at most OVERVIEW_ROWS rows. Asked for by --show, a section is told whole. What is not known has a dash; a column that no
-row fills is left out, as is the log directory where there is only one. On a terminal nothing is wider than it: tables are made
-narrower as kcli.inspect.renderers.text_table says, with a line on the columns that had no room, and sentences are wrapped.
+An overview has a row for each topic, group and transactional id, at most OVERVIEW_ROWS in a table, and the numbers of
+configurations, ACLs and so on. With --show all rows of a section are printed. An unknown value is a dash. A column without
+values is left out, and the log directory if there is only one. Nothing is wider than the terminal: tables are made narrower as
+kcli.inspect.renderers.text_table describes, with a line on the columns that do not fit, and sentences are wrapped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_count
 from kcli.inspect.renderers.description_tables import (
     DIRECTORIES,
-    FIRST_TO_GO,
+    DROPPED_FIRST,
     LEFT_COLUMNS,
     LOG_DIRECTORY,
     TABLES,
     Column,
-    Row,
     Table,
 )
 from kcli.inspect.renderers.human_text import Palette
@@ -27,9 +26,9 @@ from kcli.inspect.renderers.terminal_text import escape
 from kcli.inspect.renderers.text_table import fit_table, wrapped
 
 OVERVIEW_ROWS = 50
-# A terminal that says it is narrower than this is taken to be so wide.
+# The least width: a narrower terminal wraps.
 LEAST_COLUMNS = 40
-# What an overview only counts: section, and what its rows are.
+# The sections that an overview only counts, and the word for a row.
 _COUNTED = (
     ("configs", "configuration"),
     ("acls", "ACL"),
@@ -39,12 +38,10 @@ _COUNTED = (
 )
 
 
-def description_lines(
-    report: dict[str, Any], *, overview: bool, colour: bool = False, columns: int | None = None
-) -> Iterator[str]:
-    """The lines of the report, without line ends, harmless for any terminal; a blank one between two parts.
+def description_lines(report: Row, *, overview: bool, colour: bool = False, columns: int | None = None) -> Iterator[str]:
+    """Yield the lines of the report, without line ends and control characters, with a blank line between two parts.
 
-    `columns` is the width of the terminal, None where there is none.
+    `columns` is the width of the terminal, None if there is none.
     """
     text = _Text(Palette(colour), None if columns is None else max(columns, LEAST_COLUMNS))
     is_first = True
@@ -63,7 +60,7 @@ class _Text:
         self.palette = palette
         self.columns = columns
 
-    def parts(self, report: dict[str, Any], overview: bool) -> Iterator[Iterator[str]]:
+    def parts(self, report: Row, overview: bool) -> Iterator[Iterator[str]]:
         for cluster in report.get("cluster") or ():
             yield self._cluster(cluster)
         for table in TABLES:
@@ -88,7 +85,7 @@ class _Text:
     def _lines(self, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
         cells = [[cell(row) for _, cell in columns] for row in rows]
         names = [name for name, _ in columns]
-        table = fit_table(names, cells, left=LEFT_COLUMNS, drop_empty=True, fit=self.columns, first_to_go=FIRST_TO_GO)
+        table = fit_table(names, cells, left=LEFT_COLUMNS, drop_empty=True, fit=self.columns, dropped_first=DROPPED_FIRST)
         for line in table.head:
             yield f"{self.palette.dim}{line}{self.palette.plain}"
         yield from table.rows
@@ -103,7 +100,7 @@ class _Text:
         metadata = cluster["metadata"]
         if metadata is not None and not metadata["isBootstrap"]:
             snapshot = metadata["snapshotEndOffset"]
-            source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log behind it"
+            source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log after it"
             yield from self._wrapped(
                 f"  metadata  up to offset {metadata['endOffset']}, from {source} in {escape(metadata['path'])}"
             )
@@ -116,16 +113,16 @@ class _Text:
         """One of the lines on the cluster."""
         return wrapped(text, self.columns, " " * 12)
 
-    def _counts(self, report: dict[str, Any]) -> Iterator[str]:
+    def _counts(self, report: Row) -> Iterator[str]:
         counts = [(section, len(report[section]), what) for section, what in _COUNTED if report.get(section)]
         if counts:
             sections = ",".join(section for section, _, _ in counts)
             text = f"{', '.join(format_count(count, what) for _, count, what in counts)}: --show {sections}"
             yield from wrapped(text, self.columns, "  ")
 
-    def _unknowns(self, report: dict[str, Any]) -> Iterator[str]:
+    def _unknowns(self, report: Row) -> Iterator[str]:
         if report["unknowns"]:
-            yield self._title("not known, or not for sure")
+            yield self._title("unknown or uncertain")
             for sentence in report["unknowns"]:
                 yield from wrapped(f"  {escape(sentence)}", self.columns, "    ")
 

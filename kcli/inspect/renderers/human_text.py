@@ -1,32 +1,34 @@
-"""dump-log for people: one line a batch, one line a record, coloured where the caller says that colours show.
+"""dump-log as text for people: a line for each batch and each record, with colours if the caller asks for them.
 
     orders-0/00000000000000000000.log  a log segment: ...  1.2 MiB
     batch 0..16  17 records  874 B gzip  2023-11-14T22:13:20.000Z  epoch 0  producer 5/0 sequence 0..16  transactional  at 0
         0  2023-11-14T22:13:20.000Z  key-1  {"amount": 12}  {trace=abc}
 
-Columns: offset, time, key, value, headers. Where the width of the terminal is known, a line is cut to it: a quarter of what
-is left behind the time for the key, a quarter for headers, the rest for the value. Times are UTC; a record without one has
-a dash. Payloads are made harmless by terminal_text.
+Columns: offset, time, key, value, headers. If the width of the terminal is known, a line is cut to it: of the columns after the
+time the key has a quarter, the headers a quarter, the value the rest. Times are UTC; a record without a timestamp has a dash.
+terminal_text escapes the control characters of payloads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decode_control
-from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
-from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.reading.log_reader import Damage, LogBatch
 from kcli.log.reading.record_windows import RecordWindow
 
-# Below this many columns nothing more is cut: the line wraps.
+if TYPE_CHECKING:
+    from kcli.inspect.json_text import JsonObject, JsonValue
+
+# On a terminal with fewer columns lines are cut to this many, and wrap.
 MIN_TERMINAL_COLUMNS = 60
 _NO_TIME = "-".ljust(24)
 _NOT_DECODED = Contents()
@@ -34,7 +36,7 @@ _TIMESTAMP_FIELDS = ("timestamp", "lastTimestamp")
 
 
 class Palette:
-    """The escape sequences of the colours, all empty without colours."""
+    """The escape sequences of colours; empty strings without colours."""
 
     def __init__(self, colour: bool) -> None:
         codes = ("1", "2", "36", "31", "33", "0") if colour else ()
@@ -42,10 +44,8 @@ class Palette:
         self.bold, self.dim, self.cyan, self.red, self.yellow, self.plain = sequences
 
 
-class HumanText:
-    """The renderer of --output text. `write` takes bytes; `columns` is the terminal's width, None where there is none."""
-
-    shows_damage = True
+class HumanText(Renderer):
+    """The renderer of --output text. `write` takes bytes; `columns` is the width of the terminal, None if there is none."""
 
     def __init__(
         self,
@@ -53,12 +53,10 @@ class HumanText:
         *,
         colour: bool = False,
         columns: int | None = None,
-        contents: bool = True,
     ) -> None:
-        self._out = TextBuffer(write)
+        super().__init__(write)
         self._palette = Palette(colour)
         self._columns = None if columns is None else max(columns, MIN_TERMINAL_COLUMNS)
-        self._contents = contents
         self._file: DumpedFile | None = None
         self._is_first = True
         self._format_time = InstantFormatter().format
@@ -67,7 +65,7 @@ class HumanText:
         self._out.put(text.encode("utf-8", "replace"))
 
     def begin_file(self, file: DumpedFile) -> None:
-        """The file's name, what it is, its size."""
+        """Write a line with the name, the kind and the size of the file."""
         self._file = file
         colours = self._palette
         blank = "" if self._is_first else "\n"
@@ -76,7 +74,7 @@ class HumanText:
         self._put(f"{blank}{colours.bold}{path}{colours.plain}  {colours.dim}{file.sentence}, {_size(file)}{colours.plain}\n")
 
     def batch(self, batch: LogBatch) -> None:
-        """A batch's line."""
+        """Write the line of a batch."""
         header, colours = batch.header, self._palette
         codec = CODECS.get(header.codec, f"codec {header.codec}")
         time = "no timestamp" if header.max_timestamp == -1 else format_instant(header.max_timestamp)
@@ -91,36 +89,35 @@ class HumanText:
         self._put(f"{colours.dim}{'  '.join(parts)}{colours.plain}\n")
 
     def records(self, selected: SelectedRecords) -> None:
-        """Lines of records."""
+        """Write the lines of records."""
         header = selected.batch.header
         window, columns = selected.window, selected.window.columns
         digits = max(len(str(header.last_offset)), 5)
         fixed, decoder = fixed_timestamp(selected.batch), self._file.decoder if self._file is not None else None
         is_control = isinstance(header, RecordBatch) and header.is_control
-        room = None if self._columns is None else self._columns - digits - 2 - 2 - 24 - 2
+        limit = None if self._columns is None else self._columns - digits - 2 - 2 - 24 - 2
         lines = []
         for index in selected.indexes:
             timestamp = columns.timestamp[index] if fixed is None else fixed
             time = _NO_TIME if timestamp == -1 else self._format_time(timestamp).ljust(24)
-            if not self._contents or window.left_out:
-                text = f"key {columns.key_size[index]} B  value {columns.value_size[index]} B"
-                text += "  too large to be shown" if window.left_out else ""
+            if window.left_out:
+                text = f"key {columns.key_size[index]} B  value {columns.value_size[index]} B  too large to be shown"
             elif is_control:
                 text = self._control(decode_control(window.key(index), window.value(index)), window, index)
             else:
-                text = self._payload(columns.offset[index], window, index, decoder, room)
+                text = self._payload(columns.offset[index], window, index, decoder, limit)
             lines.append(f"  {columns.offset[index]:>{digits}}  {self._palette.dim}{time}{self._palette.plain}  {text}\n")
         self._put("".join(lines))
 
-    def _payload(self, offset: int, window: RecordWindow, index: int, decoder: ContentDecoder | None, room: int | None) -> str:
-        """Key, value and headers of one record, coloured, within `room` columns."""
+    def _payload(self, offset: int, window: RecordWindow, index: int, decoder: ContentDecoder | None, limit: int | None) -> str:
+        """Return key, value and headers of a record, coloured, in at most `limit` columns."""
         colours = self._palette
         key, value = window.key(index), window.value(index)
-        quarter = None if room is None else max(room // 4, 8)
+        quarter = None if limit is None else max(limit // 4, 8)
         decoded = _NOT_DECODED if decoder is None else decoder.decode(offset, key, value)
         key_text = show(key, quarter) if decoded.key is None else fitted(_decoded_text(decoded.key), quarter)
         headers = f"  {self._headers(window, index, quarter)}" if window.columns.header_count[index] else ""
-        left = None if room is None else max(room - width(key_text) - width(headers) - 2, 8)
+        left = None if limit is None else max(limit - width(key_text) - width(headers) - 2, 8)
         value_text = show(value, left) if decoded.value is None else fitted(_decoded_text(decoded.value), left)
         key_colour = colours.dim if key is None else colours.cyan
         if value is None:
@@ -132,19 +129,19 @@ class HumanText:
             text = f"{text}  {colours.yellow}({escape(decoded.error)}){colours.plain}"
         return text
 
-    def _headers(self, window: RecordWindow, index: int, room: int | None) -> str:
-        """The headers of a record that has some, within `room` columns."""
+    def _headers(self, window: RecordWindow, index: int, limit: int | None) -> str:
+        """Return the headers of a record that has some, in at most `limit` columns."""
         shown: list[str] = []
         used = 2
         headers = window.headers(index)
         for key, value in headers:
-            text = f"{show(key, room)}={show(value, room)}"
+            text = f"{show(key, limit)}={show(value, limit)}"
             used += width(text) + 2
-            if room is not None and used > room and shown:
+            if limit is not None and used > limit and shown:
                 shown.append(f"{len(headers) - len(shown)} more")
                 break
             shown.append(text)
-        return fitted("{" + ", ".join(shown) + "}", room)
+        return fitted("{" + ", ".join(shown) + "}", limit)
 
     def _control(self, decoded: Contents, window: RecordWindow, index: int) -> str:
         colours = self._palette
@@ -156,7 +153,7 @@ class HumanText:
         return f"{colours.yellow}{text}{colours.plain}"
 
     def entries(self, entries: Iterable[Entry]) -> None:
-        """A line for each entry: its fields by name."""
+        """Write a line for each entry: its fields by name."""
         for _, fields in entries:
             parts = [
                 f"{name} {_entry_value(name, value)}" for name, value in fields.items() if value is not None and value != ""
@@ -164,40 +161,30 @@ class HumanText:
             self._put(f"  {'  '.join(parts)}\n")
 
     def damage(self, damage: Damage) -> None:
-        """A line in red."""
+        """Write a line in red."""
         size = damage.end_position - damage.position
         span = f"{damage.position} to {damage.end_position}" if size > 1 else str(damage.position)
         self._coloured(self._palette.red, f"DAMAGED at byte {span} ({damage.kind}): {damage.message}")
 
     def note(self, message: str) -> None:
-        """A line in yellow."""
+        """Write a line in yellow."""
         self._coloured(self._palette.yellow, message)
 
     def _coloured(self, colour: str, message: str) -> None:
         self._put(f"  {colour}{escape(message)}{self._palette.plain}\n")
 
-    def end_file(self) -> None:
-        """Nothing."""
-
-    def problem(self, path: str, message: str) -> None:
-        """Nothing: the sentence is on stderr."""
-
-    def statistics(self, report: dict[str, Any]) -> None:
-        """The tables of kcli.inspect.renderers.statistics_text."""
+    def statistics(self, report: JsonObject) -> None:
+        """Write the tables of kcli.inspect.renderers.statistics_text."""
         from kcli.inspect.renderers.statistics_text import statistics_lines
 
         for line in statistics_lines(report):
             self._put(f"{line}\n")
 
     def end(self, result: DumpResult) -> None:
-        """One line where anything was wrong; all is written out."""
+        """Write a line that counts the damage, if there is any, and what was collected."""
         if result.damages:
             self._put(f"\n{self._palette.red}{format_count(result.damages, 'damaged place')}{self._palette.plain}\n")
         self.flush()
-
-    def flush(self) -> None:
-        """Write out what was collected."""
-        self._out.flush()
 
 
 def _size(file: DumpedFile) -> str:
@@ -206,7 +193,7 @@ def _size(file: DumpedFile) -> str:
 
 
 def _batch_traits(header: RecordBatch) -> list[str]:
-    """What is particular about a batch."""
+    """Return the properties of a batch that not every batch has, and its leader epoch."""
     traits = [f"epoch {header.partition_leader_epoch}"]
     if header.has_producer:
         sequences = f" sequence {_from_to(header.base_sequence, header.last_sequence)}" if header.base_sequence >= 0 else ""
@@ -226,20 +213,20 @@ def _from_to(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
-def _decoded_text(decoded: Any) -> str:
-    """A decoded key or value in one line: a decoder's text, or a message's name and its data as JSON."""
+def _decoded_text(decoded: JsonValue) -> str:
+    """Return a decoded key or value in one line: the text of a decoder, or the name of a message and its data as JSON."""
     if isinstance(decoded, str):
         return escape(decoded)
     return f"{decoded['name']} {_json(decoded['data'])}"
 
 
-def _json(value: Any) -> str:
+def _json(value: JsonValue) -> str:
     from kcli.inspect.json_text import dump
 
     return escape(dump(value))
 
 
-def _entry_value(name: str, value: Any) -> str:
+def _entry_value(name: str, value: JsonValue) -> str:
     if name in _TIMESTAMP_FIELDS and isinstance(value, int):
         return format_instant(value) if value >= 0 else "-"
     if isinstance(value, str):

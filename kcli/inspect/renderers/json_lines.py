@@ -1,37 +1,35 @@
-"""dump-log as JSON, one object a line. docs/json-output.md documents the schema; SCHEMA_VERSION grows when a field changes
-its meaning or goes, not when one is added.
+"""dump-log as JSON, an object per line. docs/json-output.md documents the schema; SCHEMA_VERSION grows when the meaning of a
+field changes or a field is removed, not when one is added.
 
-    type        one for each                                   beside it
+    type        one for each                                   fields
     ----------  ---------------------------------------------  ------------------------------------------------------
     schema      run, the first line                            name, version
     file        file                                           path, kind, description, sizeInBytes, topic ...
-    batch       batch                                          the fields of Kafka's own batch line, by Kafka's names
+    batch       batch                                          those of the batch line of Kafka's tool, with Kafka's names
     record      record                                         topic, partition, offset, timestamp, key, value, headers
     (others)    entry of an index, snapshot, checkpoint ...    see kcli.inspect.dumping.small_files
-    damage      stretch of bytes that is not what it should be path, position, endPosition, kind, message
-    note        remark that is no damage                       path, message
+    damage      range of bytes that is not as it should be     path, position, endPosition, kind, message
+    note        remark that is not damage                      path, message
     problem     path that could not be read                    path, message
     statistics  run with --stats                               see kcli.inspect.dumping.statistics
-    summary     run, the last line                             counts; sound: true where nothing was damaged
+    summary     run, the last line                             counts; sound: true if nothing was damaged
 
-Bytes are text where they are UTF-8, else base64 in a member of another name (key, keyBase64). Plain records, by far the most,
-take a path without an object a record.
+Bytes are text if they are UTF-8, else base64 in a member of another name (key, keyBase64). Records that are not decoded are
+written by compiled code (kcli.inspect.renderers.plain_rows).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kcli.format.compression import CODECS
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
-from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
-from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.inspect.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
+from kcli.inspect.json_text import JsonObject, base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.reading.log_reader import Damage, LogBatch
 
@@ -39,24 +37,21 @@ SCHEMA_NAME = "kcli.dump-log"
 SCHEMA_VERSION = 1
 
 
-class JsonLines:
-    """The renderer of --output json. `write` takes bytes; `contents` False leaves keys, values and headers out."""
+class JsonLines(Renderer):
+    """The renderer of --output json. `write` takes bytes."""
 
-    shows_damage = True
-
-    def __init__(self, write: Callable[[memoryview], object], *, contents: bool = True) -> None:
-        self._out = TextBuffer(write)
-        self._contents = contents
+    def __init__(self, write: Callable[[memoryview], object]) -> None:
+        super().__init__(write)
         self._file: DumpedFile | None = None
         self._path = ""
-        self._log = ""  # the members that tell the partition, with a comma behind each
+        self._log = ""  # the members topic and partition, each with a comma after it
         self._put(f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}\n')
 
     def _put(self, text: str) -> None:
-        self._out.put(text.encode("utf-8", "replace"))  # what is replaced is a path that is not UTF-8
+        self._out.put(text.encode("utf-8", "replace"))  # only a path that is not UTF-8 has characters to replace
 
     def begin_file(self, file: DumpedFile) -> None:
-        """A line of type file."""
+        """Write a line of type file."""
         self._file = file
         self._path = path_member(file.path)
         self._log = "" if file.topic is None else f'"topic":{quote(file.topic)},"partition":{dump(file.partition)},'
@@ -69,7 +64,7 @@ class JsonLines:
         )
 
     def batch(self, batch: LogBatch) -> None:
-        """A line of type batch."""
+        """Write a line of type batch."""
         header = batch.header
         if isinstance(header, RecordBatch):
             horizon = header.delete_horizon_ms
@@ -89,20 +84,19 @@ class JsonLines:
         )
 
     def records(self, selected: SelectedRecords) -> None:
-        """Lines of type record."""
+        """Write lines of type record."""
         header = selected.batch.header
         is_control = isinstance(header, RecordBatch) and header.is_control
         decoder = None if self._file is None else self._file.decoder
-        if self._contents and (is_control or decoder is not None) and not selected.window.left_out:
+        if (is_control or decoder is not None) and not selected.window.left_out:
             self._put("".join(self._decoded_lines(selected, decode_control if is_control else None)))
         else:
             self._plain_lines(selected)
 
     def _plain_lines(self, selected: SelectedRecords) -> None:
-        """Lines of records whose keys and values are shown as they are."""
+        """Write records whose keys and values are not decoded."""
         head, middle = self._constant_members(selected.batch)
         window, columns = selected.window, selected.window.columns
-        contents = self._contents and not window.left_out
         fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
 
         def line(index: int) -> bytes:
@@ -113,17 +107,17 @@ class JsonLines:
             )
             if base_sequence >= 0:
                 text = f'{text},"sequence":{base_sequence + offset - base_offset & INT32_MAX}'
-            if contents:
+            if window.left_out:
+                text += ',"contentsLeftOut":true'
+            else:
                 key, value = bytes_member("key", window.key(index)), bytes_member("value", window.value(index))
                 text = f'{text},{key},{value},"headers":{headers_array(window.headers(index))}'
-            elif window.left_out:
-                text += ',"contentsLeftOut":true'
             return f"{text}}}\n".encode("utf-8", "replace")
 
         if window.left_out:
             self._out.put(line(0))
         else:
-            put_plain_rows(self._out, selected, _row_form(head, middle), contents, line)
+            put_plain_rows(self._out, selected, _row_form(head, middle), line)
 
     def _decoded_lines(
         self, selected: SelectedRecords, control: Callable[[bytes | None, bytes | None], Contents] | None
@@ -154,7 +148,7 @@ class JsonLines:
         return lines
 
     def _constant_members(self, batch: LogBatch) -> tuple[str, str]:
-        """The members that all records of a batch share: those at the front, and those behind the timestamp."""
+        """Return the members that all records of a batch share: those at the front, and those after the timestamp."""
         header = batch.header
         middle = f',"timestampType":"{timestamp_type(batch)}"'
         if isinstance(header, RecordBatch):
@@ -168,44 +162,37 @@ class JsonLines:
         return f'{{"type":"record",{self._log}', middle
 
     def entries(self, entries: Iterable[Entry]) -> None:
-        """A line for each entry, of the entry's own type."""
+        """Write a line for each entry, with the type of the entry."""
         for kind, fields in entries:
             self._put(f'{{"type":"{kind}",{dump(fields)[1:]}\n' if fields else f'{{"type":"{kind}"}}\n')
 
     def damage(self, damage: Damage) -> None:
-        """A line of type damage."""
+        """Write a line of type damage."""
         self._put(
             f'{{"type":"damage",{self._path},"position":{damage.position},"endPosition":{damage.end_position},'
             f'"kind":"{damage.kind}","message":{quote(damage.message)}}}\n'
         )
 
     def note(self, message: str) -> None:
-        """A line of type note."""
+        """Write a line of type note."""
         self._put(f'{{"type":"note",{self._path},"message":{quote(message)}}}\n')
 
-    def end_file(self) -> None:
-        """Nothing: the next line of type file tells."""
-
     def problem(self, path: str, message: str) -> None:
-        """A line of type problem."""
+        """Write a line of type problem."""
         self._put(f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}\n')
 
-    def statistics(self, report: dict[str, Any]) -> None:
-        """A line of type statistics."""
+    def statistics(self, report: JsonObject) -> None:
+        """Write a line of type statistics."""
         self._put(f'{{"type":"statistics",{dump(report)[1:]}\n')
 
     def end(self, result: DumpResult) -> None:
-        """A line of type summary; all is written out."""
+        """Write a line of type summary, and what was collected."""
         self._put(f'{{"type":"summary",{dump(result._asdict())[1:-1]},"sound":{dump(result.is_sound)}}}\n')
         self.flush()
 
-    def flush(self) -> None:
-        """Write out what was collected."""
-        self._out.flush()
-
 
 def _row_form(head: str, middle: str) -> RowForm:
-    """The pieces of a plain record's line."""
+    """Return the pieces of the line of a plain record."""
     return RowForm(
         is_json=True,
         is_iso=False,
@@ -222,7 +209,6 @@ def _row_form(head: str, middle: str) -> RowForm:
         value_close=b"",
         value_null=b',"value":null',
         end=b',"headers":[]}\n',
-        end_without_contents=b"}\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""Plain records through the compiled rows of kcli.inspect.dumping.record_rows, the others one by one through Python."""
+"""Rows of records: by kcli.inspect.dumping.record_rows, and those that it leaves out one by one in Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.record_rows import COMPILED, RowForm, put_rows
+from kcli.inspect.dumping.record_rows import COMPILED, RecordRows, RowForm
 from kcli.inspect.dumping.renderer import fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
@@ -17,7 +17,7 @@ _EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 
 
 def sequences(batch: LogBatch) -> tuple[int, int]:
-    """The base sequence of a batch, -1 where its records have none, and the base offset that it belongs to."""
+    """Return the base sequence of a batch, -1 if its records have none, and its base offset."""
     header = batch.header
     return (header.base_sequence, header.base_offset) if isinstance(header, RecordBatch) else (-1, 0)
 
@@ -26,14 +26,13 @@ def put_plain_rows(
     out: TextBuffer,
     selected: SelectedRecords,
     form: RowForm,
-    contents: bool,
     row: Callable[[int], bytes],
     *,
     is_compiled: bool = COMPILED,
 ) -> None:
-    """Write the rows of selected records, in order; `row` gives the row of one, by its index in the window.
+    """Write the rows of selected records, in order; `row` returns the row of one, by its index in the window.
 
-    Interpreted, all go through `row`, which is faster then than the loops made for a compiler.
+    Interpreted, all rows come from `row`, which is then faster than the loops that are made for a compiler.
     """
     window, indexes = selected.window, selected.indexes
     if not is_compiled:
@@ -41,28 +40,15 @@ def put_plain_rows(
             out.put(row(index))
         return
     if isinstance(indexes, range):
-        chosen, turn, count = _EVERY_INDEX, indexes.start, indexes.stop
+        chosen, number, count = _EVERY_INDEX, indexes.start, indexes.stop
     else:
-        chosen, turn, count = array("q", indexes), 0, len(indexes)
-    fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
-    while turn < count:
-        turn = put_rows(
-            out.memory,
-            window.buffer,
-            window.columns,
-            chosen,
-            turn,
-            count,
-            form,
-            fixed or 0,
-            fixed is not None,
-            base_offset,
-            base_sequence,
-            contents,
-            out.place,
-        )
-        if turn < count and out.place[0] > len(out.memory) // 2:
-            out.flush()
-        elif turn < count:
-            out.put(row(chosen[turn]))
-            turn += 1
+        chosen, number, count = array("q", indexes), 0, len(indexes)
+    base_sequence, base_offset = sequences(selected.batch)
+    fixed = fixed_timestamp(selected.batch)
+    rows = RecordRows(form, window.columns, chosen)
+    rows.begin_batch(base_offset, base_sequence, fixed or 0, fixed is not None)
+    while number < count:
+        number = rows.put(out, window.buffer, number, count)
+        if number < count and not out.flush_if_half_full():
+            out.put(row(chosen[number]))
+            number += 1

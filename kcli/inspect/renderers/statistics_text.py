@@ -1,12 +1,12 @@
-"""The report of kcli.inspect.dumping.statistics as tables for people."""
+"""The report of kcli.inspect.dumping.statistics as text tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from kcli.inspect.dumping.sketches import narrowed
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import EMPTY, escape, fitted
 from kcli.inspect.renderers.text_table import table_lines
@@ -17,8 +17,8 @@ _BAR_COLUMNS = 30
 _KEY_COLUMNS = 40
 
 
-def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
-    """The lines of the report, without colours, safe for any terminal."""
+def statistics_lines(report: JsonObject) -> Iterator[str]:
+    """Yield the lines of the report, without colours and control characters."""
     yield (
         f"{format_count(report['records'], 'record')} in {format_count(report['batches'], 'batch')} of "
         f"{format_count(report['files'], 'file')}, {format_bytes(report['sizeInBytes'])}; "
@@ -41,13 +41,13 @@ def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A title, the names of the columns, and the rows; the first column is to the left, the others to the right."""
+    """Yield a title, the column names, and the rows; the first column is left-aligned, the others right-aligned."""
     yield ""
     yield title
     yield from table_lines(columns, rows)
 
 
-def _codecs(codecs: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _codecs(codecs: Sequence[JsonObject]) -> Iterator[str]:
     rows = [
         (
             row["name"],
@@ -63,7 +63,7 @@ def _codecs(codecs: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from _table("codecs", ("codec", "batches", "records", "size", "inflated", "ratio"), rows)
 
 
-def _sizes(report: dict[str, Any]) -> Iterator[str]:
+def _sizes(report: JsonObject) -> Iterator[str]:
     rows = []
     for label, name, shown in (
         ("batch", "batchSize", format_bytes),
@@ -80,7 +80,7 @@ def _sizes(report: dict[str, Any]) -> Iterator[str]:
         yield from _table("sizes", ("", "least", "p50", "p90", "p99", "most", "mean", "nulls"), rows)
 
 
-def _rates(rates: dict[str, Any]) -> Iterator[str]:
+def _rates(rates: JsonObject) -> Iterator[str]:
     found = [(bucket["start"], bucket["records"], bucket["sizeInBytes"]) for bucket in rates["buckets"]]
     if not found:
         return
@@ -107,7 +107,7 @@ def _duration(width_ms: int) -> str:
     return format_count(width_ms // 1000, "second")
 
 
-def _keys(top: dict[str, Any]) -> Iterator[str]:
+def _keys(top: JsonObject) -> Iterator[str]:
     if not top["keys"]:
         return
     rows = []
@@ -119,7 +119,7 @@ def _keys(top: dict[str, Any]) -> Iterator[str]:
     yield from _table(title, ("key", "records"), rows)
 
 
-def _producers(producers: dict[str, Any]) -> Iterator[str]:
+def _producers(producers: JsonObject) -> Iterator[str]:
     rows = [
         (
             str(row["producerId"]),
@@ -138,7 +138,7 @@ def _producers(producers: dict[str, Any]) -> Iterator[str]:
         yield from _table(title, columns, rows)
 
 
-def _transactions(transactions: dict[str, Any]) -> Iterator[str]:
+def _transactions(transactions: JsonObject) -> Iterator[str]:
     if not (transactions["committed"] or transactions["aborted"] or transactions["openCount"]):
         return
     yield ""
@@ -150,7 +150,7 @@ def _transactions(transactions: dict[str, Any]) -> Iterator[str]:
         yield f"  producer {row['producerId']} in {escape(row['partition'])} since offset {row['firstOffset']}"
 
 
-def _partitions(report: dict[str, Any]) -> Iterator[str]:
+def _partitions(report: JsonObject) -> Iterator[str]:
     found = sorted(report["partitions"], key=lambda row: -row["sizeInBytes"])
     if len(found) < 2:
         return

@@ -1,14 +1,14 @@
-"""Payloads made fit for a terminal: nothing in them moves the cursor, changes a colour or reorders the line.
+"""Payloads as text for a terminal, without characters that move the cursor, change a colour or reorder the line.
 
     bytes                            shown as
     -------------------------------  ------------------------------------------------------------------
     null, no bytes                   <null>, <empty>
-    UTF-8                            the text; what is not printable as \\n, \\x1b, \\u202e
+    UTF-8                            the text; characters that are not printable as \\n, \\x1b, \\u202e
     mostly text, some bytes not      the text, those bytes as \\xff
     anything else                    0x and the bytes in hex
-    more than fits                   the beginning, an ellipsis and, with room, the size in bytes
+    more than fits                   the beginning, an ellipsis and, if it fits, the size in bytes
 
-Only as much of a payload as can be shown is looked at.
+Only the part of a payload that can be shown is decoded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 # Of bytes that are not UTF-8, how many of a hundred characters must be printable for them to count as text.
 _TEXT_PERCENT = 70
 _MAX_UTF8_BYTES = 4
-# So much of the text must be left beside the size.
+# The size is left out if fewer columns of the text would remain.
 _LEAST_SHOWN_COLUMNS = 4
 
 
 def show(data: Buffer | None, columns: int | None = None) -> str:
-    """Bytes as text of at most `columns` columns (None: all of it), as in the table above."""
+    """Return bytes as text of at most `columns` columns (None: all of it), as in the table above."""
     if data is None:
         return NULL
     size = len(data)
@@ -58,17 +58,17 @@ def _text(data: bytes, *, is_cut: bool = False) -> str:
     return escape(text)
 
 
-# How much of a sentence that may quote bytes of a file is shown; the JSON outputs have all of it.
+# The longest sentence that is shown, as it may quote bytes of a file; the JSON outputs have all of it.
 MOST_SENTENCE = 300
 
 
 def shorten(text: str) -> str:
-    """Cut a sentence that quotes too many bytes."""
+    """Cut a sentence to MOST_SENTENCE characters."""
     return text if len(text) <= MOST_SENTENCE else f"{text[:MOST_SENTENCE]}... ({len(text) - MOST_SENTENCE} more characters)"
 
 
 def escape(text: str) -> str:
-    """Text with every character that is not printable replaced by a backslash and its name or number."""
+    """Replace each character that is not printable by a backslash and its name or number."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else _SHORT_ESCAPES.get(char) or _numbered(ord(char)) for char in text])
@@ -81,12 +81,12 @@ def _numbered(code: int) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a printable text takes."""
+    """Return how many columns of a terminal a printable text takes."""
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
 
 def cut(text: str, columns: int) -> str:
-    """The beginning of a printable text that fits into `columns` columns."""
+    """Return the beginning of a printable text that fits into `columns` columns."""
     if text.isascii():
         return text[:columns]
     for index, char in enumerate(text):
@@ -97,7 +97,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def fitted(text: str, columns: int | None) -> str:
-    """A printable text cut to `columns` columns, with an ellipsis where it was longer; None leaves it whole."""
+    """Cut a printable text to `columns` columns, with an ellipsis if it was longer; None leaves it whole."""
     return text if columns is None or width(text) <= columns else cut(text, columns - 1) + ELLIPSIS
 
 

@@ -1,15 +1,18 @@
-"""Tables for people: columns in line, two blanks apart, whatever width the characters have.
+"""Text tables: columns two blanks apart, aligned for characters of any width.
 
-Cells must be printable already (terminal_text.escape). A cell beyond MAX_CELL_COLUMNS is cut, so that one long name cannot
-blow up every row. A column in which no row has anything to say (its cells empty) is left out, where asked for.
+Cells must be printable (terminal_text.escape). A cell wider than MAX_CELL_COLUMNS is cut, so that one long name does not widen
+all rows. With `drop_empty` a column without values is left out.
 
-A table that is wider than the terminal is made narrower, by the first of these that is enough:
+By hand and not by rich.table: importing that adds 40 % to the CPU time of `kcli describe` (0.29 s becomes 0.41 s for one
+partition), and it does not leave out columns in an order of its caller's.
 
-    1  the names of columns are broken at their blanks, over several lines
+A table that is wider than the terminal is made narrower by the first of these steps that is enough:
+
+    1  the names of columns are broken at their blanks into several lines
     2  cells of text, the widest first, are cut to LEAST_TEXT_COLUMNS, those of the first column to LEAST_NAME_COLUMNS;
-       but none in `first_to_go`
-    3  columns are left out, but for those that have room: those of `first_to_go` in that order, then from the right; never the
-       first column of a table
+       but none in `dropped_first`
+    3  columns are left out until the others fit: those of `dropped_first` in that order, then from the right; never the first
+       column of a table
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class FittedTable(NamedTuple):
 def table_lines(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: frozenset[str] | None = None, drop_empty: bool = False
 ) -> Iterator[str]:
-    """The names of the columns, then the rows, two blanks in; no trailing blanks.
+    """Yield the names of the columns, then the rows, two blanks in; no trailing blanks.
 
     The columns in `left` are to the left, the others to the right; None: the first one is.
     """
@@ -52,9 +55,9 @@ def fit_table(
     left: frozenset[str] | None = None,
     drop_empty: bool = False,
     fit: int | None = None,
-    first_to_go: Sequence[str] = (),
+    dropped_first: Sequence[str] = (),
 ) -> FittedTable:
-    """Make a table as table_lines does, no wider than `fit` columns of a terminal; None for any width."""
+    """Make a table as table_lines does, at most `fit` columns wide; None for any width."""
     left = frozenset(columns[:1]) if left is None else left
     cells = [[fitted(text, MAX_CELL_COLUMNS) for text in row] for row in rows]
     slots = [slot for slot in range(len(columns)) if not drop_empty or any(row[slot] for row in cells)]
@@ -62,7 +65,7 @@ def fit_table(
     names = {slot: [columns[slot]] for slot in slots}
     left_out: list[str] = []
     if fit is not None and _total(widths) > fit:
-        names, widths, gone = _narrowed(columns, cells, slots, left, fit, first_to_go)
+        names, widths, gone = _narrowed(columns, cells, slots, left, fit, dropped_first)
         left_out = [columns[slot] for slot in gone]
     head = [
         _line([(lines[depth] if depth < len(lines) else "", slot) for slot, lines in names.items()], widths, columns, left)
@@ -90,21 +93,21 @@ def _narrowed(
     slots: list[int],
     left: frozenset[str],
     fit: int,
-    first_to_go: Sequence[str],
+    dropped_first: Sequence[str],
 ) -> tuple[dict[int, list[str]], dict[int, int], list[int]]:
-    """The names of the columns in lines, the widths of the columns that stay, and the columns that are left out."""
+    """Return the names of the columns in lines, the widths of the columns that stay, and the columns that are left out."""
     filled = {slot: max((width(row[slot]) for row in cells), default=0) for slot in slots}
     names = {slot: _broken(columns[slot], filled[slot]) for slot in slots}
     wanted = {slot: max(filled[slot], *map(width, names[slot])) for slot in slots}
     least = {
         slot: max(LEAST_NAME_COLUMNS if slot == slots[0] else LEAST_TEXT_COLUMNS, *map(width, names[slot]))
         for slot in slots
-        if columns[slot] in left and columns[slot] not in first_to_go  # half an id is no id
+        if columns[slot] in left and columns[slot] not in dropped_first  # a cut id is useless
     }
-    by_name = [slot for name in first_to_go for slot in slots[1:] if columns[slot] == name]
+    by_name = [slot for name in dropped_first for slot in slots[1:] if columns[slot] == name]
     gone = by_name + [slot for slot in reversed(slots[1:]) if slot not in by_name]
     widths = _cut({slots[0]: wanted[slots[0]]}, least, fit)
-    for slot in reversed(gone.copy()):  # what would go last has the first claim to the room that there is
+    for slot in reversed(gone.copy()):  # the column to leave out last is tried first
         trial = _cut({one: wanted[one] for one in slots if one in widths or one == slot}, least, fit)
         if _total(trial) <= fit:
             widths = trial
@@ -113,7 +116,7 @@ def _narrowed(
 
 
 def _cut(widths: dict[int, int], least: dict[int, int], fit: int) -> dict[int, int]:
-    """The widths, those with a least one made smaller, the widest first, until all of them fit or none can be smaller."""
+    """Reduce the widths that have a least one, the widest first, until all fit or none can be reduced."""
     over = _total(widths) - fit
     while over > 0:
         slot = max((slot for slot in least if widths.get(slot, 0) > least[slot]), key=lambda slot: widths[slot], default=None)
@@ -125,7 +128,7 @@ def _cut(widths: dict[int, int], least: dict[int, int], fit: int) -> dict[int, i
 
 
 def _broken(name: str, columns: int) -> list[str]:
-    """A column's name, broken at blanks into lines of up to `columns` columns, where its words allow that."""
+    """Break a column's name at blanks into lines of up to `columns` columns, or of one word that is longer."""
     lines: list[str] = []
     for word in name.split(" "):
         if lines and width(lines[-1]) + 1 + width(word) <= columns:
