@@ -1,8 +1,32 @@
-# C types for arrow_columns.py when Cython compiles it; the Python source knows nothing of them.
+# C types for arrow_columns.py when Cython compiles it.
 cimport cython
+from kcli.format cimport record_scan
 
 cdef bint COMPILED
 cdef long long INT32_MAX
+
+@cython.locals(
+    base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], attributes=cython.longlong[::1],
+    counts=cython.longlong[::1], faults=cython.longlong[::1], row=Py_ssize_t, records=cython.longlong,
+    shared=cython.longlong, base=cython.longlong, last=cython.longlong, fault=cython.longlong,
+)
+cpdef Py_ssize_t span_length(
+    batches, Py_ssize_t first, Py_ssize_t end, long long last_offset, long long first_offset, long long end_offset,
+    long long bound_offset, long long excluded, long long max_records) except -9
+
+@cython.locals(
+    base_offsets=cython.longlong[::1], base_timestamps=cython.longlong[::1], max_timestamps=cython.longlong[::1],
+    attributes=cython.longlong[::1], counts=cython.longlong[::1],
+    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
+    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
+    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1],
+    record_positions=cython.longlong[::1], at=Py_ssize_t, done=Py_ssize_t, row=Py_ssize_t, found=Py_ssize_t,
+    index=Py_ssize_t, wanted=cython.longlong, timestamp=cython.longlong,
+)
+cpdef Py_ssize_t scan_span(
+    const unsigned char[::1] buffer, const long long[::1] starts, const long long[::1] ends, batches, Py_ssize_t first,
+    Py_ssize_t count, records, long long[::1] scratch) except -9
 
 @cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
 cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
@@ -53,3 +77,8 @@ cpdef Py_ssize_t put_headers(
     Py_ssize_t first, Py_ssize_t count, int[::1] lists, unsigned char[::1] list_validity, Py_ssize_t row,
     unsigned char[::1] key_data, int[::1] key_offsets, unsigned char[::1] value_data, int[::1] value_offsets,
     unsigned char[::1] value_validity, long long[::1] scratch) except -9
+
+@cython.locals(done=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, value=cython.longlong)
+cpdef put_repeated(
+    const long long[::1] values, const long long[::1] counts, Py_ssize_t first, Py_ssize_t count, long long[::1] out,
+    Py_ssize_t row)

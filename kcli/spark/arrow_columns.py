@@ -1,6 +1,6 @@
 # cython: boundscheck=False
-# (what a call writes and reads is checked before its loop: see each function)
-"""The loops that move records from a scanned window into Arrow's buffers: no object a record.
+# (each function checks before its loops what they will read and write)
+"""The compiled loops of the Spark source: batches to spans, and scanned records to Arrow's buffers without an object a record.
 
     Arrow array              buffers that are filled here
     -----------------------  -------------------------------------------------------------------------------------------
@@ -9,12 +9,26 @@
     int32                    int32
     list<struct<key, value>> validity bits, int32 offsets; the children are a string and a binary array
 
+    a batch belongs to a span if                                                             because
+    ---------------------------------------------------------------------------------------  --------------------------------
+    it is scanned without a fault, or compressed and not inflated yet                        a fault needs an error message
+    it has records, and the span has at most `max_records`                                   they share one window
+    all its offsets are wanted                                                               a span is never cut
+    its offsets are after those of the batch before; after a gap in the offsets, also before  the CRC does not cover them
+      those of the next batch, which must have been scanned
+    its attributes are those of the span's first batch, and have none of the `excluded` bits  they apply to the whole span
+
 One source, interpreted or compiled by Cython (C types in arrow_columns.pxd): compiled, a record of 100 bytes costs some
-20 ns. The buffers are made by the caller with room enough (`binary_bytes`, `header_totals` tell how much); a call that would
-not fit raises IndexError before it writes. Columns come from kcli.format.record_scan, sizes of -1 are null.
+20 ns. The caller allocates the buffers (`binary_bytes`, `header_totals` return the sizes); a call whose rows would not fit
+raises IndexError before it writes. Columns come from kcli.format.record_scan and kcli.format.batch_scan; a size of -1 is null.
 """
 
 from array import array
+from typing import Any
+
+from kcli.format import record_scan
+from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
+from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,6 +38,125 @@ COMPILED = not __file__.endswith(".py")
 MAX_TIMESTAMP_MS = 9223372036854775
 MIN_TIMESTAMP_MS = -9223372036854775
 INT32_MAX = 2147483647
+
+
+def span_length(
+    batches: BatchColumns,
+    first: int,
+    end: int,
+    last_offset: int,
+    first_offset: int,
+    end_offset: int,
+    bound_offset: int,
+    excluded: int,
+    max_records: int,
+) -> int:
+    """Return how many of the batches in rows [first, end) make a span, from row `first` on; see the module.
+
+    `last_offset` is that of the batch before. Offsets in [first_offset, end_offset) are wanted, and no batch may reach
+    `bound_offset`. Raises IndexError for rows outside of `batches`.
+    """
+    if first < 0 or end > batches.capacity:
+        raise IndexError("batches outside their columns")
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    attributes = batches.attributes
+    counts = batches.record_count
+    faults = batches.fault
+    records = 0
+    row = first
+    shared = 0
+    if row < end:
+        shared = attributes[row]
+    if shared & excluded:
+        return 0
+    fault = UNOPENED if shared & CODEC_MASK else SOUND
+    while row < end:
+        base = base_offsets[row]
+        last = last_offsets[row]
+        if attributes[row] != shared or faults[row] != fault or base <= last_offset or last >= bound_offset:
+            break
+        if base < first_offset or last >= end_offset or counts[row] <= 0 or counts[row] > max_records - records:
+            break
+        if base > last_offset + 1 and (row + 1 >= end or base_offsets[row + 1] <= last):
+            break
+        records += counts[row]
+        last_offset = last
+        row += 1
+    return row - first
+
+
+def scan_span(
+    buffer: Buffer,
+    starts: array,  # type: ignore[type-arg]
+    ends: array,  # type: ignore[type-arg]
+    batches: BatchColumns,
+    first: int,
+    count: int,
+    records: record_scan.RecordColumns,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Scan the records of `count` batches from row `first` on -> the number of batches before the first one with a fault.
+
+    The records of batch i are buffer[starts[i]:ends[i]]; they get the batch's timestamp if it is LogAppendTime. On return
+    scratch[0] is the number of records. Raises IndexError for rows outside of `batches`, and for too many records.
+    """
+    if count < 0 or first < 0 or first + count > batches.capacity or count > len(starts) or count > len(ends):
+        raise IndexError("batches outside their columns")
+    if len(scratch) < 2:
+        raise IndexError("too little room for the results")
+    base_offsets = batches.base_offset
+    base_timestamps = batches.base_timestamp
+    max_timestamps = batches.max_timestamp
+    attributes = batches.attributes
+    counts = batches.record_count
+    # Slices of memoryviews share the bytes, those of arrays do not.
+    offsets: Any = memoryview(records.offset)
+    timestamps: Any = memoryview(records.timestamp)
+    key_positions: Any = memoryview(records.key_position)
+    key_sizes: Any = memoryview(records.key_size)
+    value_positions: Any = memoryview(records.value_position)
+    value_sizes: Any = memoryview(records.value_size)
+    header_positions: Any = memoryview(records.header_position)
+    header_counts: Any = memoryview(records.header_count)
+    record_positions: Any = memoryview(records.record_position)
+    at = 0
+    done = 0
+    while done < count:
+        row = first + done
+        wanted = counts[row]
+        if wanted < 0 or wanted > len(offsets) - at:
+            raise IndexError("too little room for the records")
+        found = record_scan.scan_into(
+            buffer,
+            starts[done],
+            ends[done],
+            base_offsets[row],
+            base_timestamps[row],
+            wanted,
+            offsets[at:],
+            timestamps[at:],
+            key_positions[at:],
+            key_sizes[at:],
+            value_positions[at:],
+            value_sizes[at:],
+            header_positions[at:],
+            header_counts[at:],
+            record_positions[at:],
+            scratch,
+        )
+        if found != wanted or scratch[0] != ends[done]:
+            break
+        if attributes[row] & LOG_APPEND_TIME_FLAG:
+            timestamp = max_timestamps[row]
+            index = at
+            while index < at + found:
+                timestamps[index] = timestamp
+                index += 1
+        at += found
+        done += 1
+    scratch[0] = at
+    return done
 
 
 def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
@@ -181,6 +314,32 @@ def put_sequences(
                 sequence -= INT32_MAX + 1
             out[row + index] = sequence if 0 <= sequence <= INT32_MAX else -1
         index += 1
+
+
+def put_repeated(
+    values: array,  # type: ignore[type-arg]
+    counts: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    out: memoryview,
+    row: int,
+) -> None:
+    """Write each of `count` values from values[first] on counts[...] times into `out` (int64), from row `row` on.
+
+    Raises IndexError where they do not fit.
+    """
+    if first < 0 or count < 0 or row < 0 or first + count > len(values) or first + count > len(counts):
+        raise IndexError("batches outside their columns")
+    done = first
+    while done < first + count:
+        value = values[done]
+        if counts[done] < 0 or counts[done] > len(out) - row:
+            raise IndexError("too little room for the rows")
+        end = row + counts[done]
+        while row < end:
+            out[row] = value
+            row += 1
+        done += 1
 
 
 def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]

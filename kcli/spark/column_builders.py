@@ -15,7 +15,8 @@ Buffers are new for each batch: whoever has one may keep it.
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import RecordBatch
+from kcli.log.record_windows import RecordWindow
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -34,10 +36,10 @@ from kcli.spark.arrow_columns import (
     put_distances,
     put_headers,
     put_micros,
+    put_repeated,
     put_sequences,
     put_sizes,
 )
-from kcli.spark.batch_spans import put_repeated
 
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
 
@@ -58,20 +60,26 @@ class Span(NamedTuple):
     ends: array[int]
 
 
-class Rows(NamedTuple):
-    """Records [first, first + length) of a window of a batch, and what is known of them beyond the batch.
+class Run(NamedTuple):
+    """Consecutive rows of one batch or span, and the values that are the same for all of them.
 
-    With a `span` the window is a span's, whole, and `header` that of its first batch: the others have the same attributes.
+    In a span `header` is that of the first batch; the other batches have the same attributes.
     """
 
     header: RecordBatch | LegacyBatch
-    window: Any  # RecordWindow, None once the rows are copied
-    first: int
     length: int
     topic: str
     partition: int
     segment: str
     aborted: bool
+
+
+class Rows(NamedTuple):
+    """A run with its records: those from record `first` of `window` on; of a `span` all records of the window."""
+
+    run: Run
+    window: RecordWindow
+    first: int
     span: Span | None = None
 
 
@@ -94,7 +102,7 @@ class Column:
         """Start anew with empty buffers."""
         raise NotImplementedError
 
-    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+    def finish_runs(self, runs: list[Run], count: int) -> pa.Array:
         """The column of `count` rows, which came in these runs."""
         raise NotImplementedError
 
@@ -103,14 +111,14 @@ class RecordColumn(Column):
     """A column whose values are the records' own: filled window by window."""
 
     def add(self, rows: Rows, row: int) -> None:
-        """Fill `rows.length` rows from row `row` on."""
+        """Fill `rows.run.length` rows from row `row` on."""
         raise NotImplementedError
 
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
         raise NotImplementedError
 
-    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+    def finish_runs(self, runs: list[Run], count: int) -> pa.Array:
         """The column of `count` rows, which were added before."""
         return self.finish(count)
 
@@ -171,7 +179,7 @@ class BinaryColumn(RecordColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         """Copy the records' bytes."""
-        columns, first, count = rows.window.columns, rows.first, rows.length
+        columns, first, count = rows.window.columns, rows.first, rows.run.length
         if self.name == "key":
             positions, sizes = columns.key_position, columns.key_size
         else:
@@ -224,7 +232,7 @@ class HeadersColumn(RecordColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         """Copy the records' headers."""
-        columns, first, count = rows.window.columns, rows.first, rows.length
+        columns, first, count = rows.window.columns, rows.first, rows.run.length
         more = header_totals(columns.header_count, first, count)
         if more:
             size = len(rows.window.buffer)
@@ -288,7 +296,7 @@ class OffsetColumn(RecordColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         """Copy the offsets."""
-        first, count = rows.first, rows.length
+        first, count = rows.first, rows.run.length
         self.values[row : row + count] = memoryview(rows.window.columns.offset)[first : first + count]
 
     def finish(self, count: int) -> pa.Array:
@@ -308,9 +316,9 @@ class TimestampColumn(RecordColumn):
     def add(self, rows: Rows, row: int) -> None:
         """Turn milliseconds into microseconds."""
         timestamps, first = rows.window.columns.timestamp, rows.first
-        if rows.span is None and isinstance(rows.header, RecordBatch) and rows.header.is_log_append_time:
-            timestamps, first = array("q", (rows.header.max_timestamp,)) * rows.length, 0
-        self.bits.nulls += put_micros(timestamps, first, rows.length, self.values, self.bits.view, row)
+        if rows.span is None and isinstance(rows.run.header, RecordBatch) and rows.run.header.is_log_append_time:
+            timestamps, first = array("q", (rows.run.header.max_timestamp,)) * rows.run.length, 0
+        self.bits.nulls += put_micros(timestamps, first, rows.run.length, self.values, self.bits.view, row)
 
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
@@ -327,21 +335,21 @@ class IntColumn(RecordColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         """Fill in what the column's name says."""
-        columns, first, count = rows.window.columns, rows.first, rows.length
+        columns, first, count = rows.window.columns, rows.first, rows.run.length
         if self.name == "keySize":
             put_sizes(columns.key_size, first, count, self.values, row)
         elif self.name == "valueSize":
             put_sizes(columns.value_size, first, count, self.values, row)
         elif rows.span is not None:
             self._add_span(rows, rows.span, row)
-        elif not isinstance(rows.header, RecordBatch):
+        elif not isinstance(rows.run.header, RecordBatch):
             self.values[row : row + count] = array("i", (-1,)) * count
         elif self.name == "recordSize":
             after = first + count
             end = columns.record_position[after] if after < rows.window.count else columns.end
             put_distances(columns.record_position, first, count, end, self.values, row)
         else:
-            header = rows.header
+            header = rows.run.header
             put_sequences(columns.offset, first, count, header.base_offset, header.base_sequence, self.values, row)
 
     def _add_span(self, rows: Rows, span: Span, row: int) -> None:
@@ -372,7 +380,7 @@ class BatchNumberColumn(RecordColumn):
     def add(self, rows: Rows, row: int) -> None:
         """Repeat the number for each record."""
         if rows.span is None:
-            numbers, counts, first, count = array("q", (_OF_BATCH[self.name](rows),)), array("q", (rows.length,)), 0, 1
+            numbers, counts, first, count = array("q", (_NUMBERS[self.name](rows.run),)), array("q", (rows.run.length,)), 0, 1
         else:
             batches = rows.span.batches
             numbers, counts = getattr(batches, _IN_SPANS[self.name]), batches.record_count
@@ -390,9 +398,9 @@ class RunColumn(Column):
     def begin(self) -> None:
         """Nothing to start."""
 
-    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+    def finish_runs(self, runs: list[Run], count: int) -> pa.Array:
         """The column of `count` rows, which came in these runs."""
-        value_of = _OF_BATCH[self.name]
+        value_of = _OF_RUN[self.name]
         values = [value_of(run) for run in runs]
         if values.count(values[0]) == len(values):
             return pa.repeat(pa.scalar(values[0], self.type), count)
@@ -407,7 +415,7 @@ class NullColumn(Column):
     def begin(self) -> None:
         """Nothing to start."""
 
-    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+    def finish_runs(self, runs: list[Run], count: int) -> pa.Array:
         """The column of `count` nulls."""
         return pa.nulls(count, self.type)
 
@@ -432,23 +440,26 @@ def compression_name(header: RecordBatch | LegacyBatch) -> str:
         return f"unknown({header.codec})"
 
 
-def _field(name: str, otherwise: Any) -> Any:
-    return lambda rows: getattr(rows.header, name) if isinstance(rows.header, RecordBatch) else otherwise
+def _field(name: str, otherwise: int) -> Callable[[Run], int]:
+    """Return a function that returns a field of a run's header, `otherwise` for a batch of format 0 or 1."""
+    return lambda run: getattr(run.header, name) if isinstance(run.header, RecordBatch) else otherwise
 
 
-_OF_BATCH: dict[str, Any] = {
-    "topic": lambda rows: rows.topic,
-    "partition": lambda rows: rows.partition,
-    "segment": lambda rows: rows.segment,
-    "aborted": lambda rows: rows.aborted,
-    "timestampType": lambda rows: timestamp_type(rows.header),
-    "compression": lambda rows: compression_name(rows.header),
-    "magic": lambda rows: rows.header.magic,
-    "position": lambda rows: rows.header.position,
-    "batchSize": lambda rows: rows.header.size_bytes,
+_NUMBERS: dict[str, Callable[[Run], int]] = {
+    "position": lambda run: run.header.position,
+    "batchSize": lambda run: run.header.size_bytes,
     "leaderEpoch": _field("partition_leader_epoch", -1),
     "producerId": _field("producer_id", -1),
     "producerEpoch": _field("producer_epoch", -1),
+}
+_OF_RUN: dict[str, Callable[[Run], str | int]] = {
+    "topic": lambda run: run.topic,
+    "partition": lambda run: run.partition,
+    "segment": lambda run: run.segment,
+    "aborted": lambda run: run.aborted,
+    "timestampType": lambda run: timestamp_type(run.header),
+    "compression": lambda run: compression_name(run.header),
+    "magic": lambda run: run.header.magic,
     "isTransactional": _field("is_transactional", False),
     "isControl": _field("is_control", False),
 }

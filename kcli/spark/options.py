@@ -57,7 +57,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kcli.spark import arrow_batches, schema
+from kcli.spark import schema
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -75,6 +75,8 @@ ByPartition = dict[str, dict[int, int]]
 Offsets = str | ByPartition
 
 DEFAULT_PARTITION_BYTES = 64 * 1024 * 1024
+DEFAULT_BATCH_ROWS = 16_384
+DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 
 
 class OptionError(ValueError):
@@ -113,8 +115,8 @@ class ReadOptions(NamedTuple):
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     pushdown: bool = False
-    arrow_batch_rows: int = arrow_batches.DEFAULT_MAX_ROWS
-    arrow_batch_bytes: int = arrow_batches.DEFAULT_MAX_BYTES
+    arrow_batch_rows: int = DEFAULT_BATCH_ROWS
+    arrow_batch_bytes: int = DEFAULT_BATCH_BYTES
     report_column: str | None = None
     report_path: str | None = None
 

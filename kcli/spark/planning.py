@@ -314,7 +314,7 @@ def open_ranges(
     options: ReadOptions,
     opener: Callable[[SegmentRange], Opened],
     on_loss: Callable[[SegmentRange, int, int], None] = lambda part, first_offset, end_offset: None,
-) -> Iterator[tuple[SegmentRange, Opened]]:
+) -> Iterator[Opened]:
     """Open a range by `opener`; where its segment is no longer the one that was planned, the ranges that hold its offsets now.
 
     A broker rolls, cleans and deletes segments while a job runs. An open file stays as it is, so the check before and after the
@@ -326,7 +326,7 @@ def open_ranges(
         head = waiting.pop(0)
         opened = _open_unchanged(disk, head, opener)
         if opened is not None:
-            yield head, opened
+            yield opened
             continue
         lookups += 1
         if lookups > MOST_LOOKUPS:

@@ -23,6 +23,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
+from kcli.spark.splits import SegmentRange
+
 # Why records are left out.
 CONTROL = "control"
 ABORTED = "aborted"
@@ -46,7 +48,7 @@ Partition = tuple[str, int]
 class Report:
     """Counts by partition: rows given out, records left out by reason, corrupt places and the bytes that they take.
 
-    `lost` are ranges [first, end) of lost offsets, as far as the first MOST_LOST of a task go; `lost_offsets` counts all.
+    `lost` are ranges [first, end) of lost offsets, as far as the first MAX_LOST_RANGES of a task go; `lost_offsets` counts all.
     """
 
     def __init__(self) -> None:
@@ -64,12 +66,20 @@ class Report:
         if records:
             self.left_out[topic, partition, reason] += records
 
-    def lose(self, topic: str, partition: int, first_offset: int, end_offset: int) -> None:
-        """Note the offsets [first_offset, end_offset) as lost; an empty range is none."""
-        if first_offset < end_offset:
-            self.lost_offsets[topic, partition] += end_offset - first_offset
-            if sum(map(len, self.lost.values())) < MOST_LOST:
-                self.lost.setdefault((topic, partition), []).append((first_offset, end_offset))
+    def lose(self, part: SegmentRange, first_offset: int, end_offset: int) -> None:
+        """Count those of the offsets [first_offset, end_offset) as lost that the range was to read."""
+        first, end = max(first_offset, part.first_offset), min(end_offset, part.end_offset, part.bound_offset)
+        if first < end:
+            self.lost_offsets[part.topic, part.partition] += end - first
+            if sum(map(len, self.lost.values())) < MAX_LOST_RANGES:
+                self.lost.setdefault((part.topic, part.partition), []).append((first, end))
+
+    def add_corrupt(self, part: SegmentRange, size_bytes: int, sentence: str) -> None:
+        """Count a corrupt place in the file of a range."""
+        self.corrupt[part.topic, part.partition] += 1
+        self.corrupt_bytes[part.topic, part.partition] += size_bytes
+        self.corrupt_files.add(part.file)
+        self.first_faults.append(sentence)
 
     def left_out_of(self) -> dict[Partition, dict[str, int]]:
         """Return the records left out of each partition that has any, by reason, in the order of the reasons' names."""
@@ -120,4 +130,4 @@ class Report:
 
 # Of corrupt places the first ones are told in words; all of them stand in the table `corrupt`.
 MAX_FAULTS = 20
-MOST_LOST = 1000  # ranges of lost offsets that a task names
+MAX_LOST_RANGES = 1000  # ranges of lost offsets that a task names

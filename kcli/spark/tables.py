@@ -34,17 +34,18 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk, OsDisk
 from kcli.log.log_directory import base_name, parent_path, read_partition
 from kcli.log.log_reader import LogBatch
+from kcli.log.record_windows import RecordScanner
 from kcli.log.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
-from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import FALSE, ReadOptions
 from kcli.spark.partitions import LogPartition, find_partitions, plan_anew
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
-from kcli.spark.record_reader import read_records
+from kcli.spark.range_reader import Fault, RangeReader
+from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack
 
@@ -120,13 +121,13 @@ def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOpti
     if options.table == tables.RECORDS:
         yield from read_records(disk, split, schema, options)
         return
-    walker = RangeWalker(disk, options)
+    report, scanner = Report(), RecordScanner()
     make = _ROWS[options.table]
     at_once = CORRUPT_ROWS_AT_ONCE if options.table == tables.CORRUPT else ROWS_AT_ONCE
     rows: list[Row] = []
     for planned in split.ranges:
         for part in ranges_now(disk, planned, options):
-            for row in make(walker, part):
+            for row in make(RangeReader(disk, part, options, report, scanner)):
                 rows.append({"topic": part.topic, "partition": part.partition, **row})
                 if len(rows) == at_once:
                     yield _arrow(rows, schema)
@@ -143,20 +144,20 @@ def _arrow(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
 # ------------------------------------------------------------------------------------------------------------ row makers
 
 
-def _batch_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    for found in walker.entries(part):
+def _batch_rows(reader: RangeReader) -> Iterator[Row]:
+    for found in reader.batches_and_faults():
         if isinstance(found, Fault) and found.batch is None:
-            walker.fault(found)
+            reader.handle(found)
         else:
             batch = found.batch if isinstance(found, Fault) else found
             assert batch is not None
-            yield _batch_row(part, batch)
+            yield _batch_row(reader, batch)
 
 
-def _batch_row(part: SegmentRange, batch: LogBatch) -> Row:
+def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
     header = batch.header
     row: Row = {
-        "segment": part.file,
+        "segment": reader.part.file,
         "position": header.position,
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -183,7 +184,7 @@ def _batch_row(part: SegmentRange, batch: LogBatch) -> Row:
         "lastSequence": header.last_sequence,
         "isTransactional": header.is_transactional,
         "isControl": header.is_control,
-        "aborted": is_aborted(part, header),
+        "aborted": reader.is_aborted(header),
     }
 
 
@@ -199,15 +200,11 @@ _V2_ONLY = (
 )
 
 
-def _corrupt_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    disk = walker.disk
-    for found in walker.entries(part):
-        if isinstance(found, Fault):
-            yield _corrupt_row(disk, found)
-            continue
-        error = walker.first_error(found)
-        if error is not None:
-            yield _corrupt_row(disk, records_fault(part, found, error))
+def _corrupt_rows(reader: RangeReader) -> Iterator[Row]:
+    for found in reader.batches_and_faults():
+        fault = found if isinstance(found, Fault) else reader.records_fault(found)
+        if fault is not None:
+            yield _corrupt_row(reader.disk, fault)
 
 
 def _corrupt_row(disk: Disk, fault: Fault) -> Row:
@@ -230,46 +227,46 @@ def _corrupt_row(disk: Disk, fault: Fault) -> Row:
     }
 
 
-def _offset_index_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    index = OffsetIndex.decode(_read(walker, part), _base_offset(part.file))
+def _offset_index_rows(reader: RangeReader) -> Iterator[Row]:
+    index = OffsetIndex.decode(_read(reader), _base_offset(reader.part.file))
     for number, entry in enumerate(index.entries()):
         yield {
-            "segment": _log_of(part.file),
-            "file": part.file,
+            "segment": _log_of(reader.part.file),
+            "file": reader.part.file,
             "entry": number,
             "offset": entry.offset,
             "position": entry.position,
         }
 
 
-def _time_index_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    index = TimeIndex.decode(_read(walker, part), _base_offset(part.file))
+def _time_index_rows(reader: RangeReader) -> Iterator[Row]:
+    index = TimeIndex.decode(_read(reader), _base_offset(reader.part.file))
     for number, entry in enumerate(index.entries()):
         yield {
-            "segment": _log_of(part.file),
-            "file": part.file,
+            "segment": _log_of(reader.part.file),
+            "file": reader.part.file,
             "entry": number,
             "timestamp": micros(entry.timestamp),
             "offset": entry.offset,
         }
 
 
-def _aborted_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    directory = read_partition(walker.disk, parent_path(part.file))
-    for txn in AbortedTransactions.for_partition(walker.disk, directory).aborted:
+def _aborted_rows(reader: RangeReader) -> Iterator[Row]:
+    directory = read_partition(reader.disk, parent_path(reader.part.file))
+    for txn in AbortedTransactions.for_partition(reader.disk, directory).aborted:
         yield {"producerId": txn.producer_id, "firstOffset": txn.first_offset, "lastOffset": txn.last_offset}
 
 
-def _producer_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
+def _producer_rows(reader: RangeReader) -> Iterator[Row]:
     try:
-        snapshot = decode_producer_snapshot(_read(walker, part))
+        snapshot = decode_producer_snapshot(_read(reader))
     except FormatError as error:
-        walker.fault(Fault(part, error.position or 0, part.end_position, "bad-snapshot", error.message, None))
+        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-snapshot", error.message, None))
         return
     for entry in snapshot.entries:
         yield {
-            "file": part.file,
-            "snapshotOffset": _base_offset(part.file),
+            "file": reader.part.file,
+            "snapshotOffset": _base_offset(reader.part.file),
             "producerId": entry.producer_id,
             "producerEpoch": entry.producer_epoch,
             "lastSequence": entry.last_sequence,
@@ -281,18 +278,18 @@ def _producer_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
         }
 
 
-def _leader_epoch_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
+def _leader_epoch_rows(reader: RangeReader) -> Iterator[Row]:
     try:
-        checkpoint = decode_leader_epochs(_read(walker, part))
+        checkpoint = decode_leader_epochs(_read(reader))
     except FormatError as error:
-        walker.fault(Fault(part, error.position or 0, part.end_position, "bad-checkpoint", error.message, None))
+        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-checkpoint", error.message, None))
         return
     for entry in checkpoint.entries:
-        yield {"file": part.file, "leaderEpoch": entry.epoch, "startOffset": entry.start_offset}
+        yield {"file": reader.part.file, "leaderEpoch": entry.epoch, "startOffset": entry.start_offset}
 
 
-def _read(walker: RangeWalker, part: SegmentRange) -> bytes:
-    return walker.disk.read_file(part.file, limits.MAX_INDEX_FILE_BYTES)
+def _read(reader: RangeReader) -> bytes:
+    return reader.disk.read_file(reader.part.file, limits.MAX_INDEX_FILE_BYTES)
 
 
 def _base_offset(path: str) -> int:
@@ -304,7 +301,7 @@ def _log_of(path: str) -> str:
     return path[: path.rindex(".")] + ".log"
 
 
-_ROWS: dict[str, Callable[[RangeWalker, SegmentRange], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[RangeReader], Iterator[Row]]] = {
     tables.BATCHES: _batch_rows,
     tables.CORRUPT: _corrupt_rows,
     tables.INTERNAL_RECORDS: internal_rows,

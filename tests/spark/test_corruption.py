@@ -16,7 +16,7 @@ from kcli.format.primitives import crc32c
 from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.spark.range_walker import CorruptLogError
+from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch as sound_batch

@@ -29,7 +29,7 @@ from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.options import parse_options
 from kcli.spark.partitions import PlanError
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_walker import CorruptLogError
+from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.tables import plan_table
 from tests.conftest import ROOT
 from tests.log_builder import PartitionBuilder

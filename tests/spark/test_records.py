@@ -12,7 +12,7 @@ import pytest
 from kcli.format.java_text import decode_utf8
 from kcli.format.records import Header
 from kcli.log.disk import OsDisk
-from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.arrow_spans import arrow_schema
 from kcli.spark.options import OptionError, parse_options
 from kcli.spark.partitions import PlanError
 from kcli.spark.pushdown import Pushed

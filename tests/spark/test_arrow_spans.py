@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from kcli.format.batch_scan import SOUND, BatchColumns
 from kcli.format.record_scan import RecordColumns
-from kcli.spark import batch_spans, column_builders, span_walk
+from kcli.spark import arrow_columns, arrow_spans, column_builders
 from tests.conftest import every_log_set
 from tests.interpreted import interpreted
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 
-INTERPRETED = interpreted(batch_spans)
-MODULES = [batch_spans, INTERPRETED]
+INTERPRETED = interpreted(arrow_columns)
+MODULES = [arrow_columns, INTERPRETED]
 
 
 def read_three_ways(monkeypatch: pytest.MonkeyPatch, path: Path, **options: str) -> list[dict[str, Any]]:
@@ -29,20 +29,20 @@ def read_three_ways(monkeypatch: pytest.MonkeyPatch, path: Path, **options: str)
     spanned: list[int] = []
 
     def counted(*args: Any) -> int:
-        spanned.append(batch_spans.scan_span(*args))
+        spanned.append(arrow_columns.scan_span(*args))
         return spanned[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "scan_span", counted)
+        patch.setattr(arrow_spans, "scan_span", counted)
         rows = rows_of(path, **options)
     assert any(spanned), "no span was read, so nothing is compared"
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "scan_span", INTERPRETED.scan_span)
-        patch.setattr(span_walk, "usual_batches", INTERPRETED.usual_batches)
+        patch.setattr(arrow_spans, "scan_span", INTERPRETED.scan_span)
+        patch.setattr(arrow_spans, "span_length", INTERPRETED.span_length)
         patch.setattr(column_builders, "put_repeated", INTERPRETED.put_repeated)
         assert rows_of(path, **options) == rows
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "usual_batches", lambda *args: 0)
+        patch.setattr(arrow_spans, "span_length", lambda *args: 0)
         assert rows_of(path, **options) == rows
     return rows
 
@@ -108,9 +108,9 @@ def test_what_ends_a_span(module: ModuleType) -> None:
     """Each thing that makes a batch unusual ends a span before it; see the module's table."""
 
     def usual(second: tuple[int, int, int, int, int] = USUAL[1], **other: int) -> int:
-        wanted = {"last_offset": 9, "first_offset": 0, "end_offset": 99, "bound_offset": 99, "refused": 0x20, "most": 99}
+        wanted = {"last_offset": 9, "first_offset": 0, "end_offset": 99, "bound_offset": 99, "excluded": 0x20, "most": 99}
         limits = (wanted | other).values()
-        return int(module.usual_batches(columns_of([USUAL[0], second, USUAL[2]]), 0, 3, *limits))
+        return int(module.span_length(columns_of([USUAL[0], second, USUAL[2]]), 0, 3, *limits))
 
     assert usual() == 3
     assert usual((15, 15, 0, 1, 1)) == 1  # a fault
@@ -126,9 +126,9 @@ def test_what_ends_a_span(module: ModuleType) -> None:
     assert usual(end_offset=19) == 2
     assert usual(bound_offset=15) == 1
     assert usual(most=6) == 2
-    assert module.usual_batches(columns_of(USUAL), 2, 3, 9, 0, 99, 99, 0, 99) == 0  # a gap, nothing behind it at hand
-    assert module.usual_batches(columns_of([(10, 14, 0x20, 5, SOUND)]), 0, 1, 9, 0, 99, 99, 0x20, 99) == 0
-    assert module.usual_batches(columns_of([]), 0, 0, 9, 0, 99, 99, 0, 99) == 0
+    assert module.span_length(columns_of(USUAL), 2, 3, 9, 0, 99, 99, 0, 99) == 0  # a gap, nothing behind it at hand
+    assert module.span_length(columns_of([(10, 14, 0x20, 5, SOUND)]), 0, 1, 9, 0, 99, 99, 0x20, 99) == 0
+    assert module.span_length(columns_of([]), 0, 0, 9, 0, 99, 99, 0, 99) == 0
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -150,8 +150,8 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
     batches, numbers = columns_of(USUAL), array("q", bytes(24))
     out = memoryview(bytearray(8 * 4)).cast("q")
     for call in (
-        lambda: module.usual_batches(batches, 0, 9, 0, 0, 9, 9, 0, 9),
-        lambda: module.usual_batches(batches, -1, 3, 0, 0, 9, 9, 0, 9),
+        lambda: module.span_length(batches, 0, 9, 0, 0, 9, 9, 0, 9),
+        lambda: module.span_length(batches, -1, 3, 0, 0, 9, 9, 0, 9),
         lambda: module.scan_span(b"", numbers, numbers, batches, 0, 4, RecordColumns(9), array("q", (0, 0))),
         lambda: module.scan_span(b"", numbers, numbers, batches, 6, 3, RecordColumns(9), array("q", (0, 0))),
         lambda: module.scan_span(b"", numbers, numbers, batches, 0, 1, RecordColumns(4), array("q", (0, 0))),
