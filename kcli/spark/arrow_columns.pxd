@@ -35,7 +35,7 @@ cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ss
 cdef Py_ssize_t copy_bytes(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) except -9
 
 @cython.locals(
-    at=Py_ssize_t, room=Py_ssize_t, left=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
+    at=Py_ssize_t, space=Py_ssize_t, available=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
     size=cython.longlong, position=cython.longlong,
 )
 cpdef Py_ssize_t put_binary(
@@ -43,7 +43,7 @@ cpdef Py_ssize_t put_binary(
     Py_ssize_t first, Py_ssize_t count, unsigned char[::1] data, int[::1] offsets, unsigned char[::1] validity,
     Py_ssize_t row) except -9
 
-@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong, least=cython.longlong, most=cython.longlong)
+@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong, lowest=cython.longlong, highest=cython.longlong)
 cpdef Py_ssize_t put_micros(
     const long long[::1] timestamps, Py_ssize_t first, Py_ssize_t count, long long[::1] out, unsigned char[::1] validity,
     Py_ssize_t row) except -9
@@ -69,7 +69,7 @@ cpdef long long header_totals(const long long[::1] counts, Py_ssize_t first, Py_
 cdef Py_ssize_t read_size(const unsigned char[::1] source, Py_ssize_t position, long long[::1] out) except -9
 
 @cython.locals(
-    child=Py_ssize_t, left=Py_ssize_t, key_room=Py_ssize_t, value_room=Py_ssize_t, without=Py_ssize_t, index=Py_ssize_t,
+    child=Py_ssize_t, available=Py_ssize_t, key_space=Py_ssize_t, value_space=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
     headers=cython.longlong, position=Py_ssize_t, size=cython.longlong, at=Py_ssize_t, end=Py_ssize_t,
 )
 cpdef Py_ssize_t put_headers(

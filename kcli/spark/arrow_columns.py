@@ -104,7 +104,7 @@ def scan_span(
     if count < 0 or first < 0 or first + count > batches.capacity or count > len(starts) or count > len(ends):
         raise IndexError("batches outside their columns")
     if len(scratch) < 2:
-        raise IndexError("too little room for the results")
+        raise IndexError("too little space for the results")
     base_offsets = batches.base_offset
     base_timestamps = batches.base_timestamp
     max_timestamps = batches.max_timestamp
@@ -126,7 +126,7 @@ def scan_span(
         row = first + done
         wanted = counts[row]
         if wanted < 0 or wanted > len(offsets) - at:
-            raise IndexError("too little room for the records")
+            raise IndexError("too little space for the records")
         found = record_scan.scan_into(
             buffer,
             starts[done],
@@ -160,7 +160,7 @@ def scan_span(
 
 
 def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """The data bytes of sizes[first:first + count], nulls none. Raises IndexError where the columns are shorter."""
+    """Return the data bytes of sizes[first:first + count], 0 for null. Raises IndexError if the column is shorter."""
     if first < 0 or count < 0 or first + count > len(sizes):
         raise IndexError("records outside their columns")
     total = 0
@@ -174,7 +174,7 @@ def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[t
 
 
 def copy_bytes(target: memoryview, at: int, source: Buffer, position: int, size: int) -> int:
-    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both are there."""
+    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both exist."""
     if not COMPILED:
         target[at : at + size] = source[position : position + size]
         return size
@@ -196,18 +196,18 @@ def put_binary(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append records' keys or values from row `row` on, behind offsets[row] -> how many of them are null.
+    """Append records' keys or values from row `row` on, to `data` from offsets[row] on -> how many of them are null.
 
-    `data` and `validity` are bytes, the latter zero from `row` on; `offsets` is int32. Raises IndexError where a record lies
-    outside `source` or something does not fit.
+    `data` and `validity` are bytes, those of `validity` zero from `row` on; `offsets` is int32. Raises IndexError for a record
+    outside `source` and for too little space.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or first + count > len(positions):
         raise IndexError("records outside their columns")
     if row + count >= len(offsets) or row + count > 8 * len(validity):
-        raise IndexError("too little room for the rows")
+        raise IndexError("too little space for the rows")
     at = offsets[row]
-    room = min(len(data), INT32_MAX)
-    left = len(source)
+    space = min(len(data), INT32_MAX)
+    available = len(source)
     nulls = 0
     index = 0
     while index < count:
@@ -216,8 +216,8 @@ def put_binary(
             nulls += 1
         else:
             position = positions[first + index]
-            if position < 0 or size > left - position or size > room - at:
-                raise IndexError("a record outside its bytes, or too little room for it")
+            if position < 0 or size > available - position or size > space - at:
+                raise IndexError("a record outside its bytes, or too little space for it")
             copy_bytes(data, at, source, position, size)
             at += size
             validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
@@ -234,21 +234,21 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many did not fit and are null.
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(timestamps):
         raise IndexError("records outside their columns")
     if row + count > len(out) or row + count > 8 * len(validity):
-        raise IndexError("too little room for the rows")
-    least = MIN_TIMESTAMP_MS
-    most = MAX_TIMESTAMP_MS
+        raise IndexError("too little space for the rows")
+    lowest = MIN_TIMESTAMP_MS
+    highest = MAX_TIMESTAMP_MS
     nulls = 0
     index = 0
     while index < count:
         timestamp = timestamps[first + index]
-        if timestamp > most or timestamp < least:
+        if timestamp > highest or timestamp < lowest:
             nulls += 1
             out[row + index] = 0
         else:
@@ -261,10 +261,10 @@ def put_micros(
 def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
     """Append sizes, -1 for null, from row `row` of `out` (int32) on.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         out[row + index] = sizes[first + index]
@@ -272,12 +272,12 @@ def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -
 
 
 def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append how far each position lies before the next one, the last before `end`, from row `row` of `out` (int32) on.
+    """Append the distance from each position to the next one, from the last one to `end`, from row `row` of `out` (int32) on.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(positions) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         if index + 1 < count:
@@ -296,14 +296,13 @@ def put_sequences(
     out: memoryview,
     row: int,
 ) -> None:
-    """Append the producer's sequence of each record from row `row` of `out` (int32) on; all -1 where the batch has none.
+    """Append the producer's sequence of each record from row `row` of `out` (int32) on; -1 if the batch has none.
 
-    A sequence is the batch's first one and the offset's distance from the batch's; it wraps from 2**31 - 1 to 0.
-
-    Raises IndexError where records or rows lie outside their arrays.
+    The sequence is `base_sequence` plus the record's offset minus `base_offset`; it wraps from 2**31 - 1 to 0.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(offsets) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         if base_sequence < 0:
@@ -324,9 +323,9 @@ def put_repeated(
     out: memoryview,
     row: int,
 ) -> None:
-    """Write each of `count` values from values[first] on counts[...] times into `out` (int64), from row `row` on.
+    """Write each of values[first:first + count], as often as `counts` states, to `out` (int64) from row `row` on.
 
-    Raises IndexError where they do not fit.
+    Raises IndexError if they do not fit.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(values) or first + count > len(counts):
         raise IndexError("batches outside their columns")
@@ -334,7 +333,7 @@ def put_repeated(
     while done < first + count:
         value = values[done]
         if counts[done] < 0 or counts[done] > len(out) - row:
-            raise IndexError("too little room for the rows")
+            raise IndexError("too little space for the rows")
         end = row + counts[done]
         while row < end:
             out[row] = value
@@ -343,9 +342,9 @@ def put_repeated(
 
 
 def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
-    """How many of the first `count` offsets, which ascend, lie below `limit`.
+    """Return how many of the first `count` offsets, which ascend, are below `limit`.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if count > len(offsets):
         raise IndexError("records outside their columns")
@@ -361,9 +360,9 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """How many headers the records have. Their bytes are fewer than those of the window they were scanned from.
+    """Return how many headers the records have. Their bytes are fewer than those of the window that they are in.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or first + count > len(counts):
         raise IndexError("records outside their columns")
@@ -377,9 +376,9 @@ def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has been over into out[0] -> the position behind it.
+    """Decode a varint that the scanner has checked to out[0] -> the position behind it.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     raw = 0
     shift = 0
@@ -412,36 +411,36 @@ def put_headers(
     value_validity: memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Append the records' headers from row `row` on, behind child lists[row] -> how many records have none (null).
+    """Append the records' headers from row `row` on, to the children from lists[row] on -> how many records have none (null).
 
-    `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, validity zero. On return scratch[1] has grown by the
-    null values and scratch[2] is 1 where a key has bytes that are not ASCII. Raises IndexError where something does not fit.
+    `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, those of validity zero. scratch[1] is increased by the
+    number of null values; scratch[2] is set to 1 if a key has bytes that are not ASCII. Raises IndexError for too little space.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(counts) or first + count > len(positions):
         raise IndexError("records outside their columns")
     if row + count >= len(lists) or row + count > 8 * len(list_validity):
-        raise IndexError("too little room for the rows")
+        raise IndexError("too little space for the rows")
     child = lists[row]
-    left = len(source)
-    key_room = min(len(key_data), INT32_MAX)
-    value_room = min(len(value_data), INT32_MAX)
-    without = 0
+    available = len(source)
+    key_space = min(len(key_data), INT32_MAX)
+    value_space = min(len(value_data), INT32_MAX)
+    nulls = 0
     index = 0
     while index < count:
         headers = counts[first + index]
         if headers == 0:
-            without += 1
+            nulls += 1
         else:
             if child + headers >= len(key_offsets) or child + headers >= len(value_offsets):
-                raise IndexError("too little room for the headers")
+                raise IndexError("too little space for the headers")
             list_validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
             position = positions[first + index]
             while headers > 0:
                 position = read_size(source, position, scratch)
                 size = scratch[0]
                 at = key_offsets[child]
-                if size < 0 or size > left - position or size > key_room - at:
-                    raise IndexError("a header key outside its bytes, or too little room for it")
+                if size < 0 or size > available - position or size > key_space - at:
+                    raise IndexError("a header key outside its bytes, or too little space for it")
                 copy_bytes(key_data, at, source, position, size)
                 end = position + size
                 while position < end:
@@ -456,8 +455,8 @@ def put_headers(
                     scratch[1] += 1
                     size = 0
                 else:
-                    if size > left - position or size > value_room - at:
-                        raise IndexError("a header value outside its bytes, or too little room for it")
+                    if size > available - position or size > value_space - at:
+                        raise IndexError("a header value outside its bytes, or too little space for it")
                     copy_bytes(value_data, at, source, position, size)
                     value_validity[child >> 3] |= 1 << (child & 7)
                     position += size
@@ -466,4 +465,4 @@ def put_headers(
                 headers -= 1
         index += 1
         lists[row + index] = child
-    return without
+    return nulls

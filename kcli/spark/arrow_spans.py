@@ -257,7 +257,7 @@ class ArrowBatchBuilder:
 
     def finish(self) -> pa.RecordBatch:
         """Return the batch of the rows that were added, and begin an empty one."""
-        arrays = [column.finish_runs(self._runs, self.rows) for column in self._columns]
+        arrays = [column.finish(self._runs, self.rows) for column in self._columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         for column in self._columns:
             column.begin()
