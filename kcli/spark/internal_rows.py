@@ -2,13 +2,13 @@
 
     topic                                            key                 value
     -----------------------------------------------  ------------------  ------------------------------------------------
-    __consumer_offsets, __transaction_state,         a message           a message, null: the key's entry is deleted
+    __consumer_offsets, __transaction_state,         a message           a message; null deletes the key's entry
       __share_group_state
     __cluster_metadata, __remote_log_metadata        null                a message
-    a control batch, with includeControl             null                what it says; `valueType` is its type's name
+    a control batch, with includeControl             null                its message; `valueType` is its type's name
 
-`keyType` and `valueType` are the names of Kafka's messages, the versions those that the record states. A record that cannot
-be decoded keeps its row: `error` says why, key and value are null.
+`keyType` and `valueType` are the names of Kafka's messages; the versions are those that the record states. If a record cannot
+be decoded, `error` has the reason, and key and value are null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EMPTY: Row = dict.fromkeys(("keyType", "keyVersion", "key", "valueType", "value
 
 
 def is_internal(topic: str) -> bool:
-    """True for a topic whose records can be decoded."""
+    """Return True for a topic whose records can be decoded."""
     return decoder_for_topic(topic) is not None
 
 
@@ -74,10 +74,10 @@ def _contents(decoder: Decoder, key: bytes | None, value: bytes | None) -> Row:
         key_message, value_message = decoder.decode(key, value)
     except FormatError as error:
         return _EMPTY | {"error": error.message}
-    return _EMPTY | _shown("key", key_message, decoder) | _shown("value", value_message, decoder)
+    return _EMPTY | _fields("key", key_message, decoder) | _fields("value", value_message, decoder)
 
 
-def _shown(side: str, message: Message | None, decoder: Decoder) -> Row:
+def _fields(side: str, message: Message | None, decoder: Decoder) -> Row:
     if message is None:
         return {}
     return {

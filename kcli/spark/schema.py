@@ -1,16 +1,16 @@
-"""The tables that the source can give, and their columns.
+"""The tables of the data source, and their columns.
 
 `records`, the first one, begins with the columns of Spark's Kafka source, same names, same types, same order:
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
-    headers array<struct<key string, value binary>> (where includeHeaders is not false)
+    headers array<struct<key string, value binary>> (unless includeHeaders is false)
 
-and goes on with what only the log knows. All columns are nullable, as theirs are. `headers` is null where a record has
-none; `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none, message format 0), as in Kafka's clients. A record
-without a timestamp has 1 ms before 1970, as there; a timestamp that no microseconds can hold is null.
+and continues with columns that only the log has. All columns are nullable, as theirs are. `headers` is null for a record
+without headers; `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none, message format 0), as in Kafka's clients. The
+timestamp of a record without one is 1 ms before 1970, as there; a timestamp that does not fit microseconds is null.
 
 A user's schema (`.schema("offset bigint, value binary")`) or the option `columns` chooses among a table's columns, in any
-order; what is not asked for is not computed. That stands in for column pruning, which Spark's Python sources do not have.
+order; other columns are not computed. It replaces column pruning, which Spark does not have for sources in Python.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
-# What every table of a partition's things begins with.
+# The first columns of every other table.
 _PLACE = {"topic": "string", "partition": "int"}
 
-# A column that tasks write their report into, asked for with the option `reportColumn` (see kcli.spark.report).
+# The type of the option reportColumn's column, which has the tasks' reports (see kcli.spark.report).
 REPORT_TYPE = "string"
 
 TABLES: dict[str, dict[str, str]] = {
@@ -157,11 +157,11 @@ TABLES: dict[str, dict[str, str]] = {
 
 
 class SchemaError(ValueError):
-    """A table or column that is not there, or of another type; the message is one sentence."""
+    """A table or column that does not exist, or has another type; the message is one sentence."""
 
 
 def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = True, report: str | None = None) -> StructType:
-    """The schema of a table, of `columns` only where any are named. Raises SchemaError for a name that is not there."""
+    """Return the schema of a table, with only `columns` if any are given. Raises SchemaError for an unknown name."""
     types = _columns_of(table)
     names = list(columns) or [name for name in types if headers or name != "headers" or table != RECORDS]
     unknown = [name for name in names if name not in types]
@@ -174,7 +174,7 @@ def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = Tru
 
 
 def check_schema(schema: StructType, table: str, report: str | None = None) -> None:
-    """Check that a schema asks for columns that the table has, with their types. Raises SchemaError with what is wrong."""
+    """Check that the table has the columns of a schema, with the same types. Raises SchemaError."""
     types = _columns_of(table)
     for field in schema.fields:
         wanted = REPORT_TYPE if field.name == report else types.get(field.name)
@@ -182,7 +182,7 @@ def check_schema(schema: StructType, table: str, report: str | None = None) -> N
             raise SchemaError(f"the table {table} has no column {field.name}; it has {', '.join(types)}")
         if not _same_type(field.dataType, _TYPES[wanted]):
             raise SchemaError(
-                f"the column {field.name} of the table {table} is of type {_TYPES[wanted].simpleString()}, "
+                f"the column {field.name} of the table {table} has type {_TYPES[wanted].simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
 
@@ -195,5 +195,5 @@ def _columns_of(table: str) -> dict[str, str]:
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:
-    """True for the same type, nullability apart: a promise that nothing is null costs us nothing where it is true."""
+    """Return True for the same type, whether nullable or not."""
     return bool(given.simpleString() == wanted.simpleString())

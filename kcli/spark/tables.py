@@ -1,9 +1,9 @@
-"""The tables beside `records`: what is read for each, and how a task makes their rows.
+"""The tables other than `records`: the files that each is read from, and their rows.
 
     table                 read from                                        a row for each
     --------------------  -----------------------------------------------  -------------------------------------------
     batches               segments, headers and CRCs                       batch, whatever its CRC
-    corrupt               segments, records too                            place that cannot be read as it should
+    corrupt               segments, records too                            place that cannot be read
     internal_records      segments of internal topics                      record, key and value decoded to JSON
     offset_index          .index                                           entry
     time_index            .timeindex                                       entry
@@ -11,8 +11,8 @@
     producers             .snapshot of producers                           producer in a snapshot
     leader_epochs         leader-epoch-checkpoint                          leader epoch
 
-`batches`, `corrupt` and the tables of other files show what lies on the disk: nothing is left out of them for being a control
-batch, aborted, or below the log start offset. Options that choose topics, partitions and offsets hold for all.
+`batches`, `corrupt` and the tables of other files have everything in the files, also control batches, aborted transactions and
+offsets below the log start offset. Options that choose topics, partitions and offsets apply to all tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import FALSE, ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions, plan_anew
+from kcli.spark.partitions import LogPartition, find_partitions, retry_plan
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import Fault, RangeReader
@@ -51,22 +51,22 @@ from kcli.spark.splits import LogSplit, SegmentRange, pack
 
 Row = dict[str, Any]
 
-# Rows of these tables are made as objects, so fewer of them travel at a time; corrupt bytes may be many.
-ROWS_AT_ONCE = 4096
-CORRUPT_ROWS_AT_ONCE = 8
-# Of a corrupt place at most so many bytes come along; `endPosition` tells how many there are.
+# The rows of an Arrow batch: fewer than of `records`, since they are Python objects; corrupt bytes may be large.
+ROWS_PER_BATCH = 4096
+CORRUPT_ROWS_PER_BATCH = 8
+# The column `bytes` has the first bytes of a corrupt place; `endPosition` has its whole extent.
 MAX_CORRUPT_BYTES = 1024 * 1024
 
 _OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.CORRUPT)
 
 
 def plan_table(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
-    """The splits that give a table's rows. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
-    return plan_anew(lambda: _plan(disk, options, columns, pushed))
+    """Return the splits of a table. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
+    return retry_plan(lambda: _plan(disk, options, columns, pushed))
 
 
 def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
-    partitions = [part for part in find_partitions(disk, options) if pushed.takes(part.topic, part.partition)]
+    partitions = [part for part in find_partitions(disk, options) if pushed.allows(part.topic, part.partition)]
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
     if options.table not in _OF_SEGMENTS:
@@ -78,7 +78,7 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
         for part, first, end in offset_ranges(partitions, options)
     ]
     if options.min_partitions is None:
-        # Spark's default parallelism, as far as it is known where Spark plans: a worker without a session.
+        # Spark plans in a worker without a session, which does not know the default parallelism.
         options = options._replace(min_partitions=usable_cores())
     with_transactions = options.read_committed or "aborted" in columns
     choice = RangeChoice(with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
@@ -86,7 +86,7 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
 
 
 def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
-    """The files that a table is read from, each a range of its own."""
+    """Yield the files that a table is read from, each as a range."""
     paths: Iterable[str | None] = ()
     if table == tables.OFFSET_INDEX:
         paths = (segment.offset_index for segment in part.segments)
@@ -105,31 +105,31 @@ def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
 
 
 def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of what Spark hands to a task as Arrow batches; none for the empty partition of a table without splits.
+    """Return the rows of a task as Arrow batches. Raises as read_table does.
 
-    Raises as read_table does.
+    Spark reads a table without splits as one empty partition.
     """
     split = partition if isinstance(partition, LogSplit) else LogSplit([], 0)
     return read_table(OsDisk(), split, arrow_schema(schema), options)
 
 
 def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a split as Arrow batches of `schema`.
+    """Yield the rows of a split as Arrow batches of `schema`.
 
-    Raises CorruptLogError for corrupt bytes where the job is to fail, OSError as the disk does.
+    Raises CorruptLogError for corrupt bytes with onCorrupt=fail, OSError as the disk does.
     """
     if options.table == tables.RECORDS:
         yield from read_records(disk, split, schema, options)
         return
     report, scanner = Report(), RecordScanner()
     make = _ROWS[options.table]
-    at_once = CORRUPT_ROWS_AT_ONCE if options.table == tables.CORRUPT else ROWS_AT_ONCE
+    rows_per_batch = CORRUPT_ROWS_PER_BATCH if options.table == tables.CORRUPT else ROWS_PER_BATCH
     rows: list[Row] = []
     for planned in split.ranges:
         for part in ranges_now(disk, planned, options):
             for row in make(RangeReader(disk, part, options, report, scanner)):
                 rows.append({"topic": part.topic, "partition": part.partition, **row})
-                if len(rows) == at_once:
+                if len(rows) == rows_per_batch:
                     yield _arrow(rows, schema)
                     rows = []
     if rows:
@@ -171,7 +171,7 @@ def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
         "isValid": batch.is_valid,
     }
     if not isinstance(header, RecordBatch):
-        # What message formats 0 and 1 have not got.
+        # Message formats 0 and 1 do not have these.
         return row | dict.fromkeys(_V2_ONLY) | {"isTransactional": False, "isControl": False, "aborted": False}
     return row | {
         "recordCount": header.record_count,
@@ -297,7 +297,7 @@ def _base_offset(path: str) -> int:
 
 
 def _log_of(path: str) -> str:
-    """The path of the segment that an index belongs to."""
+    """Return the path of the segment that an index belongs to."""
     return path[: path.rindex(".")] + ".log"
 
 

@@ -123,12 +123,12 @@ def test_reasons_where_python_sees_none() -> None:
     [
         ({"flatten": True}, "--flatten is for JSON values: give --decode-value json"),
         ({"save_schema": "{root}/s.json", "decode_value": "utf8"}, "--save-schema is for JSON values"),
-        ({"save_schema": "{root}/nothing/s.json"}, "is not a file in a directory that exists"),
-        ({"save_schema": "{root}"}, "is not a file in a directory that exists"),
+        ({"save_schema": "{root}/nothing/s.json"}, "is a directory or in a directory that does not exist"),
+        ({"save_schema": "{root}"}, "is a directory or in a directory that does not exist"),
         ({"save_schema": "{root}/logs/s.json"}, "is in .*logs, which must not change"),
         ({"save_schema": "{root}/link/t-0/s.json"}, "is in .*logs"),
         ({"save_schema": "{root}/out/s.json", "mode": "append"}, "is in .*out"),
-        ({"save_schema": "{root}/meta.properties"}, "has the name of a file of Kafka's"),
+        ({"save_schema": "{root}/meta.properties"}, "has the name of a file of Kafka"),
         ({"partition_by": ("value_id",)}, "cannot partition by value_id"),
     ],
 )
@@ -171,7 +171,7 @@ def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
     assert {(row["topic"], row["partition"]) for row in rows(side)} == {("t", 0)}
     # A run in which all decodes leaves no list of an earlier one behind.
     code, out, _ = run(*words, "--decode-value", "utf8", "--ending-offsets", '{"t":{"0":2}}')
-    assert code == EXIT_OK and "did not decode" not in out and not Path(side).exists()
+    assert code == EXIT_OK and "not decoded" not in out and not Path(side).exists()
 
 
 @pytest.mark.spark
@@ -210,7 +210,7 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(parquet_export, "_write", grow_behind)
     for is_here in (True, False):
-        monkeypatch.setattr(parquet_export, "is_here", lambda master, is_here=is_here: is_here)
+        monkeypatch.setattr(parquet_export, "is_on_this_machine", lambda master, is_here=is_here: is_here)
         out = tmp_path / f"out{is_here}"
         before = len(log.rows)
         code, told, _ = run(
@@ -241,7 +241,7 @@ def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
     saved = tmp_path / "schema.json"
     words = (logs, "--decode-value", "json", "--save-schema", saved)
     code, out, err = run(*words, "--out", tmp_path / "inferred")
-    assert code == EXIT_OK and "6 rows did not decode" in out
+    assert code == EXIT_OK and "6 rows were not decoded" in out
     printed = next(line for line in err.splitlines() if "schema of the values" in line).split(": ", 2)[2]
     assert printed == "`a b` DOUBLE,id BIGINT,who STRUCT<Name: BIGINT, name: STRING>,x STRING"
     assert "kcli: the field who.name is written as who.name_2: " in err
@@ -303,7 +303,7 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
         ("a struct<b: void>", "the type void of a.b cannot be decoded"),
         ("a interval day to second", "cannot be decoded"),
         ("a map<int, int>", "the keys of the map a must be of type string"),
-        ('{"type": "struct"}', "is no schema"),
+        ('{"type": "struct"}', "is not a schema"),
     ],
 )
 def test_a_schema_that_is_none(run: Run, tmp_path: Path, schema: str, says: str) -> None:

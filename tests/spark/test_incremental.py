@@ -113,7 +113,11 @@ def test_a_log_that_shrinks_between_plan_and_read(tmp_path: Path, change: str) -
             log_of(tmp_path, records=4, first_offset=4)
         else:
             log_of(tmp_path, "u-0")
-        says = {"truncated": "up to offset 6 were planned", "deleted": "offsets 0 to 3 are gone", "anew": "t-0 is gone"}
+        says = {
+            "truncated": "the plan ends at offset 6, but the log now ends at",
+            "deleted": "offsets 0 to 3 are gone",
+            "anew": "t-0 is gone",
+        }
         with pytest.raises(PlanError, match=says[change]):
             write(tmp_path, run)
     assert in_output(tmp_path) == []
@@ -139,7 +143,7 @@ def test_a_transaction_that_is_open_during_a_run(tmp_path: Path, commit: bool) -
     log.append([(b"a", b"1")] * 2, producer=1, transactional=True)  # 6, 7
     append(log, 2)  # 8, 9
     with start(tmp_path, **READ_COMMITTED) as run:
-        assert run.plan.account.left_out.left_out == {("t", 0, BEYOND_LAST_STABLE): 4}
+        assert run.plan.counts.left_out.left_out == {("t", 0, BEYOND_LAST_STABLE): 4}
         assert write(tmp_path, run, **READ_COMMITTED) == rows(6)
     log.append([(b"a", b"2")], producer=1, transactional=True)  # 10
     log.flush()
@@ -177,7 +181,7 @@ def test_retention_between_runs(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"offsets 6 to 8 are gone, the log begins at 9; option failOnDataLoss=false"):
         start(tmp_path)
     with start(tmp_path, failOnDataLoss="false") as run:
-        assert "offsets 6 to 8 are gone" in run.remarks()[0] and run.remarks()[0].endswith("goes on without these records")
+        assert "offsets 6 to 8 are gone" in run.remarks()[0] and run.remarks()[0].endswith("continues without these records")
         assert write(tmp_path, run) == rows(11, 9)
     with start(tmp_path) as run:
         assert run.remarks() == [] and run.plan.new_ranges == []
@@ -192,10 +196,10 @@ def test_a_loss_without_new_records_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
     with start(tmp_path, failOnDataLoss="false") as run:
         assert len(run.remarks()) == 1
-        assert run.plan.account.left_out.left_out == {("t", 0, BELOW_LOG_START): 3}
+        assert run.plan.counts.left_out.left_out == {("t", 0, BELOW_LOG_START): 3}
         run.commit_nothing()
     with start(tmp_path) as run:
-        assert run.remarks() == [] and not run.plan.account.left_out.left_out
+        assert run.remarks() == [] and not run.plan.counts.left_out.left_out
 
 
 def test_retention_of_what_is_written(tmp_path: Path) -> None:
@@ -207,7 +211,7 @@ def test_retention_of_what_is_written(tmp_path: Path) -> None:
     log.path(".log", 0).unlink()
     (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 7\n")
     with start(tmp_path) as run:
-        assert run.plan.new_ranges == [] and not run.plan.account.left_out.left_out
+        assert run.plan.new_ranges == [] and not run.plan.counts.left_out.left_out
     append(log, 1)
     assert run_once(tmp_path) == rows(9, 8)
 
@@ -262,7 +266,7 @@ def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
     assert run_once(tmp_path) == rows(6)
     shutil.rmtree(tmp_path / "logs" / "t-0")
     log = log_of(tmp_path, records=4)
-    with pytest.raises(PlanError, match="read up to 6 before, and the log ends at 4 now; option failOnDataLoss=false"):
+    with pytest.raises(PlanError, match="read up to offset 6 before, but ends at 4 now; option failOnDataLoss=false"):
         start(tmp_path)
     assert run_once(tmp_path, failOnDataLoss="false") == []
     append(log, 4)
@@ -275,7 +279,7 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
     log_of(tmp_path, "t-1")
     run_once(tmp_path)
     (tmp_path / "logs" / "t-1").rename(tmp_path / "t-1")
-    with pytest.raises(PlanError, match="the partition t-1, read up to 6, is gone"):
+    with pytest.raises(PlanError, match="the partition t-1, which was read up to offset 6, is gone"):
         start(tmp_path)
     assert run_once(tmp_path, failOnDataLoss="false") == []
     (tmp_path / "t-1").rename(tmp_path / "logs" / "t-1")
@@ -290,7 +294,7 @@ def test_logs_of_another_cluster(tmp_path: Path) -> None:
     run_once(tmp_path)
     meta.write_text("version=1\ncluster.id=second\nnode.id=1\n")
     for flag in ("true", "false"):
-        with pytest.raises(PlanError, match=r"rows of t that are written are of the cluster first, and .* cluster\.id second"):
+        with pytest.raises(PlanError, match=r"earlier runs wrote t of the cluster first, but .* cluster\.id second"):
             start(tmp_path, failOnDataLoss=flag)
     meta.write_text("version=1\ncluster.id=first\nnode.id=2\n")
     assert run_once(tmp_path) == []
@@ -316,7 +320,7 @@ def test_options_that_change_the_rows(tmp_path: Path, option: str, value: str, s
     """Files of one output that were chosen by different options would be of no use: refused, with the names."""
     log_of(tmp_path)
     run_once(tmp_path)
-    with pytest.raises(RunError, match=f"other options than the runs before.*{says}.*give it the same"):
+    with pytest.raises(RunError, match=f"other options than earlier runs.*{says}.*use the same options"):
         start(tmp_path, **{option: value})
     for kept in ({"maxPartitionBytes": "1m"}, {"onCorrupt": "skip"}, {"stopAtHighWatermark": "false"}):
         assert run_once(tmp_path, **kept) == []
@@ -327,14 +331,14 @@ def test_other_columns_of_the_files(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     run_once(tmp_path)
     append(log, 1)
-    with start(tmp_path) as run, pytest.raises(RunError, match="have the columns columns, and this run's would have others"):
+    with start(tmp_path) as run, pytest.raises(RunError, match="have the columns columns, this run has the columns others"):
         run.begin("attempt", "others")
 
 
 @pytest.mark.parametrize(
     ("out", "mode", "source", "says"),
     [
-        ("s3a://bucket/out", "error", {}, "s3a://bucket/out is not; leave it out"),
+        ("s3a://bucket/out", "error", {}, "s3a://bucket/out is not; run without --incremental"),
         ("hdfs://host/out", "append", {}, "file system of this machine"),
         ("out", "overwrite", {}, "--mode overwrite"),
         ("out", "ignore", {}, "--mode ignore"),
@@ -391,7 +395,7 @@ def test_files_with_other_rows_than_were_read(tmp_path: Path) -> None:
         path = Path(run.stage("").removeprefix("file:"))
         path.mkdir(parents=True)
         pq.write_table(pa.table({"offset": [1, 2]}), path / "part-0.parquet")
-        with pytest.raises(RunError, match="3 rows were read and 2 are in the files"):
+        with pytest.raises(RunError, match="3 rows were read, but the files in .* have 2"):
             run.commit(3)
     assert run_once(tmp_path) == rows(6)
 

@@ -208,7 +208,7 @@ def test_offsets(tmp_path: Path, split_bytes: str) -> None:
     assert offsets_of(tmp_path / "t-0", startingOffsets='{"t":{"0":-1}}') == []
     assert offsets_of(tmp_path / "t-0", startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":-1}}')[0] == 0
     for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
-        with pytest.raises(PlanError, match=f"{option} names other-0, t-3, which is not among the partitions"):
+        with pytest.raises(PlanError, match=f"{option} names other-0, t-3, which is not read from"):
             rows_of(tmp_path / "t-0", **{option: '{"other":{"0":9},"t":{"0":1,"3":1}}'})
 
 
@@ -271,7 +271,7 @@ def test_duplicates(tmp_path: Path) -> None:
     build(tmp_path / "broker-1" / "t-0", batches=8)
     build(tmp_path / "broker-2" / "t-0", batches=16)
     both = f"{tmp_path}/broker-1,{tmp_path}/broker-2"
-    with pytest.raises(PlanError, match="both hold the partition t-0"):
+    with pytest.raises(PlanError, match="the partition t-0 is in .* and in "):
         rows_of(both)
     longest = offsets_of(tmp_path / "broker-2")
     assert offsets_of(both, duplicatePartitions="longest") == longest
@@ -400,7 +400,7 @@ def test_small_segments_share_a_task(tmp_path: Path) -> None:
         ({"endingOffsets": '{"t":{"0":-2}}'}, "cannot be earliest"),
         ({"subscribe": "a", "assign": '{"t":[0]}'}, "only one of"),
         ({"assign": '{"t":0}'}, "must look like"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "is not a regular expression"),
         ({"includeControl": "yes"}, "true or false"),
         ({"onCorrupt": "ignore"}, "fail or skip"),
         ({"isolation_level": "serializable"}, "read_uncommitted or read_committed"),

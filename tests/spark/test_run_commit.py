@@ -72,7 +72,7 @@ def one_run(out: Path, disk: FastDisk) -> int:
             path.write_text(f"rows of run {run}")
             (path.parent / f".{path.name}.crc").write_text("a checksum of Hadoop's")
         Path(output.staging(""), "attempt", "_SUCCESS").touch()
-        files = tuple(output.place(suffix, name, run) for suffix in SUFFIXES for name in output.staged_files(suffix))
+        files = tuple(output.target(suffix, name, run) for suffix in SUFFIXES for name in output.staged_files(suffix))
         output.commit(state_of(run, files))
         return run
     finally:
@@ -183,7 +183,7 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("out")
     with held(tmp_path / "out" / "_kcli_state" / "lock"):
         for name in ("out", "link"):
-            with pytest.raises(RunError, match=r"another run writes to .* wait until it has ended"):
+            with pytest.raises(RunError, match=r"another run writes to .* wait until it ends"):
                 RunOutput(FastDisk(), str(tmp_path / name), SUFFIXES)
     assert one_run(tmp_path / "link", FastDisk()) == 2
 
@@ -192,8 +192,8 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda text: text[: len(text) // 2], "torn"),
-        (lambda text: "", "torn"),
+        (lambda text: text[: len(text) // 2], "not JSON"),
+        (lambda text: "", "not JSON"),
         (lambda text: "[]", "version"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "another version"),
         (lambda text: text.replace('"11": ', '"11": 9'), "checksum"),
@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_read(tmp_path: Path, name: str, spoil: Callable[
     path = out / "_kcli_state" / name
     path.write_text(spoil(encode_state(state_of(1 if name == "state.json" else 2)).decode()))
     before = data(out)
-    with pytest.raises(RunError, match=f"{name} cannot be read: .*{says}"):
+    with pytest.raises(RunError, match=f"cannot read .*{name}: .*{says}"):
         one_run(out, FastDisk())
     assert data(out) == before
 
@@ -226,7 +226,7 @@ def test_a_moved_file_that_is_gone(tmp_path: Path) -> None:
     one_run(out, FastDisk())
     missing = RunFile("", "_kcli_state/staging/attempt/part-7", "run-00000002-part-7")
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(2, (missing,))))
-    with pytest.raises(RunError, match=r"run-00000002-part-7 of the interrupted run 2 is missing, and so is .*part-7"):
+    with pytest.raises(RunError, match=r"run-00000002-part-7 is missing, and also the staged file .*part-7"):
         one_run(out, FastDisk())
 
 
@@ -236,9 +236,9 @@ def test_files_that_lead_elsewhere(tmp_path: Path, path: str, field: int) -> Non
     """A state in an output from elsewhere cannot have kcli rename other files."""
     words = ["", "_kcli_state/staging/a/part", "part"]
     words[field] = path
-    with pytest.raises(StateError, match="not one of a run's"):
+    with pytest.raises(StateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(*words),))), SUFFIXES)
-    with pytest.raises(StateError, match="not one of a run's"):
+    with pytest.raises(StateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(".other", "a", "b"),))), SUFFIXES)
 
 
@@ -265,10 +265,10 @@ def test_what_is_there_before_the_first_run(tmp_path: Path) -> None:
         output.check_is_new()
     output.close()
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="file is there and is not a directory"):
+    with pytest.raises(RunError, match="file exists and is not a directory"):
         RunOutput(FastDisk(), str(tmp_path / "file"), SUFFIXES)
     (tmp_path / "gone").symlink_to("nowhere")
-    with pytest.raises(RunError, match="gone is there and is not a directory"):
+    with pytest.raises(RunError, match="gone exists and is not a directory"):
         RunOutput(FastDisk(), str(tmp_path / "gone"), SUFFIXES)
 
 
