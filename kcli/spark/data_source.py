@@ -104,13 +104,13 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         Spark calls this in load(), so that a missing path fails there and not in the first action.
         Raises OptionError, PlanError, and SchemaError for a column that the table does not have.
         """
-        from kcli.spark.partitions import find_partitions, retry_plan
+        from kcli.spark.partitions import find_partitions, retry_planning
 
         options = self.read_options
         found = columns.table_schema(
             options.table, columns=options.columns, headers=options.include_headers, report=options.report_column
         )
-        retry_plan(lambda: find_partitions(OsDisk(), options))
+        retry_planning(find_partitions)(OsDisk(), options)
         return found
 
     @brief_errors

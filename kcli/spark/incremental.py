@@ -46,7 +46,7 @@ from kcli.spark import schema as tables
 from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, retry_plan
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, retry_planning
 from kcli.spark.planning import DATA_LOSS_HINT, OffsetRange, earliest_offset, offset_ranges
 from kcli.spark.run_commit import Recovery, RunError, RunOutput
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
@@ -143,6 +143,7 @@ def check_options(before: RunState, now: Mapping[str, str], out: str) -> None:
 # ----------------------------------------------------------------------------------------------------------------- plan
 
 
+@retry_planning
 def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
     """Decide what a run reads. Raises PlanError for losses with failOnDataLoss, and for logs of another cluster; OSError."""
     partitions = find_partitions(disk, read)
@@ -345,7 +346,7 @@ def start_run(disk: Disk, out: str, read: ReadOptions, written: Mapping[str, str
             output.check_is_new()
         else:
             check_options(before, options, out)
-        run = IncrementalRun(output, options, before, retry_plan(lambda: plan_run(disk, read, before)))
+        run = IncrementalRun(output, options, before, plan_run(disk, read, before))
     except BaseException:
         output.close()
         raise

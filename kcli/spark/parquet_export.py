@@ -43,7 +43,7 @@ from kcli.spark.json_schema import (
 from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.options import ALL, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, retry_plan
+from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.planning import OffsetRange, offset_ranges, pinned
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
@@ -112,7 +112,7 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         names = set(_written_columns(options, read))
         if options.incremental:
             check_incremental(options.out, options.mode, read)
-        found = retry_plan(lambda: _chosen(options, read))
+        found = _chosen(options, read)
         inputs = _inputs(found, read)
         check_output(options.out, options.mode, inputs, incremental=options.incremental)
         for option, path in (("--save-schema", options.save_schema), ("--report", options.report)):
@@ -149,6 +149,7 @@ def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None
                 raise ExportError(f"{option} is for JSON values: add --decode-value json")
 
 
+@retry_planning
 def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
     """Return the offsets of each partition; all offsets for an incremental run, since its plan needs the lock of its output."""
     partitions = find_partitions(OsDisk(), read)
@@ -214,9 +215,7 @@ def export(
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)
-    ranges, counts = (
-        (run.plan.ranges, run.plan.counts) if run is not None else translated(lambda: retry_plan(lambda: _planned(read)))
-    )
+    ranges, counts = (run.plan.ranges, run.plan.counts) if run is not None else translated(lambda: _planned(read))
     options = options._replace(source=_with_fixed_offsets(options, read, ranges))
     decodings = _decodings(spark, options, on_remark, run)
     with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
@@ -286,6 +285,7 @@ def _check_partition_by(frame: DataFrame, options: ExportOptions) -> None:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))}")
 
 
+@retry_planning
 def _planned(read: ReadOptions) -> tuple[list[OffsetRange], PlanCounts]:
     ranges = offset_ranges(find_partitions(OsDisk(), read), read)
     return ranges, count_plan(ranges, read, {})

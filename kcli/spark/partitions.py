@@ -20,8 +20,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
@@ -39,6 +41,7 @@ from kcli.spark.options import ALL, LONGEST, ReadOptions
 # How often planning is tried again if files vanish during it.
 MAX_PLANS = 20
 
+Parameters = ParamSpec("Parameters")
 Planned = TypeVar("Planned")
 
 
@@ -171,17 +174,20 @@ def is_read(topic: str, partition: int, options: ReadOptions) -> bool:
     return is_chosen(topic, partition, options) and not _is_hidden(topic, options)
 
 
-def retry_plan(plan: Callable[[], Planned]) -> Planned:
-    """Return the result of `plan`; call it again if a file vanished, since a broker rolls, cleans and deletes segments.
+def retry_planning(plan: Callable[Parameters, Planned]) -> Callable[Parameters, Planned]:
+    """Wrap a function that plans a read: if a file vanishes, it is called again, up to MAX_PLANS times.
 
-    Raises FileNotFoundError if files vanish each time.
+    A broker rolls, cleans and deletes segments at any time.
     """
-    for _ in range(MAX_PLANS - 1):
-        try:
-            return plan()
-        except FileNotFoundError:
-            continue
-    return plan()
+
+    @wraps(plan)
+    def planned(*args: Parameters.args, **named: Parameters.kwargs) -> Planned:
+        for _ in range(MAX_PLANS - 1):
+            with suppress(FileNotFoundError):
+                return plan(*args, **named)
+        return plan(*args, **named)
+
+    return planned
 
 
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:

@@ -50,110 +50,55 @@ _TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
-# The first columns of every other table.
-_PLACE = {"topic": "string", "partition": "int"}
-
 # The type of the option reportColumn's column, which has the tasks' reports (see kcli.spark.report).
 REPORT_TYPE = "string"
 
-TABLES: dict[str, dict[str, str]] = {
-    RECORDS: {
-        "key": "binary",
-        "value": "binary",
-        "topic": "string",
-        "partition": "int",
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "timestampType": "int",
-        "headers": "headers",
-        "leaderEpoch": "int",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "sequence": "int",
-        "isTransactional": "boolean",
-        "isControl": "boolean",
-        "aborted": "boolean",
-        "compression": "string",
-        "magic": "int",
-        "segment": "string",
-        "position": "bigint",
-        "keySize": "int",
-        "valueSize": "int",
-        "recordSize": "int",
-        "batchSize": "int",
-    },
-    BATCHES: _PLACE
-    | {
-        "segment": "string",
-        "position": "bigint",
-        "baseOffset": "bigint",
-        "lastOffset": "bigint",
-        "recordCount": "int",
-        "size": "int",
-        "magic": "int",
-        "compression": "string",
-        "timestampType": "int",
-        "baseTimestamp": "timestamp",
-        "maxTimestamp": "timestamp",
-        "deleteHorizon": "timestamp",
-        "leaderEpoch": "int",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "baseSequence": "int",
-        "lastSequence": "int",
-        "isTransactional": "boolean",
-        "isControl": "boolean",
-        "aborted": "boolean",
-        "crc": "bigint",
-        "computedCrc": "bigint",
-        "isValid": "boolean",
-    },
-    OFFSET_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "offset": "bigint", "position": "bigint"},
-    TIME_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "timestamp": "timestamp", "offset": "bigint"},
-    ABORTED_TRANSACTIONS: _PLACE | {"producerId": "bigint", "firstOffset": "bigint", "lastOffset": "bigint"},
-    PRODUCERS: _PLACE
-    | {
-        "file": "string",
-        "snapshotOffset": "bigint",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "lastSequence": "int",
-        "lastOffset": "bigint",
-        "offsetDelta": "int",
-        "timestamp": "timestamp",
-        "coordinatorEpoch": "int",
-        "currentTxnFirstOffset": "bigint",
-    },
-    LEADER_EPOCHS: _PLACE | {"file": "string", "leaderEpoch": "int", "startOffset": "bigint"},
-    INTERNAL_RECORDS: _PLACE
-    | {
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "keyType": "string",
-        "keyVersion": "int",
-        "key": "string",
-        "valueType": "string",
-        "valueVersion": "int",
-        "value": "string",
-        "isTombstone": "boolean",
-        "aborted": "boolean",
-        "error": "string",
-        "segment": "string",
-        "position": "bigint",
-    },
-    CORRUPT: _PLACE
-    | {
-        "segment": "string",
-        "position": "bigint",
-        "endPosition": "bigint",
-        "baseOffset": "bigint",
-        "lastOffset": "bigint",
-        "recordCount": "int",
-        "kind": "string",
-        "message": "string",
-        "bytes": "binary",
-    },
-}
+
+# table: column type, column type, ...
+_COLUMNS = """
+records:
+    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers headers, leaderEpoch int, producerId bigint, producerEpoch int, sequence int,
+    isTransactional boolean, isControl boolean, aborted boolean, compression string, magic int, segment string,
+    position bigint, keySize int, valueSize int, recordSize int, batchSize int
+
+batches:
+    topic string, partition int, segment string, position bigint, baseOffset bigint, lastOffset bigint,
+    recordCount int, size int, magic int, compression string, timestampType int, baseTimestamp timestamp,
+    maxTimestamp timestamp, deleteHorizon timestamp, leaderEpoch int, producerId bigint, producerEpoch int,
+    baseSequence int, lastSequence int, isTransactional boolean, isControl boolean, aborted boolean, crc bigint,
+    computedCrc bigint, isValid boolean
+
+offset_index:
+    topic string, partition int, segment string, file string, entry int, offset bigint, position bigint
+
+time_index:
+    topic string, partition int, segment string, file string, entry int, timestamp timestamp, offset bigint
+
+aborted_transactions:
+    topic string, partition int, producerId bigint, firstOffset bigint, lastOffset bigint
+
+producers:
+    topic string, partition int, file string, snapshotOffset bigint, producerId bigint, producerEpoch int,
+    lastSequence int, lastOffset bigint, offsetDelta int, timestamp timestamp, coordinatorEpoch int,
+    currentTxnFirstOffset bigint
+
+leader_epochs:
+    topic string, partition int, file string, leaderEpoch int, startOffset bigint
+
+internal_records:
+    topic string, partition int, offset bigint, timestamp timestamp, keyType string, keyVersion int, key string,
+    valueType string, valueVersion int, value string, isTombstone boolean, aborted boolean, error string,
+    segment string, position bigint
+
+corrupt:
+    topic string, partition int, segment string, position bigint, endPosition bigint, baseOffset bigint,
+    lastOffset bigint, recordCount int, kind string, message string, bytes binary
+"""
+TABLES: dict[str, dict[str, str]] = {}
+for _block in _COLUMNS.strip().split("\n\n"):
+    _table, _, _columns = _block.partition(":")
+    TABLES[_table] = dict(column.split() for column in _columns.split(","))
 
 
 class SchemaError(ValueError):

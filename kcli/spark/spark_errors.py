@@ -77,7 +77,10 @@ def sentence(text: str, out: str | None = None) -> str:
     if worker is not None:
         return f"a Python worker of Spark failed: {worker[1].strip()}"
     if _WORKER_ENDED.search(text):
-        return "a Python worker of Spark ended before its task, perhaps for lack of memory; run the job with fewer cores"
+        return (
+            "a Python worker of Spark ended before the end of its task, perhaps for lack of memory; run the job again with "
+            "fewer cores"
+        )
     if out is not None:
         output_error = _output_error(text, out)
         if output_error is not None:

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from kcli.log.disk import Disk, OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_plan
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
 from kcli.spark.planning import (
     DATA_LOSS_HINT,
     OffsetRange,
@@ -73,11 +73,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _disk(self) -> Disk:
         return OsDisk()
 
+    @retry_planning
     def initialOffset(self) -> StreamOffset:
         """Return the first offsets of a new query. Raises PlanError for options that do not fit the files."""
-        return retry_plan(self._initial)
-
-    def _initial(self) -> StreamOffset:
         partitions = find_partitions(self._disk, self.options)
         found = offset_ranges(partitions, self.options)
         return to_json({part.key: first for part, first, _ in found}, topic_ids(partitions))
@@ -87,15 +85,14 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @retry_planning
     def prepareForTriggerAvailableNow(self) -> None:
         """Determine the present ends of the logs, at which this run stops."""
-        self._target = retry_plan(lambda: self._latest(find_partitions(self._disk, self.options)))
+        self._target = self._latest(find_partitions(self._disk, self.options))
 
+    @retry_planning
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Return the end of the micro-batch that begins at `start`. Raises PlanError for lost data with failOnDataLoss."""
-        return retry_plan(lambda: self._next(start, limit))
-
-    def _next(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         partitions = find_partitions(self._disk, self.options)
         ids = topic_ids(partitions)
         begun = self._known_offsets(start, ids)
@@ -113,19 +110,15 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = {key: end for key, end in reached.items() if key in begun or key in self._target}
         return to_json(begun | reached, ids_in(start) | ids)
 
+    @retry_planning
     def reportLatestOffset(self) -> StreamOffset | None:
         """Return the ends of the logs, for the query's progress."""
-        return retry_plan(self._reached)
-
-    def _reached(self) -> StreamOffset:
         partitions = find_partitions(self._disk, self.options)
         return to_json(self._latest(partitions), topic_ids(partitions))
 
+    @retry_planning
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
         """Return the splits of a micro-batch. Raises PlanError as latestOffset does."""
-        return retry_plan(lambda: self._splits(start, end))
-
-    def _splits(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
         partitions = find_partitions(self._disk, self.options)
         ids = topic_ids(partitions)
         begun, reached = self._known_offsets(start, ids_in(end)), from_json(end)

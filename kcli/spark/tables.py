@@ -41,7 +41,7 @@ from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import FALSE, ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions, retry_plan
+from kcli.spark.partitions import LogPartition, find_partitions, retry_planning
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import Fault, RangeReader
@@ -60,12 +60,9 @@ MAX_CORRUPT_BYTES = 1024 * 1024
 _OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.CORRUPT)
 
 
+@retry_planning
 def plan_table(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
     """Return the splits of a table. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
-    return retry_plan(lambda: _plan(disk, options, columns, pushed))
-
-
-def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
     partitions = [part for part in find_partitions(disk, options) if pushed.allows(part.topic, part.partition)]
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
@@ -128,7 +125,7 @@ def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOpti
     for planned in split.ranges:
         for part in ranges_now(disk, planned, options):
             for row in make(RangeReader(disk, part, options, report, scanner)):
-                rows.append({"topic": part.topic, "partition": part.partition, **row})
+                rows.append({**row, "topic": part.topic, "partition": part.partition})
                 if len(rows) == rows_per_batch:
                     yield _arrow(rows, schema)
                     rows = []
@@ -156,7 +153,7 @@ def _batch_rows(reader: RangeReader) -> Iterator[Row]:
 
 def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
     header = batch.header
-    row: Row = {
+    row: Row = dict.fromkeys(tables.TABLES[tables.BATCHES]) | {
         "segment": reader.part.file,
         "position": header.position,
         "baseOffset": header.base_offset,
@@ -166,13 +163,15 @@ def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
         "compression": compression_name(header),
         "timestampType": timestamp_type(header),
         "maxTimestamp": micros(header.max_timestamp),
+        "isTransactional": False,
+        "isControl": False,
+        "aborted": False,
         "crc": header.crc,
         "computedCrc": batch.computed_crc,
         "isValid": batch.is_valid,
     }
     if not isinstance(header, RecordBatch):
-        # Message formats 0 and 1 do not have these.
-        return row | dict.fromkeys(_V2_ONLY) | {"isTransactional": False, "isControl": False, "aborted": False}
+        return row
     return row | {
         "recordCount": header.record_count,
         "baseTimestamp": micros(header.base_timestamp),
@@ -186,18 +185,6 @@ def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
         "isControl": header.is_control,
         "aborted": reader.is_aborted(header),
     }
-
-
-_V2_ONLY = (
-    "recordCount",
-    "baseTimestamp",
-    "deleteHorizon",
-    "leaderEpoch",
-    "producerId",
-    "producerEpoch",
-    "baseSequence",
-    "lastSequence",
-)
 
 
 def _corrupt_rows(reader: RangeReader) -> Iterator[Row]:

@@ -121,7 +121,7 @@ def test_reasons_where_python_sees_none() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"flatten": True}, "--flatten is for JSON values: give --decode-value json"),
+        ({"flatten": True}, "--flatten is for JSON values: add --decode-value json"),
         ({"save_schema": "{root}/s.json", "decode_value": "utf8"}, "--save-schema is for JSON values"),
         ({"save_schema": "{root}/nothing/s.json"}, "is a directory or in a directory that does not exist"),
         ({"save_schema": "{root}"}, "is a directory or in a directory that does not exist"),
@@ -155,12 +155,12 @@ def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
     words = (logs, "--out", tmp_path / "out", "--mode", "overwrite")
     side = f"{tmp_path / 'out'}.undecoded"
     code, out, _ = run(*words, "--decode-value", "utf8")
-    assert code == EXIT_OK and f"1 rows did not decode (the value of 1); the raw records are in {side}\n" in out
+    assert code == EXIT_OK and f"1 rows were not decoded (the value of 1); the raw records are in {side}\n" in out
     found = rows(tmp_path / "out")
     assert [row["value"] for row in found] == ["plain", "grün", None, None, ""]
     assert "valueBytes" not in found[0] and found[1]["key"] == b"\xfe"
     code, out, _ = run(*words, "--decode-value", "utf8", "--decode-key", "utf8", "--columns", "value,key,offset")
-    assert code == EXIT_OK and "2 rows did not decode (the key of 2 and the value of 1); the raw records are in" in out
+    assert code == EXIT_OK and "2 rows were not decoded (the key of 2 and the value of 1); the raw records are in" in out
     assert [row["key"] for row in rows(tmp_path / "out")] == ["a", None, None, None, "c"]
     listed = [(row["offset"], row["column"], row["key"], row["value"], row["reason"]) for row in rows(side)]
     assert listed == [
@@ -181,7 +181,7 @@ def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
     logs, side = write(tmp_path / "logs", values), f"{tmp_path / 'out'}.undecoded"
     code, out, _ = run(logs, "--out", tmp_path / "out", "--decode-value", "json", "--value-schema", SCHEMA)
     assert code == EXIT_OK
-    assert f"{len(MISFITS)} rows did not decode (the value of {len(MISFITS)}); the raw records are in {side}" in out
+    assert f"{len(MISFITS)} rows were not decoded (the value of {len(MISFITS)}); the raw records are in {side}" in out
     found = [row["value"] for row in rows(tmp_path / "out")]
     for value, wanted in zip(found, FITS.values(), strict=False):
         shown = value if value is None else {name: field for name, field in value.items() if field is not None}
@@ -218,7 +218,7 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
         )
         assert code == EXIT_OK and f"{before} rows written" in told
         bad = 1 if is_here else before - 2
-        assert f"{bad} rows did not decode (the value of {bad}); the raw records are in {out}.undecoded\n" in told
+        assert f"{bad} rows were not decoded (the value of {bad}); the raw records are in {out}.undecoded\n" in told
         assert pq.read_table(out).column_names == ["value"] and pq.read_table(f"{out}.undecoded").num_rows == bad
 
 
@@ -253,7 +253,7 @@ def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
     for number, given in enumerate((printed, saved, tmp_path / "schema.ddl")):
         to = tmp_path / f"given{number}"
         code, out, err = run(other, "--out", to, "--decode-value", "json", "--value-schema", given)
-        assert code == EXIT_OK and "1 rows did not decode (the value of 1)" in out and "schema of the values" not in err
+        assert code == EXIT_OK and "1 rows were not decoded (the value of 1)" in out and "schema of the values" not in err
         assert pq.read_schema(next(to.glob("*.parquet"))).field("value").type == schema
     code, _, err = run(*words, "--out", tmp_path / "few", "--infer-from", "1")
     assert code == EXIT_OK and "id BIGINT,who STRUCT<Name: BIGINT, name: STRING>\n" in err
@@ -269,7 +269,7 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
     logs = write(tmp_path / "logs", [json.dumps(first).encode(), b"not json", None])
     words = (logs, "--out", tmp_path / "out", "--decode-value", "json", "--flatten")
     code, out, _ = run(*words)
-    assert code == EXIT_OK and "1 rows did not decode (the value of 1)" in out
+    assert code == EXIT_OK and "1 rows were not decoded (the value of 1)" in out
     names = pq.read_schema(next((tmp_path / "out").glob("*.parquet"))).names
     fields = ["value_Id", "value_id_2", "value_place_city_zip", "value_place_tags", "value_place_tags_2", "value_timestamp"]
     assert names[:9] == ["key", *fields, "topic", "partition"]
@@ -292,10 +292,10 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ("id bigger than", "'id bigger than' is no schema: --value-schema takes DDL such as"),
-        ("schema.json", "'schema.json' is no schema"),
-        ("bigint", "'bigint' is no schema of a JSON object"),
-        ("", "'' is no schema of a JSON object"),
+        ("id bigger than", "'id bigger than' is not a schema: --value-schema takes DDL such as"),
+        ("schema.json", "'schema.json' is not a schema"),
+        ("bigint", "'bigint' is not the schema of a JSON object"),
+        ("", "'' is not the schema of a JSON object"),
         ("a int, a string", "has the field a twice"),
         ("a struct<b: int, b: int>", "has the field a.b twice"),
         ("a struct<>", "the struct a has no fields"),

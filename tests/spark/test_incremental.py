@@ -395,7 +395,7 @@ def test_files_with_other_rows_than_were_read(tmp_path: Path) -> None:
         path = Path(run.stage("").removeprefix("file:"))
         path.mkdir(parents=True)
         pq.write_table(pa.table({"offset": [1, 2]}), path / "part-0.parquet")
-        with pytest.raises(RunError, match="3 rows were read, but the files in .* have 2"):
+        with pytest.raises(RunError, match=r"3 rows were read, but the files in .* have 2"):
             run.commit(3)
     assert run_once(tmp_path) == rows(6)
 

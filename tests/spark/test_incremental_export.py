@@ -71,7 +71,7 @@ def test_refusals_before_spark_starts(no_spark: None, tmp_path: Path, capfd: pyt
     (tmp_path / "full" / "part-0.parquet").touch()
     (tmp_path / "file").touch()
     for out, more, says in (
-        ("s3a://bucket/out", [], "s3a://bucket/out is not; leave it out"),
+        ("s3a://bucket/out", [], "s3a://bucket/out is not; run without --incremental"),
         (str(tmp_path / "out"), ["--mode", "overwrite"], "it cannot be used with --mode overwrite"),
         (str(tmp_path / "out"), ["--table", "batches"], "it cannot be used with the table batches"),
         (str(tmp_path / "full"), [], "is not empty and has no state of incremental runs"),

@@ -271,7 +271,7 @@ def test_duplicates(tmp_path: Path) -> None:
     build(tmp_path / "broker-1" / "t-0", batches=8)
     build(tmp_path / "broker-2" / "t-0", batches=16)
     both = f"{tmp_path}/broker-1,{tmp_path}/broker-2"
-    with pytest.raises(PlanError, match="the partition t-0 is in .* and in "):
+    with pytest.raises(PlanError, match=r"the partition t-0 is in .* and in "):
         rows_of(both)
     longest = offsets_of(tmp_path / "broker-2")
     assert offsets_of(both, duplicatePartitions="longest") == longest
