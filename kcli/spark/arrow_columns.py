@@ -376,7 +376,7 @@ def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has checked to out[0] -> the position behind it.
+    """Decode a varint that the scanner has checked to out[0] -> the position after it.
 
     Raises IndexError for records or rows outside their arrays.
     """

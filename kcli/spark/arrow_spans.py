@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -33,8 +34,8 @@ from kcli.log.segment_walk import SegmentWalk
 from kcli.spark.arrow_columns import count_below, scan_span, span_length
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.options import ReadOptions
-from kcli.spark.planning import open_ranges
-from kcli.spark.range_reader import Fault, RangeReader
+from kcli.spark.partitions import PlanError
+from kcli.spark.range_reader import Fault, RangeReader, is_unchanged, ranges_now
 from kcli.spark.report import Report
 from kcli.spark.splits import LogSplit, SegmentRange
 from kcli.spark.task_progress import TaskProgress
@@ -42,6 +43,8 @@ from kcli.spark.task_progress import TaskProgress
 # 256 KiB fit a core's own cache and are read twice as fast as 1 MiB.
 BUFFER_BYTES = 256 * 1024
 SPAN_BYTES = 512 * 1024
+# How often a task looks up the offsets of one range again before it fails.
+MAX_LOOKUPS = 20
 
 
 def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -52,13 +55,9 @@ def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOp
     report, scanner = Report(), RecordScanner()
     builder = ArrowBatchBuilder(schema, options)
     progress, read_bytes = TaskProgress(disk, options.report_path, split.number), 0
-
-    def opened(part: SegmentRange) -> SpanReader:
-        return SpanReader(disk, part, options, report, scanner)
-
     for planned in split.ranges:
         count = 0
-        for reader in open_ranges(disk, planned, options, opened, report.lose):
+        for reader in _open_range(disk, planned, options, report, scanner):
             for rows in reader.rows():
                 count += rows.run.length
                 if builder.add(rows):
@@ -75,6 +74,29 @@ def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOp
     progress.reach(read_bytes, is_end=True)
     if options.report_path is not None:
         disk.write_file(f"{options.report_path}/{split.number}.json", report.to_json().encode())
+
+
+def _open_range(
+    disk: Disk, planned: SegmentRange, options: ReadOptions, report: Report, scanner: RecordScanner
+) -> Iterator[SpanReader]:
+    """Open a range; if its segment was replaced since planning, open the ranges that have its offsets now.
+
+    An open file does not change, so it is enough to check before and after it is opened. Raises as `ranges_now` does.
+    """
+    waiting, lookups = [planned], 0
+    while waiting:
+        part, reader = waiting.pop(0), None
+        with suppress(FileNotFoundError):
+            reader = SpanReader(disk, part, options, report, scanner) if is_unchanged(disk, part) else None
+        if reader is not None and is_unchanged(disk, part):
+            yield reader
+            continue
+        if reader is not None:
+            reader.close()
+        lookups += 1
+        if lookups > MAX_LOOKUPS:
+            raise PlanError(f"{part.file} was replaced {MAX_LOOKUPS} times while the job opened it; run the job again")
+        waiting[:0] = ranges_now(disk, part, options, report)
 
 
 def report_row(schema: pa.Schema, column: str, report: Report) -> pa.RecordBatch:
@@ -121,7 +143,7 @@ class SpanReader(RangeReader):
                 elif step.batch is not None:
                     yield from self._batch_rows(step.batch)
                 else:
-                    yield from self._stretch_rows(step.rows)
+                    yield from self._scanned_rows(step.rows)
             self._report_lost(self.part.end_offset)
         finally:
             self._walk.close()
@@ -134,9 +156,9 @@ class SpanReader(RangeReader):
         """Report the offsets between the last sound batch and `base_offset` as lost, if there was a fault in between."""
         if self._has_fault:
             self._has_fault = False
-            self.report.lose(self.part, self._last_offset + 1, base_offset)
+            self.report.add_lost(self.part, self._last_offset + 1, base_offset)
 
-    def _stretch_rows(self, count: int) -> Iterator[Rows]:
+    def _scanned_rows(self, count: int) -> Iterator[Rows]:
         """Yield the rows of the `count` batches that the walk has scanned."""
         part, batches = self.part, self._walk.rows
         row = 0
@@ -175,7 +197,7 @@ class SpanReader(RangeReader):
         reason = self.left_out(batch)
         if reason is not None:
             assert isinstance(header, RecordBatch)
-            self.report.leave_out(part.topic, part.partition, reason, header.record_count)
+            self.report.add_left_out(part.topic, part.partition, reason, header.record_count)
             return
         is_aborted = self.is_aborted(header)
         is_whole = (

@@ -52,7 +52,7 @@ _VALUE_BYTES = 6 * 1024 * 1024
 class Span(NamedTuple):
     """The batches of a span: rows [first, first + batch_count) of `batches`.
 
-    `ends` has the position in the window's buffer behind the records of each batch.
+    `ends` has, for each batch, the position in the window's buffer after its records.
     """
 
     batches: BatchColumns
@@ -332,7 +332,7 @@ class _IntColumn(_NumberColumn):
 
 
 def _batches_of(rows: Rows, header: RecordBatch) -> Iterator[tuple[int, int, int, int]]:
-    """Yield, for each batch of `rows`, its rows, the position behind them, its base offset and its base sequence."""
+    """Yield, for each batch of `rows`, its rows, the position after them, its base offset and its base sequence."""
     if rows.span is None:
         columns, after = rows.window.columns, rows.first + rows.run.length
         end = columns.record_position[after] if after < rows.window.count else columns.end

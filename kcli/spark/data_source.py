@@ -12,8 +12,8 @@ Spark registers the source by itself: it imports the top-level packages `pyspark
 there are two readers; the one with `pushFilters` is for option pushdown=true only. Filters only reduce what is read: Spark
 still applies each of them.
 
-Spark shows the traceback of a worker, then the error. The message of an error of kcli says all that a user needs, so such an
-error is raised again here with a traceback of one entry, the least that Spark shows. Other errors keep their traceback.
+Spark shows the traceback of a worker, then the error. The message of an error of kcli is sufficient for a user, so such
+an error is raised again here with a traceback of one entry, the least that Spark shows. Other errors keep their traceback.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ data silently:
 
     from_json                                              here
     -----------------------------------------------------  ---------------------------------------------------------------
-    ignores text behind the first JSON value               the value is put into an object whose last field must be found
+    ignores text after the first JSON value                the value is put into an object whose last field must be found
     replaces bytes that are not UTF-8                      checked before
     makes numbers beyond a float or double infinite        checked after
     returns the fields that fit                            all of them are null

@@ -7,7 +7,7 @@
                                           records are read by the first run after its end
     a partition or a topic was added      reads it from its earliest offset
     the log was compacted                 keeps the rows that are written, and does not read offsets below the state again
-    retention deleted unread records      fails; with failOnDataLoss=false it goes on after the gap and reports it
+    retention deleted unread records      fails; with failOnDataLoss=false it continues after the gap and reports it
     a partition is gone; the log ends     the same; a log that ends below the state is read from the state's offset on
       below the state
     the topic was recreated               fails; with failOnDataLoss=false it begins at the new log's start

@@ -178,7 +178,7 @@ def unique_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 def flattened(column: str, schema: StructType, taken: Iterable[str]) -> list[Column]:
     """Return the fields of a struct column as columns `column_field`, those of structs in it as `column_field_field`.
 
-    Arrays and maps stay as they are. No name is one of `taken`; see unique_names.
+    Arrays and maps are not flattened. No name is one of `taken`; see unique_names.
     """
     leaves = list(_leaves(F.col(column), schema, column))
     names = unique_names([name for name, _ in leaves], taken)
@@ -195,7 +195,7 @@ def _leaves(parent: Column, schema: StructType, prefix: str) -> Iterable[tuple[s
 
 
 def schema_ddl(spark: SparkSession, schema: StructType) -> str:
-    """Return a schema as DDL on one line, as --value-schema takes it."""
+    """Return a schema as DDL on one line, for --value-schema."""
     jvm: Any = spark._jvm
     return str(jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL())
 

@@ -50,15 +50,15 @@ def count_left_out(partition: LogPartition, options: ReadOptions, report: Report
     first = partition.first_offset if begun is None else max(partition.first_offset, begun)
     if not options.include_below_log_start and partition.log_start_offset > first:
         count = count_records(partition, first, partition.log_start_offset)
-        report.leave_out(*partition.key, BELOW_LOG_START, count)
+        report.add_left_out(*partition.key, BELOW_LOG_START, count)
     until = end
     if options.cuts_at_last_stable_offset:
         until = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
-        report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, until, end) if until < end else 0)
+        report.add_left_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, until, end) if until < end else 0)
     high_watermark = used_high_watermark(partition, options)
     if high_watermark is not None and high_watermark < until:
         mark = max(high_watermark, partition.log_start_offset, first)
-        report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, until))
+        report.add_left_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, until))
 
 
 def count_records(partition: LogPartition, first: int, end: int) -> int:

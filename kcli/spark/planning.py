@@ -1,10 +1,9 @@
-"""Planning a read: the offsets of each partition, and the splits of the tasks. Steps 1 to 4 run in the driver.
+"""Planning a read in the driver: the offsets of each partition, and the splits of the tasks.
 
     1  offsets     -> [first, end) of each partition: log start offset, startingOffsets ... endingTimestamp, last stable offset
     2  segments    -> those with such offsets, cut to the bytes with such offsets by the indexes
     3  ranges      -> cut at batches into pieces of at most maxPartitionBytes
     4  splits      -> small ranges packed together, one for each Spark task
-    5  in a task   -> if a segment was rolled, cleaned or deleted since, its offsets are looked up again
 
 If a live broker holds the directory, reading ends with the last whole batch; otherwise an incomplete last batch is a fault.
 Since a broker may append while Spark plans, the end of a log is determined once, its offset and its byte together.
@@ -13,11 +12,10 @@ Since a broker may append while Spark plans, the end of a log is determined once
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
-from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.segment_seek import SegmentSeeker
@@ -44,8 +42,6 @@ _ENDS = {end + suffix for end in ("starting", "ending") for suffix in ("offsets"
     "startingoffsetsbytimestampstrategy",
 }
 DATA_LOSS_HINT = "; option failOnDataLoss=false continues without these records"
-# How often a task looks up the offsets of one range again before it fails.
-MAX_LOOKUPS = 20
 
 
 class OffsetRange(NamedTuple):
@@ -291,95 +287,3 @@ def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions,
     ]
     # Pieces are a little smaller or larger than the target; two of them must not be packed into one split.
     return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)
-
-
-# ------------------------------------------------------------------------------------------------------------- in a task
-
-
-class Closable(Protocol):
-    """A file that `open_ranges` opens."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
-Opened = TypeVar("Opened", bound=Closable)
-
-
-def open_ranges(
-    disk: Disk,
-    part: SegmentRange,
-    options: ReadOptions,
-    opener: Callable[[SegmentRange], Opened],
-    on_loss: Callable[[SegmentRange, int, int], None] = lambda part, first_offset, end_offset: None,
-) -> Iterator[Opened]:
-    """Open a range by `opener`; if its segment was replaced since planning, open the ranges that have its offsets now.
-
-    A broker rolls, cleans and deletes segments while a job runs. An open file does not change, so it is enough to check before
-    and after it is opened. If offsets [first, end) of a range were deleted, call `on_loss` with them, or raise PlanError if
-    failOnDataLoss is true. Raises OSError as the disk does.
-    """
-    waiting, lookups = [part], 0
-    while waiting:
-        head = waiting.pop(0)
-        opened = _open_unchanged(disk, head, opener)
-        if opened is not None:
-            yield opened
-            continue
-        lookups += 1
-        if lookups > MAX_LOOKUPS:
-            raise PlanError(f"{head.file} was replaced {MAX_LOOKUPS} times while the job opened it; run the job again")
-        waiting[:0] = ranges_now(disk, head, options, on_loss)
-
-
-def ranges_now(
-    disk: Disk,
-    part: SegmentRange,
-    options: ReadOptions,
-    on_loss: Callable[[SegmentRange, int, int], None] = lambda part, first_offset, end_offset: None,
-) -> list[SegmentRange]:
-    """Return the range itself if its file was not replaced since planning, else the ranges that have its offsets now.
-
-    Raises as `open_ranges` does.
-    """
-    if _is_unchanged(disk, part):
-        return [part]
-    first, end = max(part.first_offset, part.least_offset), min(part.end_offset, part.bound_offset)
-    try:
-        directory = layout.read_partition(disk, layout.parent_path(part.file))
-    except FileNotFoundError:
-        directory = None
-    found = LogPartition(disk, directory) if directory is not None and directory.segments else None
-    start = end if found is None else found.first_offset
-    if start > first and options.fail_on_data_loss:
-        raise PlanError(
-            f"{part.topic}-{part.partition}: offsets {first} to {min(start, end) - 1} were deleted while the job ran; "
-            "option failOnDataLoss=false continues without them"
-        )
-    on_loss(part, first, min(start, end))
-    if found is None or start >= end:
-        return []
-    wanted = OffsetRange(found, max(first, start), end)
-    choice = RangeChoice(with_transactions=False, with_torn_tail=False)
-    return [now._replace(transactions=part.transactions) for _, now in segment_ranges(wanted, choice)]
-
-
-def _open_unchanged(disk: Disk, part: SegmentRange, opener: Callable[[SegmentRange], Opened]) -> Opened | None:
-    if not _is_unchanged(disk, part):
-        return None
-    try:
-        opened = opener(part)
-    except FileNotFoundError:
-        return None
-    if _is_unchanged(disk, part):
-        return opened
-    opened.close()
-    return None
-
-
-def _is_unchanged(disk: Disk, part: SegmentRange) -> bool:
-    """Return True if the file of a range was not replaced since planning, and still has its bytes."""
-    try:
-        return not part.file_id or (disk.file_id(part.file) == part.file_id and disk.size(part.file) >= part.end_position)
-    except FileNotFoundError:
-        return False

@@ -4,12 +4,15 @@
     ---------------------------------------------------  -------------------------------------------------------------
     a batch without wanted offsets                       skips it
     bytes that are not a batch; a wrong CRC; offsets     onCorrupt=fail: raises CorruptLogError with file and byte
-      that go back or reach into the next range;         onCorrupt=skip: counts it in the report and goes on; the table
-      records that do not parse                            `corrupt` lists it
+      that go back or reach into the next range;         onCorrupt=skip: counts it in the report and continues; the
+      records that do not parse                            table `corrupt` lists it
     control records                                      leaves them out and counts them, unless includeControl
     of an aborted transaction, under read_committed      leaves them out and counts them, unless includeAborted
     of an open transaction, under read_committed         leaves them out and counts them, unless includeOpen
     any other batch                                      returns its records
+
+A broker rolls, cleans and deletes segments while a job runs: if a segment was replaced since planning, its offsets are looked
+up again (`ranges_now`).
 
 The CRC does not cover a batch's base offset. So the offsets are compared with those of the batch before and with the first
 offset after the range: a flipped bit in a base offset must not move records out of what is read.
@@ -23,9 +26,12 @@ from typing import NamedTuple
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
+from kcli.log.log_directory import parent_path, read_partition
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
 from kcli.spark.options import SKIP, ReadOptions
+from kcli.spark.partitions import LogPartition, PlanError
+from kcli.spark.planning import OffsetRange, RangeChoice, segment_ranges
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange
 
@@ -158,7 +164,7 @@ class RangeReader:
             next_offset = window.columns.offset[window.count - 1] + 1 if window.count else next_offset
             if fault is not None:
                 self.handle(fault)
-                self.report.lose(self.part, next_offset, batch.header.last_offset + 1)
+                self.report.add_lost(self.part, next_offset, batch.header.last_offset + 1)
             yield window
 
     def records_fault(self, batch: LogBatch) -> Fault | None:
@@ -182,3 +188,38 @@ def _next_base_offset(reader: SegmentReader, position: int) -> int | None:
     if position + 8 > reader.end_position():
         return None
     return int.from_bytes(reader.file.read_at(position, 8), "big", signed=True)
+
+
+def ranges_now(disk: Disk, part: SegmentRange, options: ReadOptions, report: Report) -> list[SegmentRange]:
+    """Return the range itself if its file was not replaced since planning, else the ranges that have its offsets now.
+
+    Offsets that were deleted are reported as lost if failOnDataLoss is false, otherwise raise PlanError. Raises OSError.
+    """
+    if is_unchanged(disk, part):
+        return [part]
+    first, end = max(part.first_offset, part.least_offset), min(part.end_offset, part.bound_offset)
+    try:
+        directory = read_partition(disk, parent_path(part.file))
+    except FileNotFoundError:
+        directory = None
+    found = LogPartition(disk, directory) if directory is not None and directory.segments else None
+    start = end if found is None else found.first_offset
+    if start > first and options.fail_on_data_loss:
+        raise PlanError(
+            f"{part.topic}-{part.partition}: offsets {first} to {min(start, end) - 1} were deleted while the job ran; "
+            "option failOnDataLoss=false continues without them"
+        )
+    report.add_lost(part, first, min(start, end))
+    if found is None or start >= end:
+        return []
+    wanted = OffsetRange(found, max(first, start), end)
+    choice = RangeChoice(with_transactions=False, with_torn_tail=False)
+    return [now._replace(transactions=part.transactions) for _, now in segment_ranges(wanted, choice)]
+
+
+def is_unchanged(disk: Disk, part: SegmentRange) -> bool:
+    """Return True if the file of a range was not replaced since planning, and still has its bytes."""
+    try:
+        return not part.file_id or (disk.file_id(part.file) == part.file_id and disk.size(part.file) >= part.end_position)
+    except FileNotFoundError:
+        return False

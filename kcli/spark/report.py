@@ -61,12 +61,12 @@ class Report:
         self.corrupt_files: set[str] = set()
         self.first_faults: list[str] = []
 
-    def leave_out(self, topic: str, partition: int, reason: str, records: int) -> None:
+    def add_left_out(self, topic: str, partition: int, reason: str, records: int) -> None:
         """Count records as left out for `reason`, one of REASONS."""
         if records:
             self.left_out[topic, partition, reason] += records
 
-    def lose(self, part: SegmentRange, first_offset: int, end_offset: int) -> None:
+    def add_lost(self, part: SegmentRange, first_offset: int, end_offset: int) -> None:
         """Count those of the offsets [first_offset, end_offset) as lost that the range was to read."""
         first, end = max(first_offset, part.first_offset), min(end_offset, part.end_offset, part.bound_offset)
         if first < end:

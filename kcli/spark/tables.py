@@ -7,7 +7,7 @@
     internal_records      segments of internal topics                      record, key and value decoded to JSON
     offset_index          .index                                           entry
     time_index            .timeindex                                       entry
-    aborted_transactions  .txnindex, markers where it is missing           aborted transaction
+    aborted_transactions  .txnindex, markers if it is missing              aborted transaction
     producers             .snapshot of producers                           producer in a snapshot
     leader_epochs         leader-epoch-checkpoint                          leader epoch
 
@@ -42,9 +42,9 @@ from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import FALSE, ReadOptions
 from kcli.spark.partitions import LogPartition, find_partitions, retry_planning
-from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
+from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_reader import Fault, RangeReader
+from kcli.spark.range_reader import Fault, RangeReader, ranges_now
 from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack
@@ -123,7 +123,7 @@ def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOpti
     rows_per_batch = CORRUPT_ROWS_PER_BATCH if options.table == tables.CORRUPT else ROWS_PER_BATCH
     rows: list[Row] = []
     for planned in split.ranges:
-        for part in ranges_now(disk, planned, options):
+        for part in ranges_now(disk, planned, options, report):
             for row in make(RangeReader(disk, part, options, report, scanner)):
                 rows.append({**row, "topic": part.topic, "partition": part.partition})
                 if len(rows) == rows_per_batch:

@@ -221,7 +221,7 @@ def test_reports_add_up() -> None:
     for number in range(3):
         report = Report()
         report.rows["t", 0] += 5 + number
-        report.leave_out("t", 0, "control", number)
+        report.add_left_out("t", 0, "control", number)
         report.corrupt["t", 1] += 1
         report.corrupt_bytes["t", 1] += 10
         report.corrupt_files.add(f"file-{number}")
