@@ -20,6 +20,7 @@ from kcli.log.disk import OsDisk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kcli.log.offset_checkpoint_file import TopicPartition
     from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
@@ -38,7 +39,6 @@ docs/to-parquet.md has columns and options."""
 
 MAX_RANGES = 5  # ranges of lost offsets that a line shows
 SMALL_INPUT_BYTES = 64 * 1024 * 1024
-Key = tuple[str, int]
 # As kcli.spark.parquet_export.DEFAULT_COMPRESSION, without loading Spark for --help; a test compares them.
 _COMPRESSION = "zstd:1"
 
@@ -199,7 +199,7 @@ def _failed(sentences: list[str], code: int, members: dict[str, object]) -> int:
     return code
 
 
-def report_members(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> dict[str, object]:
+def report_members(options: ExportOptions, result: ExportResult, partitions: list[TopicPartition]) -> dict[str, object]:
     """Return the members of --report for an export that succeeded; docs/to-parquet.md describes them."""
     report, run = result.report, result.run
     offsets = {} if run is None else run.plan.new_by_partition()
@@ -237,7 +237,7 @@ def report_members(options: ExportOptions, result: ExportResult, partitions: lis
 
 def _export(
     args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]
-) -> tuple[ExportResult, list[Key], list[OffsetRange]]:
+) -> tuple[ExportResult, list[TopicPartition], list[OffsetRange]]:
     """Export, by Spark if there is anything to read -> the result, the chosen partitions, the offsets that were read."""
     from kcli.spark.parquet_export import begin_run, finish_without_rows
 
@@ -368,7 +368,7 @@ def _instant(option: str, text: str | None) -> str | None:
     return str(period.end_ms if option == "--ending-time" else period.first_ms)
 
 
-def summary(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> str:
+def summary(options: ExportOptions, result: ExportResult, partitions: list[TopicPartition]) -> str:
     """Return the summary of an export: a line for each partition, with the records left out by reason, and the totals.
 
     An incremental run has lines only for partitions that it has read or left records out of.
@@ -426,7 +426,7 @@ def _ranges(ranges: Sequence[tuple[int, int]], offsets: int) -> str:
     return ", ".join(format_offsets(*one) for one in named) + (f" and {more:,} more" if more else "")
 
 
-def _notes(report: Report, key: Key, left_out: Mapping[str, int]) -> list[str]:
+def _notes(report: Report, key: TopicPartition, left_out: Mapping[str, int]) -> list[str]:
     """Return the clauses about records of a partition that were left out, skipped or lost."""
     from kcli.spark.report import REASONS
 

@@ -41,6 +41,7 @@ from pyspark.sql import functions as F
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, read_owner
+from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.spark import schema as tables
 from kcli.spark.left_out import PlanCounts, count_plan
@@ -53,7 +54,6 @@ from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
 from kcli.spark.streaming import TopicIds, is_other_topic, losses, recreated, topic_ids
 
 SUFFIXES = (ROWS, CORRUPT_SUFFIX, UNDECODED_SUFFIX)
-Key = tuple[str, int]
 
 
 class RunPlan(NamedTuple):
@@ -72,7 +72,7 @@ class RunPlan(NamedTuple):
         """The ranges that are not empty."""
         return [wanted for wanted in self.ranges if wanted.end > wanted.first]
 
-    def new_by_partition(self) -> dict[Key, OffsetRange]:
+    def new_by_partition(self) -> dict[TopicPartition, OffsetRange]:
         """Return the ranges that are not empty, by partition."""
         return {wanted.partition.key: wanted for wanted in self.new_ranges}
 
@@ -150,7 +150,7 @@ def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
     ids, clusters = topic_ids(partitions), _cluster_ids(disk, partitions)
     lost: list[str] = []
     if before is None:
-        begun: dict[Key, int] = {}
+        begun: dict[TopicPartition, int] = {}
         ranges = offset_ranges(partitions, read)
     else:
         _check_clusters(before, clusters)
@@ -169,7 +169,7 @@ def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
     return RunPlan(ranges, _topics(before, reached, ids, clusters), lost, count_plan(ranges, read, begun))
 
 
-def _known_offsets(before: RunState, ids: TopicIds) -> tuple[dict[Key, int], list[str]]:
+def _known_offsets(before: RunState, ids: TopicIds) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the state's offsets without those of topics that were recreated since, and a clause for each of these."""
     known = {topic: found.topic_id for topic, found in before.topics.items() if found.topic_id is not None}
     recreated_topics = {topic for topic in ids if is_other_topic(topic, known, ids)}
@@ -214,7 +214,7 @@ def _check_clusters(before: RunState, clusters: Mapping[str, Owner]) -> None:
 
 
 def _topics(
-    before: RunState | None, reached: Mapping[Key, int], ids: TopicIds, clusters: Mapping[str, Owner]
+    before: RunState | None, reached: Mapping[TopicPartition, int], ids: TopicIds, clusters: Mapping[str, Owner]
 ) -> dict[str, TopicState]:
     topics: dict[str, TopicState] = {}
     for (topic, partition), offset in sorted(reached.items()):
@@ -232,11 +232,13 @@ def _topics(
 class IncrementalRun:
     """A run on an output that it has locked: its plan, its staged files and its commit."""
 
-    def __init__(self, output: RunOutput, options: dict[str, str], before: RunState | None, plan: RunPlan) -> None:
+    def __init__(
+        self, output: RunOutput, options: dict[str, str], before: RunState | None, plan: RunPlan, recovery: Recovery
+    ) -> None:
         self.plan = plan
         self.before = before
         self.number = before.run + 1 if before is not None else 1
-        self.recovery = Recovery(None, removed_staging=False)
+        self.recovery = recovery
         self._output = output
         self._options = options
         self._folder = ""
@@ -346,9 +348,7 @@ def start_run(disk: Disk, out: str, read: ReadOptions, written: Mapping[str, str
             output.check_is_new()
         else:
             check_options(before, options, out)
-        run = IncrementalRun(output, options, before, plan_run(disk, read, before))
+        return IncrementalRun(output, options, before, plan_run(disk, read, before), recovery)
     except BaseException:
         output.close()
         raise
-    run.recovery = recovery
-    return run

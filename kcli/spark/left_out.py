@@ -18,6 +18,7 @@ from typing import NamedTuple
 from kcli.format.record_batch import RecordBatch
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_reader import LogBatch
+from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.spark.options import ReadOptions
@@ -34,7 +35,7 @@ class PlanCounts(NamedTuple):
     to_log_end: int
 
 
-def count_plan(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[tuple[str, int], int]) -> PlanCounts:
+def count_plan(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[TopicPartition, int]) -> PlanCounts:
     """Return the counts of a plan; earlier runs have read the offsets below those in `begun`. Raises OSError."""
     report, bounded, partitions = Report(), 0, 0
     for part, _, _ in ranges:

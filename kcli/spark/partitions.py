@@ -32,6 +32,7 @@ from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.log_directory import PartitionDirectory, Segment
+from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.segment_seek import SegmentEnd, SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
@@ -74,7 +75,7 @@ class LogPartition:
         self._transactions: AbortedTransactions | None = None
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> TopicPartition:
         """(topic, partition)."""
         return self.topic, self.partition
 
@@ -364,7 +365,7 @@ def _two_topics(topic: str) -> str:
 
 
 def _without_duplicates(disk: Disk, chosen: list[PartitionDirectory], policy: str) -> list[PartitionDirectory]:
-    by_key: dict[tuple[str, int], list[PartitionDirectory]] = defaultdict(list)
+    by_key: dict[TopicPartition, list[PartitionDirectory]] = defaultdict(list)
     for part in chosen:
         by_key[part.topic, part.partition].append(part)
     kept = []

@@ -23,6 +23,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
+from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.spark.splits import SegmentRange
 
 # The reasons for which records are left out.
@@ -42,8 +43,6 @@ REASONS = {
     ABOVE_HIGH_WATERMARK: "records at or above the checkpointed high watermark",
 }
 
-Partition = tuple[str, int]
-
 
 class Report:
     """Counts by partition: rows returned, records left out by reason, corrupt places and their bytes.
@@ -52,12 +51,12 @@ class Report:
     """
 
     def __init__(self) -> None:
-        self.rows: Counter[Partition] = Counter()
+        self.rows: Counter[TopicPartition] = Counter()
         self.left_out: Counter[tuple[str, int, str]] = Counter()
-        self.corrupt: Counter[Partition] = Counter()
-        self.corrupt_bytes: Counter[Partition] = Counter()
-        self.lost: dict[Partition, list[tuple[int, int]]] = {}
-        self.lost_offsets: Counter[Partition] = Counter()
+        self.corrupt: Counter[TopicPartition] = Counter()
+        self.corrupt_bytes: Counter[TopicPartition] = Counter()
+        self.lost: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.lost_offsets: Counter[TopicPartition] = Counter()
         self.corrupt_files: set[str] = set()
         self.first_faults: list[str] = []
 
@@ -81,9 +80,9 @@ class Report:
         self.corrupt_files.add(part.file)
         self.first_faults.append(sentence)
 
-    def left_out_of(self) -> dict[Partition, dict[str, int]]:
+    def left_out_of(self) -> dict[TopicPartition, dict[str, int]]:
         """Return the number of records left out by partition and reason, sorted."""
-        found: dict[Partition, dict[str, int]] = {}
+        found: dict[TopicPartition, dict[str, int]] = {}
         for (topic, partition, reason), count in sorted(self.left_out.items()):
             found.setdefault((topic, partition), {})[reason] = count
         return found

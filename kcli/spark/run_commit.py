@@ -177,8 +177,9 @@ class RunOutput:
                 self._disk.rename(staged, target)
             elif not self._disk.exists(target):
                 raise RunError(
-                    f"run {pending.run} was interrupted, and its file {target} is missing, and also the staged file {staged}; "
-                    f"restore one of them, or remove {self._pending_path} and all files run-{pending.run:08d}-*, and run again"
+                    f"the file {target} of the interrupted run {pending.run} is missing, and so is the staged file {staged}; "
+                    f"restore one of them, or remove {self._pending_path} and all files run-{pending.run:08d}-*, and run the "
+                    "command again"
                 )
         self._flush_directories((file.suffix, file.file) for file in pending.files)
         self._disk.rename(self._pending_path, self._state_path)

@@ -19,6 +19,7 @@ import json
 from typing import Any, NamedTuple
 
 from kcli.format.primitives import crc32c
+from kcli.log.offset_checkpoint_file import TopicPartition
 
 FORMAT_VERSION = 1
 
@@ -57,7 +58,7 @@ class RunState(NamedTuple):
     files: tuple[RunFile, ...] = ()
 
     @property
-    def offsets(self) -> dict[tuple[str, int], int]:
+    def offsets(self) -> dict[TopicPartition, int]:
         """The next offset to be read of each partition."""
         return {(topic, partition): at for topic, found in self.topics.items() for partition, at in found.offsets.items()}
 

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from kcli.log.disk import Disk, OsDisk
+from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
@@ -44,8 +45,7 @@ from kcli.spark.planning import (
 )
 from kcli.spark.splits import LogSplit
 
-Key = tuple[str, int]
-Offsets = dict[Key, int]
+Offsets = dict[TopicPartition, int]
 StreamOffset = dict[str, dict[str, int | str]]
 TopicIds = dict[str, str]
 

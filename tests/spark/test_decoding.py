@@ -50,7 +50,7 @@ MISFITS: dict[bytes, str] = {
     b'{"id": 1}}': "not JSON: extra data",
     b'{"id": 1}\0': "not JSON: extra data",
     b"{'id': 1}": "not JSON: expecting property name",
-    b'{"d": NaN}': "not JSON: NaN is not a number of JSON",
+    b'{"d": NaN}': "not JSON: NaN is not a JSON number",
     b'{"d": -Infinity}': "not JSON: -Infinity is not",
     b'{"id": 01}': "not JSON: expecting ',' delimiter",
     b'{"name": "a\nb"}': "not JSON: invalid control character",

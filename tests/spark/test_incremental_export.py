@@ -76,7 +76,7 @@ def test_refusals_before_spark_starts(no_spark: None, tmp_path: Path, capfd: pyt
         (str(tmp_path / "out"), ["--table", "batches"], "it cannot be used with the table batches"),
         (str(tmp_path / "full"), [], "is not empty and has no state of incremental runs"),
         (str(tmp_path / "file"), [], "is not a directory"),
-        (str(tmp_path / "logs" / "new"), [], "lies in the input"),
+        (str(tmp_path / "logs" / "new"), [], "is in the input"),
     ):
         assert to_parquet.run(parse(*words, out, *more)) == EXIT_CANNOT_RUN
         err = capfd.readouterr().err

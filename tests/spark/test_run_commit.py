@@ -226,7 +226,7 @@ def test_a_moved_file_that_is_gone(tmp_path: Path) -> None:
     one_run(out, FastDisk())
     missing = RunFile("", "_kcli_state/staging/attempt/part-7", "run-00000002-part-7")
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(2, (missing,))))
-    with pytest.raises(RunError, match=r"run-00000002-part-7 is missing, and also the staged file .*part-7"):
+    with pytest.raises(RunError, match=r"part-7 of the interrupted run 2 is missing, and so is the staged file .*part-7"):
         one_run(out, FastDisk())
 
 

@@ -54,7 +54,7 @@ WORDS_OF_SPARK = ("Set mode as", "Job aborted", "Mkdirs failed", "org.apache", "
         ),
         (
             STAGE.format("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."),
-            "ended before its task",
+            "ended before the end of its task",
         ),
     ],
 )
