@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     ShortType,
     StructType,
     TimestampNTZType,
@@ -100,25 +101,22 @@ def _misfits(value: Any, wanted: DataType, path: str) -> Iterator[str]:
     """Yield a sentence for each part of a value that does not fit its type."""
     if value is None:
         return
-    if isinstance(wanted, StructType):
+    if isinstance(wanted, StructType | MapType):
         if not isinstance(value, dict):
             yield _is_not(path, value, "an object")
             return
-        for field in wanted.fields:
-            if field.name in value:
-                yield from _misfits(value[field.name], field.dataType, f"{path}.{field.name}" if path else field.name)
+        if isinstance(wanted, MapType):
+            types = dict.fromkeys(value, wanted.valueType)
+        else:
+            types = {field.name: field.dataType for field in wanted.fields if field.name in value}
+        for name, kind in types.items():
+            yield from _misfits(value[name], kind, f"{path}.{name}" if path else name)
     elif isinstance(wanted, ArrayType):
         if not isinstance(value, list):
             yield _is_not(path, value, "an array")
             return
         for index, item in enumerate(value):
             yield from _misfits(item, wanted.elementType, f"{path}[{index}]")
-    elif isinstance(wanted, MapType):
-        if not isinstance(value, dict):
-            yield _is_not(path, value, "an object")
-            return
-        for name, item in value.items():
-            yield from _misfits(item, wanted.valueType, f"{path}.{name}")
     else:
         sentence = _scalar_misfit(value, wanted, path)
         if sentence is not None:
@@ -128,31 +126,31 @@ def _misfits(value: Any, wanted: DataType, path: str) -> Iterator[str]:
 def _scalar_misfit(value: Any, wanted: DataType, path: str) -> str | None:
     """Return why a value does not fit a scalar type; None if it seems to fit."""
     name = wanted.simpleString()
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(wanted, BooleanType):
         return None if isinstance(value, bool) else _is_not(path, value, name)
-    if type(wanted) in _BITS:
-        if not is_number:
-            return _is_not(path, value, name)
-        if isinstance(value, float):
-            return f"{path} is {_quoted(value)}, a number with a fraction or an exponent, not {name}"
-        most = 1 << (_BITS[type(wanted)] - 1)
-        return None if -most <= value < most else f"{path} is {_quoted(value)}, out of the range of {name}"
-    if isinstance(wanted, FloatType | DoubleType):
-        if not is_number:
-            return _is_not(path, value, name)
-        fits = _fits_double(value) and (isinstance(wanted, DoubleType) or abs(value) < _FLOAT_MAX)
-        return None if fits else f"{path} is out of the range of {name}"
-    if isinstance(wanted, DecimalType):
-        if not is_number:
-            return _is_not(path, value, name)
-        whole = abs(Decimal(repr(value))).adjusted() + 1
-        return None if whole <= wanted.precision - wanted.scale else f"{path} is {_quoted(value)}, out of the range of {name}"
+    if isinstance(wanted, NumericType):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _number_misfit(value, wanted, path) if is_number else _is_not(path, value, name)
     if isinstance(wanted, DateType | TimestampType | TimestampNTZType):
         return f"{path} is {_quoted(value)}, not {name}"
     if isinstance(wanted, BinaryType):
         return None if isinstance(value, str) and _is_base64(value) else f"{path} is not base64"
     return None
+
+
+def _number_misfit(value: float, wanted: NumericType, path: str) -> str | None:
+    name = wanted.simpleString()
+    if isinstance(wanted, FloatType | DoubleType):
+        fits = _fits_double(value) and (isinstance(wanted, DoubleType) or abs(value) < _FLOAT_MAX)
+        return None if fits else f"{path} is out of the range of {name}"
+    if isinstance(wanted, DecimalType):
+        fits = abs(Decimal(repr(value))).adjusted() < wanted.precision - wanted.scale
+    elif not isinstance(value, int):
+        return f"{path} is {_quoted(value)}, a number with a fraction or an exponent, not {name}"
+    else:
+        limit = 1 << (_BITS[type(wanted)] - 1)
+        fits = -limit <= value < limit
+    return None if fits else f"{path} is {_quoted(value)}, out of the range of {name}"
 
 
 def _is_not(path: str, value: Any, wanted: str) -> str:

@@ -76,16 +76,13 @@ def _narrow(pushed: Pushed, column: str, given: Filter) -> Pushed:
     low, high = _bounds(given)
     if column == "partition":
         return pushed._replace(
-            least_partition=max(pushed.least_partition, _or(low, 0)),
-            most_partition=min(pushed.most_partition, _or(high, INT64_MAX)),
+            least_partition=max(pushed.least_partition, low), most_partition=min(pushed.most_partition, high)
         )
     if column == "offset":
-        return pushed._replace(
-            first_offset=max(pushed.first_offset, _or(low, 0)),
-            end_offset=min(pushed.end_offset, INT64_MAX if high is None else high + 1),
-        )
-    if column == "timestamp" and isinstance(low_time := _low_time(given), datetime):
-        least = int(low_time.timestamp() * 1000) - 1
+        return pushed._replace(first_offset=max(pushed.first_offset, low), end_offset=min(pushed.end_offset, high + 1))
+    has_least = isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual)
+    if column == "timestamp" and has_least and isinstance(given.value, datetime):
+        least = int(given.value.timestamp() * 1000) - 1
         return pushed._replace(least_timestamp_ms=max(least, pushed.least_timestamp_ms or least))
     return pushed
 
@@ -99,31 +96,16 @@ def _values(given: Filter) -> tuple[Any, ...] | None:
     return None
 
 
-def _bounds(given: Filter) -> tuple[int | None, int | None]:
-    """Return the least and the largest integer that pass the filter, None without such a bound."""
+def _bounds(given: Filter) -> tuple[int, int]:
+    """Return the least and the largest number that pass the filter; 0 and INT64_MAX if the filter has no such bound."""
     values = _values(given)
     if values is not None:
-        numbers = [value for value in values if type(value) is int]
-        return (min(numbers), max(numbers)) if numbers and len(numbers) == len(values) else (None, None)
+        are_numbers = values and all(type(value) is int for value in values)
+        return (min(values), max(values)) if are_numbers else (0, INT64_MAX)
     value = getattr(given, "value", None)
-    if type(value) is not int:
-        return None, None
-    if isinstance(given, GreaterThan):
-        return value + 1, None
-    if isinstance(given, GreaterThanOrEqual):
-        return value, None
-    if isinstance(given, LessThan):
-        return None, value - 1
-    if isinstance(given, LessThanOrEqual):
-        return None, value
-    return None, None
-
-
-def _low_time(given: Filter) -> Any:
-    if isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        return given.value
-    return None
-
-
-def _or(number: int | None, otherwise: int) -> int:
-    return otherwise if number is None else number
+    if type(value) is int:
+        if isinstance(given, GreaterThan | GreaterThanOrEqual):
+            return value + isinstance(given, GreaterThan), INT64_MAX
+        if isinstance(given, LessThan | LessThanOrEqual):
+            return 0, value - isinstance(given, LessThan)
+    return 0, INT64_MAX
