@@ -133,7 +133,7 @@ def test_reasons_where_python_sees_none() -> None:
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], says: str) -> None:
-    """Told before a JVM starts; a schema must not be written over Kafka's files, or be replaced with the output."""
+    """Refused before a JVM starts; a schema must not be written over Kafka's files, or be replaced with the output."""
     source = {"paths": str(write(tmp_path / "logs", [b"{}"]))}
     (tmp_path / "link").symlink_to("logs")
     (tmp_path / "out").mkdir()
@@ -149,7 +149,7 @@ def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], says: 
 
 @pytest.mark.spark
 def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
-    """What is not UTF-8 is null and listed with its bytes; the account names the columns that it is of, and no other."""
+    """What is not UTF-8 is null and listed with its bytes; the summary has the columns with such bytes only."""
     values = [b"plain", "grün".encode(), b"\xff\xfe", None, b""]
     logs = write(tmp_path / "logs", values, [b"a", b"\xfe", b"\xfd", None, b"c"])
     words = (logs, "--out", tmp_path / "out", "--mode", "overwrite")
@@ -176,7 +176,7 @@ def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
-    """Each value is either decoded as JSON has it, or null and listed with its reason; never a part of it, never a stop."""
+    """Each value is decoded as a whole, or null and listed with its reason; it never fails the job."""
     values: list[bytes | None] = [*FITS, None, *MISFITS]
     logs, side = write(tmp_path / "logs", values), f"{tmp_path / 'out'}.undecoded"
     code, out, _ = run(logs, "--out", tmp_path / "out", "--decode-value", "json", "--value-schema", SCHEMA)
@@ -196,7 +196,7 @@ def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same account."""
+    """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same summary."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     log.append([(b"k", b'{"id": 1}'), (b"k", b"bad"), (b"k", None)])
     log.flush()
@@ -213,18 +213,18 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(parquet_export, "is_on_this_machine", lambda master, is_here=is_here: is_here)
         out = tmp_path / f"out{is_here}"
         before = len(log.rows)
-        code, told, _ = run(
+        code, printed, _ = run(
             tmp_path / "logs", "--out", out, "--decode-value", "json", "--value-schema", "id int", "--columns", "value"
         )
-        assert code == EXIT_OK and f"{before} rows written" in told
+        assert code == EXIT_OK and f"{before} rows written" in printed
         bad = 1 if is_here else before - 2
-        assert f"{bad} rows were not decoded (the value of {bad}); the raw records are in {out}.undecoded\n" in told
+        assert f"{bad} rows were not decoded (the value of {bad}); the raw records are in {out}.undecoded\n" in printed
         assert pq.read_table(out).column_names == ["value"] and pq.read_table(f"{out}.undecoded").num_rows == bad
 
 
 @pytest.mark.spark
 def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
-    """It is printed as DDL and saved; either gives the same columns for other values. Damaged values do not shape it."""
+    """It is printed as DDL and saved; either gives the same columns for other values. Damaged values do not change it."""
     odd = [
         b'[{"list": 1}]',
         b"5",

@@ -1,4 +1,4 @@
-"""Incremental runs, no JVM: what each reads by the state of those before, over retention, compaction, crashes and changes.
+"""Incremental runs, no JVM: what each reads, by the state of earlier runs, over retention, compaction, crashes and changes.
 
 The rows are read by the source's own classes, as Spark's Python workers do, and staged by pyarrow; plan and commit are kcli's.
 """
@@ -92,7 +92,7 @@ def test_each_record_once(tmp_path: Path) -> None:
 
 
 def test_a_log_that_grows_between_plan_and_read(tmp_path: Path) -> None:
-    """The end is decided once: the tasks read up to the offset that the state will have, and the rest comes next time."""
+    """The end is fixed once: the tasks read up to the offset that the state will have, the next run reads the rest."""
     log = log_of(tmp_path)
     with start(tmp_path) as run:
         append(log, 5)
@@ -103,7 +103,7 @@ def test_a_log_that_grows_between_plan_and_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["truncated", "deleted", "anew"])
 def test_a_log_that_shrinks_between_plan_and_read(tmp_path: Path, change: str) -> None:
-    """The run fails before its commit, since the state would say more than was read."""
+    """The run fails before its commit, since the state would include offsets that were not read."""
     log_of(tmp_path)
     with start(tmp_path) as run:
         shutil.rmtree(tmp_path / "logs" / "t-0")
@@ -124,7 +124,7 @@ def test_a_log_that_shrinks_between_plan_and_read(tmp_path: Path, change: str) -
 
 
 def test_a_failure_before_the_commit(tmp_path: Path) -> None:
-    """The next run reads the same records; nothing of the failed one is left."""
+    """The next run reads the same records; the failed one leaves no file."""
     log_of(tmp_path)
     with pytest.raises(KeyboardInterrupt), start(tmp_path) as run:
         run.begin("attempt", "columns")
@@ -138,7 +138,7 @@ def test_a_failure_before_the_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_that_is_open_during_a_run(tmp_path: Path, commit: bool) -> None:
-    """A run ends at the last stable offset; the transaction is whole in the run that finds it ended, and in no other."""
+    """A run ends at the last stable offset; the whole transaction is in the first run after its end."""
     log = log_of(tmp_path)
     log.append([(b"a", b"1")] * 2, producer=1, transactional=True)  # 6, 7
     append(log, 2)  # 8, 9
@@ -171,7 +171,7 @@ def test_the_high_watermark_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_retention_between_runs(tmp_path: Path) -> None:
-    """Records that were deleted before they were read fail the run; asked to go on, it reports them, once."""
+    """Records that were deleted before they were read fail the run; with failOnDataLoss=false it reports them, once."""
     log = log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     append(log, 3)
@@ -189,7 +189,7 @@ def test_retention_between_runs(tmp_path: Path) -> None:
 
 
 def test_a_loss_without_new_records_is_reported_once(tmp_path: Path) -> None:
-    """The state advances behind the gap even where there is nothing to read."""
+    """The state advances past the gap even if there is nothing to read."""
     log = log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     append(log, 3)
@@ -217,7 +217,7 @@ def test_retention_of_what_is_written(tmp_path: Path) -> None:
 
 
 def test_compaction_between_runs(tmp_path: Path) -> None:
-    """What is written stays, and what the cleaner left of it is not written again."""
+    """Rows that are written stay, and the compacted records are not written again."""
     log = log_of(tmp_path, records=10)
     assert run_once(tmp_path) == rows(10)
     append(log, 4)
@@ -234,7 +234,7 @@ def test_compaction_between_runs(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_created_anew(tmp_path: Path) -> None:
-    """Its offsets are of another log: refused with both ids; asked to go on, it is read from its beginning."""
+    """Its offsets are of another log: refused with both ids; with failOnDataLoss=false it is read from its beginning."""
     log_of(tmp_path)
     metadata(tmp_path / "logs" / "t-0", FIRST_ID)
     assert run_once(tmp_path) == rows(6)
@@ -261,7 +261,7 @@ def test_a_topic_id_that_is_missing_in_between(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
-    """Records that are written were truncated: refused; asked to go on, a run reads from the state's offset on."""
+    """Records that are written were truncated: refused; with failOnDataLoss=false a run reads from the state's offset on."""
     log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     shutil.rmtree(tmp_path / "logs" / "t-0")
@@ -274,7 +274,7 @@ def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_is_gone(tmp_path: Path) -> None:
-    """A directory that was left out by mistake is noticed; asked to go on, the state keeps its offset."""
+    """A directory that was left out by mistake fails the run; with failOnDataLoss=false the state keeps its offset."""
     log_of(tmp_path)
     log_of(tmp_path, "t-1")
     run_once(tmp_path)
@@ -287,7 +287,7 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_logs_of_another_cluster(tmp_path: Path) -> None:
-    """Refused in any case: both topics have the name, and rows tell topics apart by name only."""
+    """Refused in any case: both topics have the name, and a row has only the name of its topic."""
     log_of(tmp_path)
     meta = tmp_path / "logs" / "meta.properties"
     meta.write_text("version=1\ncluster.id=first\nnode.id=1\n")
@@ -317,7 +317,7 @@ def test_logs_of_another_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_change_the_rows(tmp_path: Path, option: str, value: str, says: str) -> None:
-    """Files of one output that were chosen by different options would be of no use: refused, with the names."""
+    """Files of one output that were chosen by different options could not be used: refused, with the names."""
     log_of(tmp_path)
     run_once(tmp_path)
     with pytest.raises(RunError, match=f"other options than earlier runs.*{says}.*use the same options"):
@@ -349,13 +349,13 @@ def test_other_columns_of_the_files(tmp_path: Path) -> None:
     ],
 )
 def test_what_incremental_does_not_fit(out: str, mode: str, source: dict[str, str], says: str) -> None:
-    """Each combination that could not keep its promise is refused with a sentence."""
+    """Each combination that cannot be incremental is refused with a sentence."""
     with pytest.raises(RunError, match=says):
         check_incremental(out, mode, parse_options({"path": "x", **source}))
 
 
 def test_where_the_first_run_begins(tmp_path: Path) -> None:
-    """The starting offsets are the first run's: with `latest` it only notes where the logs end."""
+    """The starting offsets are the first run's: with `latest` it only records the ends of the logs."""
     log = log_of(tmp_path)
     latest = {"startingOffsets": "latest"}
     assert run_once(tmp_path, **latest) == []
@@ -365,7 +365,7 @@ def test_where_the_first_run_begins(tmp_path: Path) -> None:
 
 
 def test_runs_that_end_earlier(tmp_path: Path) -> None:
-    """Ending offsets may differ from run to run: each goes on where the one before ended."""
+    """Ending offsets may differ from run to run: each continues at the end of the one before."""
     log_of(tmp_path, records=10)
     assert run_once(tmp_path, endingOffsets='{"t":{"0":4}}') == rows(4)
     assert run_once(tmp_path, endingOffsets='{"t":{"0":2}}') == []
@@ -374,7 +374,7 @@ def test_runs_that_end_earlier(tmp_path: Path) -> None:
 
 
 def test_a_rotten_last_batch_that_a_broker_removes(tmp_path: Path) -> None:
-    """Passed over by onCorrupt=skip, its offsets are given to new records by the broker: these are not lost."""
+    """After onCorrupt=skip, its offsets are given to new records by the broker: these are not lost."""
     log = log_of(tmp_path, records=4)
     sound = bytes(log.log)
     log.append([(b"k", b"rotten")] * 2)
@@ -388,7 +388,7 @@ def test_a_rotten_last_batch_that_a_broker_removes(tmp_path: Path) -> None:
 
 
 def test_files_with_other_rows_than_were_read(tmp_path: Path) -> None:
-    """Files that were lost or added on the way fail the run before its commit."""
+    """Files that were lost or added while Spark wrote fail the run before its commit."""
     log_of(tmp_path)
     with start(tmp_path) as run:
         run.begin("attempt", "columns")
@@ -401,7 +401,7 @@ def test_files_with_other_rows_than_were_read(tmp_path: Path) -> None:
 
 
 def test_an_output_that_is_moved_or_removed(tmp_path: Path) -> None:
-    """The state is a part of the output: it comes along, and goes with it."""
+    """The state is a part of the output: it is copied and removed with it."""
     log = log_of(tmp_path)
     run_once(tmp_path)
     (tmp_path / "out").rename(tmp_path / "elsewhere")

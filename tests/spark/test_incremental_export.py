@@ -35,7 +35,7 @@ def offsets_in(out: Path) -> list[int]:
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting Spark fails: what gets so far has passed all checks."""
+    """Starting Spark fails, so a run that gets here has passed all checks."""
 
     def started(*_: object, **__: object) -> None:
         raise SparkError("Spark would start now")
@@ -54,7 +54,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_append_says_that_rows_may_be_there_twice(
     no_spark: None, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], there: bool, warned: bool
 ) -> None:
-    """In one sentence on stderr, where there is something that rows could be in."""
+    """In one sentence on stderr, if the output has files that may contain rows."""
     build(tmp_path / "logs")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ("part-0.parquet" if there else "_SUCCESS")).touch()

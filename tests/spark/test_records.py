@@ -51,7 +51,7 @@ def offsets_of(path: Path | str, **options: str) -> list[int]:
 
 @pytest.mark.parametrize("options", [{}, {"arrowBatchRows": "7"}, {"arrowBatchBytes": "300"}, {"maxPartitionBytes": "400"}])
 def test_every_column(tmp_path: Path, options: dict[str, str]) -> None:
-    """Keys, values, headers, times and what only the log knows come out as they went in, however the rows are batched."""
+    """Keys, values, headers, times and the columns that only the log has are unchanged, in Arrow batches of any size."""
     log = build(tmp_path / "orders-3")
     rows = rows_of(tmp_path / "orders-3", **options)
     assert [row["offset"] for row in rows] == [row.offset for row in log.rows]
@@ -161,7 +161,7 @@ def transactional(directory: Path) -> PartitionBuilder:
     ],
 )
 def test_isolation(tmp_path: Path, options: dict[str, str], expected: list[int]) -> None:
-    """Control records never unasked; under read_committed what Kafka's consumer gives, and what is asked for besides."""
+    """Control records only on request; under read_committed the rows of Kafka's consumer, and those on request."""
     transactional(tmp_path / "t-0")
     assert offsets_of(tmp_path / "t-0", **options) == expected
 
@@ -176,7 +176,7 @@ def test_the_column_aborted(tmp_path: Path) -> None:
 
 
 def test_log_start_and_high_watermark(tmp_path: Path) -> None:
-    """What lies below the checkpointed log start offset is not read unless asked for; the high watermark cuts when asked."""
+    """Records below the checkpointed log start offset are read only on request; the high watermark is used on request."""
     build(tmp_path / "t-0")
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 33\n")
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 77\n")
@@ -194,7 +194,7 @@ def test_log_start_and_high_watermark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("split_bytes", ["64m", "300"])
 def test_offsets(tmp_path: Path, split_bytes: str) -> None:
-    """Starting and ending offsets cut exactly, inside batches and segments, for any of them; splits lose and double nothing."""
+    """Starting and ending offsets cut exactly, also inside batches and segments; with splits, each record is read once."""
     log = build(tmp_path / "t-0")
     for first, end in ((0, 5), (13, 14), (40, 41), (44, 95), (60, log.offset), (90, 400)):
         chosen = offsets_of(
@@ -317,7 +317,7 @@ def test_one_segment_becomes_many_splits(tmp_path: Path, least: int) -> None:
 
 
 class StoreDisk(OsDisk):
-    """A store of objects whose names begin with `store:`; any other path is none of it."""
+    """A store of objects whose names begin with `store:`; any other path is not in it."""
 
     def __getattribute__(self, name: str) -> Any:
         method = super().__getattribute__(name)
@@ -343,7 +343,7 @@ def test_bytes_come_through_one_port(tmp_path: Path) -> None:
 
 
 def test_kafka_s_own_topics_are_read_where_they_are_named(tmp_path: Path) -> None:
-    """The metadata log grows by itself: it is no data of the cluster's users, unless they ask for it."""
+    """The metadata log grows by itself: its records are read only on request."""
     for name in ("__consumer_offsets-0", "__cluster_metadata-0", "t-0", "__mine-0"):
         log = PartitionBuilder(tmp_path / name)
         log.append(PLAIN)

@@ -20,7 +20,7 @@ CHANGES = ("write_file", "rename", "remove", "make_directory", "remove_directory
 
 
 class FastDisk(OsDisk):
-    """A disk that does not wait for the device: the tests' machine stays on."""
+    """A disk that does not wait for the device, which makes the tests faster."""
 
     def flush(self, path: str) -> None:
         assert self.exists(path)
@@ -35,7 +35,7 @@ class FastDisk(OsDisk):
 
 
 class DyingDisk(FastDisk):
-    """A machine that loses power before the change number `changes_left`: this one and all behind it are not made."""
+    """A machine that loses power before the change number `changes_left`: this one and all later ones are not made."""
 
     def __init__(self, changes_left: int) -> None:
         self.changes_left = changes_left
@@ -178,7 +178,7 @@ def test_a_run_without_files(tmp_path: Path) -> None:
 
 
 def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
-    """It is refused while another process holds the lock, by whatever path it comes."""
+    """It is refused while another process holds the lock, by any path to the output."""
     one_run(tmp_path / "out", FastDisk())
     (tmp_path / "link").symlink_to("out")
     with held(tmp_path / "out" / "_kcli_state" / "lock"):
@@ -200,7 +200,7 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_state_that_cannot_be_read(tmp_path: Path, name: str, spoil: Callable[[str], str], says: str) -> None:
-    """It is never taken for an empty one, which would write all rows again; the data stays as it is."""
+    """It is not treated as an empty one, which would write all rows again; the data is not changed."""
     out = tmp_path / "out"
     one_run(out, FastDisk())
     path = out / "_kcli_state" / name
@@ -243,7 +243,7 @@ def test_files_that_lead_elsewhere(tmp_path: Path, path: str, field: int) -> Non
 
 
 def test_a_state_comes_back_as_it_was() -> None:
-    """Encoding and decoding are one another's inverse, whatever the names."""
+    """Decoding an encoded state returns the same state, with any names."""
     state = state_of(3, (RunFile(".corrupt", "a/b", "c=ü/d"),))._replace(value_schema="`a b` STRING", schema=None)
     assert decode_state(encode_state(state), SUFFIXES) == state
     assert state.offsets == {("t", 0): 30, ("t", 11): 3}
@@ -273,7 +273,7 @@ def test_what_is_there_before_the_first_run(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_output_to_another_file_system(tmp_path: Path) -> None:
-    """A rename cannot go there: refused before the commit, not in the middle of it."""
+    """A rename is not possible there: refused before the commit, not in the middle of it."""
 
     class TwoDevices(FastDisk):
         def device(self, path: str) -> int:
