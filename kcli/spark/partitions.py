@@ -21,7 +21,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -70,9 +70,6 @@ class LogPartition:
         self.segments = directory.segments
         self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
         self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
-        self._end: SegmentEnd | None = None
-        self._is_live: bool | None = None
-        self._transactions: AbortedTransactions | None = None
 
     @property
     def key(self) -> TopicPartition:
@@ -121,35 +118,28 @@ class LogPartition:
     def _is_clean(self) -> bool:
         return self.disk.exists(layout.join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
 
-    @property
+    @cached_property
     def is_live(self) -> bool:
         """True if a running broker held the lock of the log directory at the first call."""
-        if self._is_live is None:
-            self._is_live = layout.is_live(self.disk, self.directory.log_directory)
-        return self._is_live
+        return layout.is_live(self.disk, self.directory.log_directory)
 
-    @property
+    @cached_property
     def log_end(self) -> SegmentEnd:
         """The end of the last segment at the first call, as offset and byte of the same moment."""
-        if self._end is None:
-            self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
-            if self.segments:
-                with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end = seeker.end(counts_rotten=not self.is_live)
-        return self._end
+        if not self.segments:
+            return SegmentEnd(self.first_offset, 0, 0, is_torn=False)
+        with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
+            return seeker.end(counts_rotten=not self.is_live)
 
     @property
     def log_end_offset(self) -> int:
         """The offset after the last sound batch of `log_end`."""
         return self.log_end.offset
 
-    @property
+    @cached_property
     def transactions(self) -> AbortedTransactions:
         """The transactions of the partition that are not committed, also those that end after the chosen segments."""
-        if self._transactions is None:
-            whole = layout.read_partition(self.disk, self.directory.path)
-            self._transactions = AbortedTransactions.for_partition(self.disk, whole)
-        return self._transactions
+        return AbortedTransactions.for_partition(self.disk, layout.read_partition(self.disk, self.directory.path))
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
         """Return the offset of the first record at or after `from_offset` with at least this timestamp, or None."""

@@ -209,15 +209,15 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
         return done
 
     monkeypatch.setattr(parquet_export, "_write", grow_behind)
-    for is_here in (True, False):
-        monkeypatch.setattr(parquet_export, "is_on_this_machine", lambda master, is_here=is_here: is_here)
-        out = tmp_path / f"out{is_here}"
+    for is_local in (True, False):
+        monkeypatch.setattr(parquet_export, "is_on_this_machine", lambda master, is_local=is_local: is_local)
+        out = tmp_path / f"out{is_local}"
         before = len(log.rows)
         code, printed, _ = run(
             tmp_path / "logs", "--out", out, "--decode-value", "json", "--value-schema", "id int", "--columns", "value"
         )
         assert code == EXIT_OK and f"{before} rows written" in printed
-        bad = 1 if is_here else before - 2
+        bad = 1 if is_local else before - 2
         assert f"{bad} rows were not decoded (the value of {bad}); the raw records are in {out}.undecoded\n" in printed
         assert pq.read_table(out).column_names == ["value"] and pq.read_table(f"{out}.undecoded").num_rows == bad
 

@@ -233,7 +233,7 @@ def test_compaction_between_runs(tmp_path: Path) -> None:
     assert in_output(tmp_path) == [*rows(10), *rows(12, 11), *rows(14, 13)]
 
 
-def test_a_topic_that_is_created_anew(tmp_path: Path) -> None:
+def test_a_topic_that_is_recreated(tmp_path: Path) -> None:
     """Its offsets are of another log: refused with both ids; with failOnDataLoss=false it is read from its beginning."""
     log_of(tmp_path)
     metadata(tmp_path / "logs" / "t-0", FIRST_ID)

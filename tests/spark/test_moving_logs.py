@@ -233,7 +233,7 @@ def metadata(directory: Path, topic_id: str) -> None:
 FIRST_ID, SECOND_ID = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 
 
-def test_a_topic_that_is_created_anew_under_a_stream(tmp_path: Path) -> None:
+def test_a_topic_that_is_recreated_under_a_stream(tmp_path: Path) -> None:
     """Its offsets are of another log: the query fails, or begins at the new log's start."""
     log_of(tmp_path / "t-0", 4)
     metadata(tmp_path / "t-0", FIRST_ID)

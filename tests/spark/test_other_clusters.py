@@ -28,7 +28,7 @@ def test_two_clusters_topics_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", [(A, 1), (A, 2), (None, None)])
-def test_a_topic_that_was_created_anew_is_refused(tmp_path: Path, owner: tuple[str | None, int | None]) -> None:
+def test_a_topic_that_was_recreated_is_refused(tmp_path: Path, owner: tuple[str | None, int | None]) -> None:
     paths = both(log_dir(tmp_path / "a"), log_dir(tmp_path / "b", *owner, topic_id=OTHER_ID))
     with pytest.raises(PlanError, match="these are two topics named users") as raised:
         rows_of(paths)

@@ -347,7 +347,7 @@ def test_the_last_line_tells_of_time_and_bytes(
 
 
 @pytest.mark.spark
-def test_the_account_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of each log is decided once: rows and what was left out are about the same offsets though a broker goes on."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     log.append([(b"k", b"v")] * 3)
@@ -371,7 +371,7 @@ def test_the_account_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.spark
-def test_the_account_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tasks cannot write files for the driver they tell by a row of their own, and that row is not written."""
     build(tmp_path / "logs")
     words = (tmp_path / "logs", "--isolation", "read_committed")
