@@ -125,7 +125,8 @@ def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOpti
     for planned in split.ranges:
         for part in ranges_now(disk, planned, options, report):
             for row in make(RangeReader(disk, part, options, report, scanner)):
-                rows.append({**row, "topic": part.topic, "partition": part.partition})
+                row["topic"], row["partition"] = part.topic, part.partition
+                rows.append(row)
                 if len(rows) == rows_per_batch:
                     yield _arrow(rows, schema)
                     rows = []
@@ -151,9 +152,12 @@ def _batch_rows(reader: RangeReader) -> Iterator[Row]:
             yield _batch_row(reader, batch)
 
 
+_V2_FLAGS = ("isTransactional", "isControl", "aborted")
+
+
 def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
     header = batch.header
-    row: Row = dict.fromkeys(tables.TABLES[tables.BATCHES]) | {
+    row: Row = {
         "segment": reader.part.file,
         "position": header.position,
         "baseOffset": header.base_offset,
@@ -163,15 +167,12 @@ def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
         "compression": compression_name(header),
         "timestampType": timestamp_type(header),
         "maxTimestamp": micros(header.max_timestamp),
-        "isTransactional": False,
-        "isControl": False,
-        "aborted": False,
         "crc": header.crc,
         "computedCrc": batch.computed_crc,
         "isValid": batch.is_valid,
     }
     if not isinstance(header, RecordBatch):
-        return row
+        return dict.fromkeys(tables.TABLES[tables.BATCHES]) | row | dict.fromkeys(_V2_FLAGS, False)
     return row | {
         "recordCount": header.record_count,
         "baseTimestamp": micros(header.base_timestamp),
