@@ -1,4 +1,4 @@
-"""The data source `kafka-log` under the name `kafkalog`, which SQL takes without quotes; see pyspark_kcli.
+"""The data source `kafka-log` under the name `kafkalog`, which SQL accepts without quotes; see pyspark_kcli.
 
 Spark registers one data source for each top-level package named `pyspark_...`.
 """

@@ -1,6 +1,7 @@
-"""What Spark looks for: a top-level package named `pyspark_...` with a `DefaultSource` registers itself as a data source.
+"""The data source `kafka-log`, registered by Spark itself: it imports each top-level package named `pyspark_...`.
 
-So `spark.read.format("kafka-log")` needs no more than kcli being installed where Spark's Python workers run.
+Spark registers the `DefaultSource` of the package. So `spark.read.format("kafka-log")` works in each environment in which kcli
+is installed and Spark's Python workers run.
 """
 
 from kcli.spark.data_source import KafkaLogDataSource as DefaultSource

@@ -20,6 +20,7 @@ from kcli.log.disk.os_disk import OsDisk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kcli.log.files.offset_checkpoint_file import TopicPartition
     from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
@@ -28,97 +29,96 @@ if TYPE_CHECKING:
 ARGUMENTS = "DIR... --out PATH"
 DESCRIPTION = """\
 Writes the records of log directories to Parquet, through Spark: no broker is needed. Control records,
-records below the log start offset and, under read_committed, those of transactions that did not commit
-are left out, and counted."""
+records below the log start offset and, with --isolation read_committed, those of transactions that are
+not committed are left out and counted."""
 EPILOG = """\
-DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. The last lines
-tell, for each partition, the rows written and what was left out. Exit codes: 0 done, 1 damage was found (the
-job failed for it, or it was skipped as asked) or no topic has the name, 2 could not run. docs/to-parquet.md has
-columns and options."""
+DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. At the end a
+summary is printed: for each partition, the rows written and the records left out. Exit codes: 0 success;
+1 corrupt data (the job failed, or skipped it), or no topic with that name; 2 could not run.
+docs/to-parquet.md has columns and options."""
 
-MOST_RANGES = 5  # of lost offsets that a line names
+MAX_RANGES = 5  # ranges of lost offsets that a line shows
 SMALL_INPUT_BYTES = 64 * 1024 * 1024
-Key = tuple[str, int]
-# As kcli.spark.parquet_export.DEFAULT_COMPRESSION, which --help must not load Spark for; a test holds them together.
+# As kcli.spark.parquet_export.DEFAULT_COMPRESSION, without loading Spark for --help; a test compares them.
 _COMPRESSION = "zstd:1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli to-parquet`."""
+    """Add the options of `kcli to-parquet`."""
     parser.add_argument("paths", nargs="+", metavar="DIR", help="log directories, partitions, segments or globs")
-    parser.add_argument("--out", required=True, metavar="PATH", help="where to write: a path or URL that Spark can write to")
-    _add_choice(parser.add_argument_group("what is read"))
-    _add_writing(parser.add_argument_group("what is written"))
+    parser.add_argument("--out", required=True, metavar="PATH", help="the output: a path or URL that Spark can write to")
+    _add_choice(parser.add_argument_group("input"))
+    _add_writing(parser.add_argument_group("output"))
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", default="local[*]", metavar="URL", help="where Spark runs (%(default)s)")
+    group.add_argument("--master", default="local[*]", metavar="URL", help="Spark's master (%(default)s)")
     group.add_argument("--driver-memory", default="2g", metavar="SIZE", help="heap of the driver's JVM (%(default)s)")
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark; may be repeated")
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--topic", action="append", default=[], metavar="NAME", help="these topics only; may be repeated")
-    group.add_argument("--topic-pattern", metavar="REGEX", help="topics whose whole name matches")
+    group.add_argument("--topic", action="append", default=[], metavar="NAME", help="read only these topics; may be repeated")
+    group.add_argument("--topic-pattern", metavar="REGEX", help="read only topics whose whole name matches")
     group.add_argument("--starting-offsets", metavar="JSON", help='earliest, or {"topic":{"0":23}} (-2: earliest)')
     group.add_argument("--ending-offsets", metavar="JSON", help='latest, or {"topic":{"0":50}} (-1: latest)')
-    group.add_argument("--starting-time", metavar="TIME", help="from the first record of that time on: ISO 8601, or ms")
+    group.add_argument("--starting-time", metavar="TIME", help="begin at the first record of that time: ISO 8601, or ms")
     group.add_argument(
-        "--ending-time", metavar="TIME", help="up to the first record of that time; up to the end of a day or a month"
+        "--ending-time", metavar="TIME", help="end at the first record of that time, or at the end of that day or month"
     )
     group.add_argument(
         "--isolation",
         choices=["read_uncommitted", "read_committed"],
         default="read_uncommitted",
-        help="read_committed: what a consumer would see, nothing of open or aborted transactions",
+        help="read_committed: like a consumer, without records of open and aborted transactions",
     )
     group.add_argument(
         "--on-corrupt",
         choices=["fail", "skip"],
         default="fail",
-        help="skip: go on behind corrupt bytes, list them in OUT.corrupt (%(default)s)",
+        help="skip: skip corrupt bytes and list them in OUT.corrupt (%(default)s)",
     )
-    group.add_argument("--table", default="records", metavar="NAME", help="another table of the source, such as batches")
-    group.add_argument("--columns", metavar="A,B", help="these columns only")
+    group.add_argument("--table", default="records", metavar="NAME", help="another table of the data source, such as batches")
+    group.add_argument("--columns", metavar="A,B", help="write only these columns")
     group.add_argument(
-        "--option", action="append", default=[], metavar="K=V", help="any other option of the source; may be repeated"
+        "--option", action="append", default=[], metavar="K=V", help="another option of the data source; may be repeated"
     )
 
 
 def _add_writing(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--partition-by", metavar="A,B", help="directories by these columns: topic,date,partition, or others")
-    group.add_argument("--decode-value", choices=["json", "utf8"], help="the value as text, or as columns of its JSON")
-    group.add_argument("--decode-key", choices=["utf8"], help="the key as text")
+    group.add_argument("--partition-by", metavar="A,B", help="a directory for each value of these columns, such as topic,date")
+    group.add_argument("--decode-value", choices=["json", "utf8"], help="decode the value as text or as JSON")
+    group.add_argument("--decode-key", choices=["utf8"], help="decode the key as text")
     group.add_argument(
         "--value-schema",
         default="inferred",
         metavar="DDL|FILE",
-        help="the JSON's schema, such as 'id bigint, name string', or a file that has one; else it is inferred and printed, "
+        help="schema of the JSON, such as 'id bigint, name string', or a file with it; by default it is inferred and printed, "
         "which reads the values twice",
     )
-    group.add_argument("--save-schema", metavar="FILE", help="write the JSON's schema to a file that --value-schema takes")
-    group.add_argument("--flatten", action="store_true", help="the JSON's fields as columns value_FIELD, not as one struct")
-    group.add_argument("--infer-from", type=int, metavar="N", help="infer the schema from N values, not from all")
+    group.add_argument("--save-schema", metavar="FILE", help="write the schema of the JSON to a file for --value-schema")
+    group.add_argument("--flatten", action="store_true", help="write the JSON's fields as columns value_FIELD, not as a struct")
+    group.add_argument("--infer-from", type=int, metavar="N", help="infer the schema from N values, not from all values")
     group.add_argument(
         "--compression",
         metavar="CODEC",
         default=_COMPRESSION,
-        help="of the Parquet files: zstd:LEVEL (1 to 22), zstd (Spark's level, 3), snappy, gzip, lz4, none (%(default)s)",
+        help="zstd:LEVEL (1 to 22), zstd (Spark's level, 3), snappy, gzip, lz4 or none (%(default)s)",
     )
     group.add_argument(
         "--mode",
         choices=["error", "overwrite", "append", "ignore"],
         default="error",
-        help="what to do when OUT is there (%(default)s); append twice writes the rows twice",
+        help="what to do if OUT exists (%(default)s); a second append writes the same rows again",
     )
     group.add_argument(
         "--incremental",
         action="store_true",
-        help="add the records that no earlier run has written to OUT, each once; the state is in OUT/_kcli_state",
+        help="add only records that no earlier run has written to OUT; the state is in OUT/_kcli_state",
     )
-    group.add_argument("--report", metavar="FILE", help="write the account to FILE as JSON too, also where the job fails")
+    group.add_argument("--report", metavar="FILE", help="write the summary to FILE as JSON, also if the job fails")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the Parquet files -> exit code. Raises CannotRun for options that do not fit and where Spark is missing."""
+    """Write the Parquet files -> exit code. Raises CannotRun for invalid options and if Spark is not installed."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
@@ -135,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = _export_options(args)
     begin = time.monotonic()
-    wanted: list[OffsetRange] | None = None  # until the checks have passed, that of the report's path too
-    account: dict[str, object] = {}
+    wanted: list[OffsetRange] | None = None  # until the options are checked, also that of the report's path
+    members: dict[str, object] = {}
     code = EXIT_CANNOT_RUN
     try:
         wanted = check_export(options)
@@ -144,30 +144,30 @@ def run(args: argparse.Namespace) -> int:
         result, partitions, wanted = _export(args, options, wanted)
     except UnknownTopicError as error:
         sentences = [f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}" for topic in error.missing]
-        code = _failed(sentences or [str(error)], EXIT_FINDINGS, account)
+        code = _failed(sentences or [str(error)], EXIT_FINDINGS, members)
     except ExportError as error:
-        code = _failed([str(error)], EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN, account)
+        code = _failed([str(error)], EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN, members)
     except SparkError as error:
-        code, account["error"] = EXIT_CANNOT_RUN, str(error)
+        code, members["error"] = EXIT_CANNOT_RUN, str(error)
         raise CannotRun(str(error)) from None
     else:
-        account |= account_members(options, result, partitions)
+        members |= report_members(options, result, partitions)
         print_text(summary(options, result, partitions))
         if wanted:
-            print_text(expense_line(_size_bytes(wanted), time.monotonic() - begin, options.out, account))
+            print_text(totals_line(_size_bytes(wanted), time.monotonic() - begin, options.out, members))
         for fault in result.report.first_faults:
             sys.stderr.write(f"kcli: {fault}\n")
         code = EXIT_FINDINGS if result.report.corrupt else EXIT_OK
     finally:
         if args.report is not None and wanted is not None:
             head = {"type": "to-parquet", "version": 1, "exitCode": code, "seconds": round(time.monotonic() - begin, 3)}
-            members = {**head, "logSizeInBytes": _size_bytes(wanted), **account}
-            Path(args.report).write_text(json.dumps(members) + "\n", "utf-8")
+            report = {**head, "logSizeInBytes": _size_bytes(wanted), **members}
+            Path(args.report).write_text(json.dumps(report) + "\n", "utf-8")
     return code
 
 
 def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
-    """Raises ExportError for a partition, not named itself, that has another topic id than the broker's metadata log has."""
+    """Raise ExportError if a partition has another topic id than the metadata log, unless `paths` name it."""
     from kcli.inspect.verification.directories import check_topic_id, read_root, with_sibling_topics
     from kcli.inspect.verification.findings import FindingList
     from kcli.log.files.log_directory import is_live
@@ -177,7 +177,7 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
     partitions = [offsets.partition.directory for offsets in wanted]
     chosen = {one.path: one for one in partitions if os.path.realpath(one.path) not in named}
     log_directories = dict.fromkeys(one.log_directory for one in chosen.values())
-    # A running broker's metadata log is ahead of its directories or behind them, so it is not compared, and not read.
+    # The metadata log of a running broker may be newer or older than its directories, so it is not compared.
     found = [read_root(disk, path, FindingList(), with_topics=not is_live(disk, path)) for path in log_directories]
     roots = {root.path: root for root in with_sibling_topics(found)}
     for directory in chosen.values():
@@ -186,21 +186,21 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
         for finding in findings.finish():
             if finding.code == "topic-id-mismatch":
                 raise ExportError(
-                    f"{finding.message}: the partition is of another topic of that name, deleted since or of another cluster; "
-                    f"move it away, or export it by itself ({directory.path})"
+                    f"{finding.message}: the partition belongs to a deleted topic of that name or to another cluster; move "
+                    f"it away, or export it by itself ({directory.path})"
                 )
 
 
-def _failed(sentences: list[str], code: int, account: dict[str, object]) -> int:
-    """Say what went wrong on stderr and in the account -> the exit code."""
+def _failed(sentences: list[str], code: int, members: dict[str, object]) -> int:
+    """Report errors on stderr and in the members of --report -> the exit code."""
     for sentence in sentences:
         print_message(sentence)
-    account["error"] = "; ".join(sentences)
+    members["error"] = "; ".join(sentences)
     return code
 
 
-def account_members(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> dict[str, object]:
-    """Return what --report says of an export that has ended: docs/to-parquet.md has the members."""
+def report_members(options: ExportOptions, result: ExportResult, partitions: list[TopicPartition]) -> dict[str, object]:
+    """Return the members of --report for an export that succeeded; docs/to-parquet.md describes them."""
     report, run = result.report, result.run
     offsets = {} if run is None else run.plan.new_by_partition()
     left_out = report.left_out_of()
@@ -237,13 +237,13 @@ def account_members(options: ExportOptions, result: ExportResult, partitions: li
 
 def _export(
     args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]
-) -> tuple[ExportResult, list[Key], list[OffsetRange]]:
-    """Start Spark where there is something to read, and export -> what was done, the partitions chosen, the offsets read."""
+) -> tuple[ExportResult, list[TopicPartition], list[OffsetRange]]:
+    """Export, by Spark if there is anything to read -> the result, the chosen partitions, the offsets that were read."""
     from kcli.spark.parquet_export import begin_run, finish_without_rows
 
     partitions = [part.partition.key for part in wanted]
     if not options.incremental:
-        _warn_of_doubled_rows(options)
+        _warn_of_duplicates(options)
         return _with_spark(args, wanted, options, None), partitions, wanted
     with begin_run(options) as run:
         for sentence in run.remarks():
@@ -257,7 +257,7 @@ def _export(
 def _with_spark(
     args: argparse.Namespace, wanted: list[OffsetRange], options: ExportOptions, run: IncrementalRun | None
 ) -> ExportResult:
-    """Start Spark for an export of the offsets wanted, show how far it is, and stop it at the end."""
+    """Start Spark, export, show the progress, and stop Spark."""
     from kcli.spark.parquet_export import export
     from kcli.spark.session import start_session
 
@@ -272,25 +272,25 @@ def _with_spark(
         spark.stop()
 
 
-def _warn_of_doubled_rows(options: ExportOptions) -> None:
+def _warn_of_duplicates(options: ExportOptions) -> None:
     from kcli.spark.parquet_output import holds_data
 
     if options.mode == "append" and holds_data(options.out):
         print_message(
-            f"{options.out} has data: --mode append may write rows again that are there already; --incremental, to a directory "
-            "of its own from the beginning, writes each record once"
+            f"{options.out} has data: --mode append may write the same rows again; --incremental, with a new directory, writes "
+            "each record once"
         )
 
 
 def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
-    """For little input a JVM that starts fast and compiles lightly: it saves some seconds."""
+    """Return options with which the JVM starts faster, for small inputs: they save some seconds."""
     if _size_bytes(wanted) > SMALL_INPUT_BYTES:
         return {}
     return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 
 
 def _size_bytes(wanted: list[OffsetRange]) -> int:
-    """How many bytes the segments have that hold the offsets wanted; one that is gone meanwhile has none."""
+    """Return the size of the segments with the wanted offsets, without those that were deleted since."""
     from kcli.format.primitives import INT64_MAX
 
     size_bytes = 0
@@ -305,10 +305,10 @@ def _size_bytes(wanted: list[OffsetRange]) -> int:
 
 
 def _progress(master: str) -> dict[str, str]:
-    """Spark's own progress bar, which it draws on stderr, where ours cannot see how far the executors are."""
-    from kcli.spark.session import is_here
+    """Return the setting for Spark's own progress bar on stderr, for executors whose progress kcli does not know."""
+    from kcli.spark.session import is_on_this_machine
 
-    return {"spark.ui.showConsoleProgress": "true"} if is_terminal(2) and not is_here(master) else {}
+    return {"spark.ui.showConsoleProgress": "true"} if is_terminal(2) and not is_on_this_machine(master) else {}
 
 
 def _export_options(args: argparse.Namespace) -> ExportOptions:
@@ -321,7 +321,7 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         "subscribePattern": args.topic_pattern,
         "startingOffsets": args.starting_offsets,
         "endingOffsets": args.ending_offsets,
-        # Of many partitions some have no record of the time: the account shows it.
+        # Some of many partitions may have no record of that time; the summary shows it.
         "startingOffsetsByTimestampStrategy": "latest" if args.starting_time else None,
         "startingTimestamp": _instant("--starting-time", args.starting_time),
         "endingTimestamp": _instant("--ending-time", args.ending_time),
@@ -351,7 +351,7 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise CannotRun(f"{option} takes NAME=VALUE, not {text!r}")
+            raise CannotRun(f"{option} must be NAME=VALUE, not {text!r}")
         pairs[name.strip()] = value
     return pairs
 
@@ -368,10 +368,10 @@ def _instant(option: str, text: str | None) -> str | None:
     return str(period.end_ms if option == "--ending-time" else period.first_ms)
 
 
-def summary(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> str:
-    """The account of an export: a line for each partition, with what was left out of it and why, and the sums.
+def summary(options: ExportOptions, result: ExportResult, partitions: list[TopicPartition]) -> str:
+    """Return the summary of an export: a line for each partition, with the records left out by reason, and the totals.
 
-    An incremental run has lines of the partitions that it has read or left records out of.
+    An incremental run has lines only for partitions that it has read or left records out of.
     """
     report, run = result.report, result.run
     offsets = {} if run is None else run.plan.new_by_partition()
@@ -384,10 +384,8 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Key])
         if run is None or notes:
             lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
     if result.to_high_watermark:
-        rest = f", of {result.to_log_end} to the end of the log" if result.to_log_end else ""
-        lines.append(
-            f"records of {format_count(result.to_high_watermark, 'partition')} are read up to the high watermark{rest}"
-        )
+        rest = f", {result.to_log_end} up to the end of the log" if result.to_log_end else ""
+        lines.append(f"{format_count(result.to_high_watermark, 'partition')} read up to the high watermark{rest}")
     if run is not None and not offsets:
         since = f" since run {run.before.run}" if run.before is not None else ""
         lines.append(f"nothing new{since}: no rows written to {options.out}")
@@ -403,33 +401,33 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Key])
     return "\n".join(lines)
 
 
-def expense_line(log_bytes: int, seconds: float, out: str, account: Mapping[str, object]) -> str:
-    """The last line of the account: how much was read in which time, and the files that the output has now."""
+def totals_line(log_bytes: int, seconds: float, out: str, members: Mapping[str, object]) -> str:
+    """Return the last line of the summary: the bytes read, the time, and the files in the output."""
     line = f"{format_bytes(log_bytes)} of segments read in {seconds:.1f} s"
-    files, size_bytes = account["outputFiles"], account["outputSizeInBytes"]
+    files, size_bytes = members["outputFiles"], members["outputSizeInBytes"]
     if isinstance(files, int) and isinstance(size_bytes, int):
         line += f"; {out} has {format_count(files, 'Parquet file')}, {format_bytes(size_bytes)}"
     return line
 
 
 def undecoded_line(result: ExportResult) -> str:
-    """The line of rows that did not decode: which column of how many, and where their bytes are."""
+    """Return the line about rows that were not decoded: how many of which column, and where their bytes are."""
     columns = [(column, count) for column, count in result.undecoded_columns.items() if count]
     which = " and ".join(f"the {column} of {count}" for column, count in columns)
-    line = f"{result.undecoded} rows did not decode ({which}); the raw records are in {result.undecoded_path}"
-    lost = sum(count for _, count in columns) - result.undecoded_listed
-    return f"{line}, but for {lost} that the log lost since" if lost > 0 else line
+    line = f"{result.undecoded} rows were not decoded ({which}); the raw records are in {result.undecoded_path}"
+    missing = sum(count for _, count in columns) - result.undecoded_listed
+    return f"{line}, except {missing} that the log has lost since" if missing > 0 else line
 
 
 def _ranges(ranges: Sequence[tuple[int, int]], offsets: int) -> str:
-    """The first of the ranges of lost offsets, and how many more there are."""
-    named = ranges[:MOST_RANGES]
+    """Return the first ranges of lost offsets, and the number of other lost offsets."""
+    named = ranges[:MAX_RANGES]
     more = offsets - sum(end - first for first, end in named)
     return ", ".join(format_offsets(*one) for one in named) + (f" and {more:,} more" if more else "")
 
 
-def _notes(report: Report, key: Key, left_out: Mapping[str, int]) -> list[str]:
-    """What was left out of a partition and why."""
+def _notes(report: Report, key: TopicPartition, left_out: Mapping[str, int]) -> list[str]:
+    """Return the clauses about records of a partition that were left out, skipped or lost."""
     from kcli.spark.report import REASONS
 
     notes = [f"{count} {REASONS[reason]} left out" for reason, count in left_out.items()]

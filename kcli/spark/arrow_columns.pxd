@@ -1,8 +1,28 @@
-# C types for arrow_columns.py when Cython compiles it; the Python source knows nothing of them.
+# C types for arrow_columns.py when Cython compiles it.
 cimport cython
+from kcli.format cimport loop_results, record_scan
 
 cdef bint COMPILED
 cdef long long INT32_MAX
+
+@cython.locals(
+    base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], attributes=cython.longlong[::1],
+    counts=cython.longlong[::1], faults=cython.longlong[::1], row=Py_ssize_t, records=cython.longlong,
+    shared=cython.longlong, base=cython.longlong, last=cython.longlong, fault=cython.longlong,
+)
+cpdef Py_ssize_t span_length(
+    batches, Py_ssize_t first, Py_ssize_t end, long long last_offset, long long first_offset, long long end_offset,
+    long long bound_offset, long long excluded, long long max_records) except -9
+
+@cython.locals(
+    base_offsets=cython.longlong[::1], base_timestamps=cython.longlong[::1], max_timestamps=cython.longlong[::1],
+    attributes=cython.longlong[::1], counts=cython.longlong[::1],
+    status=cython.int, at=Py_ssize_t, done=Py_ssize_t, row=Py_ssize_t,
+    index=Py_ssize_t, wanted=cython.longlong, timestamp=cython.longlong,
+)
+cpdef Py_ssize_t scan_span(
+    const unsigned char[::1] buffer, const long long[::1] starts, const long long[::1] ends, batches, Py_ssize_t first,
+    Py_ssize_t count, record_scan.RecordColumns records, long long[::1] scratch) except -9
 
 @cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
 cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
@@ -11,7 +31,7 @@ cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ss
 cdef Py_ssize_t copy_bytes(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) except -9
 
 @cython.locals(
-    at=Py_ssize_t, room=Py_ssize_t, left=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
+    at=Py_ssize_t, space=Py_ssize_t, available=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
     size=cython.longlong, position=cython.longlong,
 )
 cpdef Py_ssize_t put_binary(
@@ -19,7 +39,7 @@ cpdef Py_ssize_t put_binary(
     Py_ssize_t first, Py_ssize_t count, unsigned char[::1] data, int[::1] offsets, unsigned char[::1] validity,
     Py_ssize_t row) except -9
 
-@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong, least=cython.longlong, most=cython.longlong)
+@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong, lowest=cython.longlong, highest=cython.longlong)
 cpdef Py_ssize_t put_micros(
     const long long[::1] timestamps, Py_ssize_t first, Py_ssize_t count, long long[::1] out, unsigned char[::1] validity,
     Py_ssize_t row) except -9
@@ -45,7 +65,7 @@ cpdef long long header_totals(const long long[::1] counts, Py_ssize_t first, Py_
 cdef Py_ssize_t read_size(const unsigned char[::1] source, Py_ssize_t position, long long[::1] out) except -9
 
 @cython.locals(
-    child=Py_ssize_t, left=Py_ssize_t, key_room=Py_ssize_t, value_room=Py_ssize_t, without=Py_ssize_t, index=Py_ssize_t,
+    child=Py_ssize_t, available=Py_ssize_t, key_space=Py_ssize_t, value_space=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
     headers=cython.longlong, position=Py_ssize_t, size=cython.longlong, at=Py_ssize_t, end=Py_ssize_t,
 )
 cpdef Py_ssize_t put_headers(
@@ -53,3 +73,8 @@ cpdef Py_ssize_t put_headers(
     Py_ssize_t first, Py_ssize_t count, int[::1] lists, unsigned char[::1] list_validity, Py_ssize_t row,
     unsigned char[::1] key_data, int[::1] key_offsets, unsigned char[::1] value_data, int[::1] value_offsets,
     unsigned char[::1] value_validity, long long[::1] scratch) except -9
+
+@cython.locals(done=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, value=cython.longlong)
+cpdef put_repeated(
+    const long long[::1] values, const long long[::1] counts, Py_ssize_t first, Py_ssize_t count, long long[::1] out,
+    Py_ssize_t row)

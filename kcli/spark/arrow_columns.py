@@ -1,6 +1,6 @@
 # cython: boundscheck=False
-# (what a call writes and reads is checked before its loop: see each function)
-"""The loops that move records from a scanned window into Arrow's buffers: no object a record.
+# (each function checks before its loops what they will read and write)
+"""The compiled loops of the Spark source: batches to spans, and scanned records to Arrow's buffers without an object a record.
 
     Arrow array              buffers that are filled here
     -----------------------  -------------------------------------------------------------------------------------------
@@ -9,12 +9,25 @@
     int32                    int32
     list<struct<key, value>> validity bits, int32 offsets; the children are a string and a binary array
 
+    a batch belongs to a span if                                                             because
+    ---------------------------------------------------------------------------------------  --------------------------------
+    it is scanned without a fault, or compressed and not inflated yet                        a fault needs an error message
+    it has records, and the span has at most `max_records`                                   they share one window
+    all its offsets are wanted                                                               a span is never cut
+    its offsets are after those of the batch before; after a gap in the offsets, also before  the CRC does not cover them
+      those of the next batch, which must have been scanned
+    its attributes are those of the span's first batch, and have none of the `excluded` bits  they apply to the whole span
+
 One source, interpreted or compiled by Cython (C types in arrow_columns.pxd): compiled, a record of 100 bytes costs some
-20 ns. The buffers are made by the caller with room enough (`binary_bytes`, `header_totals` tell how much); a call that would
-not fit raises IndexError before it writes. Columns come from kcli.format.record_scan, sizes of -1 are null.
+20 ns. The caller allocates the buffers (`binary_bytes`, `header_totals` return the sizes); a call whose rows would not fit
+raises IndexError before it writes. Columns come from kcli.format.record_scan and kcli.format.batch_scan; a size of -1 is null.
 """
 
 from array import array
+
+from kcli.format import loop_results, record_scan
+from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
+from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
 
 Buffer = bytes | bytearray | memoryview
 
@@ -26,8 +39,101 @@ MIN_TIMESTAMP_MS = -9223372036854775
 INT32_MAX = 2147483647
 
 
+def span_length(
+    batches: BatchColumns,
+    first: int,
+    end: int,
+    last_offset: int,
+    first_offset: int,
+    end_offset: int,
+    bound_offset: int,
+    excluded: int,
+    max_records: int,
+) -> int:
+    """Return how many of the batches in rows [first, end) make a span, from row `first` on; see the module.
+
+    `last_offset` is that of the batch before. Offsets in [first_offset, end_offset) are wanted, and no batch may reach
+    `bound_offset`. Raises IndexError for rows outside of `batches`.
+    """
+    if first < 0 or end > batches.capacity:
+        raise IndexError("batches outside their columns")
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    attributes = batches.attributes
+    counts = batches.record_count
+    faults = batches.fault
+    records = 0
+    row = first
+    shared = 0
+    if row < end:
+        shared = attributes[row]
+    if shared & excluded:
+        return 0
+    fault = UNOPENED if shared & CODEC_MASK else SOUND
+    while row < end:
+        base = base_offsets[row]
+        last = last_offsets[row]
+        if attributes[row] != shared or faults[row] != fault or base <= last_offset or last >= bound_offset:
+            break
+        if base < first_offset or last >= end_offset or counts[row] <= 0 or counts[row] > max_records - records:
+            break
+        if base > last_offset + 1 and (row + 1 >= end or base_offsets[row + 1] <= last):
+            break
+        records += counts[row]
+        last_offset = last
+        row += 1
+    return row - first
+
+
+def scan_span(
+    buffer: Buffer,
+    starts: array,  # type: ignore[type-arg]
+    ends: array,  # type: ignore[type-arg]
+    batches: BatchColumns,
+    first: int,
+    count: int,
+    records: "record_scan.RecordColumns",
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Scan the records of `count` batches from row `first` on -> the number of batches before the first one with a fault.
+
+    The records of batch i are buffer[starts[i]:ends[i]]; they get the batch's timestamp if it is LogAppendTime. On return
+    scratch[0] is the number of records. Raises IndexError for rows outside of `batches`, and for too many records.
+    """
+    if count < 0 or first < 0 or first + count > batches.capacity or count > len(starts) or count > len(ends):
+        raise IndexError("batches outside their columns")
+    if len(scratch) < 2:
+        raise IndexError("too little space for the results")
+    base_offsets = batches.base_offset
+    base_timestamps = batches.base_timestamp
+    max_timestamps = batches.max_timestamp
+    attributes = batches.attributes
+    counts = batches.record_count
+    at = 0
+    done = 0
+    while done < count:
+        row = first + done
+        wanted = counts[row]
+        if wanted < 0 or wanted > records.capacity - at:
+            raise IndexError("too little space for the records")
+        records.begin_batch(base_offsets[row], base_timestamps[row])
+        status = records.scan(buffer, starts[done], ends[done], wanted, at)
+        if status != loop_results.COMPLETE or records.end != ends[done]:
+            break
+        if attributes[row] & LOG_APPEND_TIME_FLAG:
+            timestamp = max_timestamps[row]
+            index = at
+            while index < at + wanted:
+                records.timestamp_view[index] = timestamp
+                index += 1
+        at += wanted
+        done += 1
+    scratch[0] = at
+    return done
+
+
 def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """The data bytes of sizes[first:first + count], nulls none. Raises IndexError where the columns are shorter."""
+    """Return the data bytes of sizes[first:first + count], 0 for null. Raises IndexError if the column is shorter."""
     if first < 0 or count < 0 or first + count > len(sizes):
         raise IndexError("records outside their columns")
     total = 0
@@ -41,7 +147,7 @@ def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[t
 
 
 def copy_bytes(target: memoryview, at: int, source: Buffer, position: int, size: int) -> int:
-    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both are there."""
+    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both exist."""
     if not COMPILED:
         target[at : at + size] = source[position : position + size]
         return size
@@ -63,18 +169,18 @@ def put_binary(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append records' keys or values from row `row` on, behind offsets[row] -> how many of them are null.
+    """Append records' keys or values from row `row` on, to `data` from offsets[row] on -> how many of them are null.
 
-    `data` and `validity` are bytes, the latter zero from `row` on; `offsets` is int32. Raises IndexError where a record lies
-    outside `source` or something does not fit.
+    `data` and `validity` are bytes, those of `validity` zero from `row` on; `offsets` is int32. Raises IndexError for a record
+    outside `source` and for too little space.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or first + count > len(positions):
         raise IndexError("records outside their columns")
     if row + count >= len(offsets) or row + count > 8 * len(validity):
-        raise IndexError("too little room for the rows")
+        raise IndexError("too little space for the rows")
     at = offsets[row]
-    room = min(len(data), INT32_MAX)
-    left = len(source)
+    space = min(len(data), INT32_MAX)
+    available = len(source)
     nulls = 0
     index = 0
     while index < count:
@@ -83,8 +189,8 @@ def put_binary(
             nulls += 1
         else:
             position = positions[first + index]
-            if position < 0 or size > left - position or size > room - at:
-                raise IndexError("a record outside its bytes, or too little room for it")
+            if position < 0 or size > available - position or size > space - at:
+                raise IndexError("a record outside its bytes, or too little space for it")
             copy_bytes(data, at, source, position, size)
             at += size
             validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
@@ -101,21 +207,21 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many did not fit and are null.
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(timestamps):
         raise IndexError("records outside their columns")
     if row + count > len(out) or row + count > 8 * len(validity):
-        raise IndexError("too little room for the rows")
-    least = MIN_TIMESTAMP_MS
-    most = MAX_TIMESTAMP_MS
+        raise IndexError("too little space for the rows")
+    lowest = MIN_TIMESTAMP_MS
+    highest = MAX_TIMESTAMP_MS
     nulls = 0
     index = 0
     while index < count:
         timestamp = timestamps[first + index]
-        if timestamp > most or timestamp < least:
+        if timestamp > highest or timestamp < lowest:
             nulls += 1
             out[row + index] = 0
         else:
@@ -128,10 +234,10 @@ def put_micros(
 def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
     """Append sizes, -1 for null, from row `row` of `out` (int32) on.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         out[row + index] = sizes[first + index]
@@ -139,12 +245,12 @@ def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -
 
 
 def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append how far each position lies before the next one, the last before `end`, from row `row` of `out` (int32) on.
+    """Append the distance from each position to the next one, from the last one to `end`, from row `row` of `out` (int32) on.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(positions) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         if index + 1 < count:
@@ -163,14 +269,13 @@ def put_sequences(
     out: memoryview,
     row: int,
 ) -> None:
-    """Append the producer's sequence of each record from row `row` of `out` (int32) on; all -1 where the batch has none.
+    """Append the producer's sequence of each record from row `row` of `out` (int32) on; -1 if the batch has none.
 
-    A sequence is the batch's first one and the offset's distance from the batch's; it wraps from 2**31 - 1 to 0.
-
-    Raises IndexError where records or rows lie outside their arrays.
+    The sequence is `base_sequence` plus the record's offset minus `base_offset`; it wraps from 2**31 - 1 to 0.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(offsets) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little room for the rows")
+        raise IndexError("records outside their columns, or too little space for the rows")
     index = 0
     while index < count:
         if base_sequence < 0:
@@ -183,10 +288,36 @@ def put_sequences(
         index += 1
 
 
-def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
-    """How many of the first `count` offsets, which ascend, lie below `limit`.
+def put_repeated(
+    values: array,  # type: ignore[type-arg]
+    counts: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    out: memoryview,
+    row: int,
+) -> None:
+    """Write each of values[first:first + count], as often as `counts` states, to `out` (int64) from row `row` on.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError if they do not fit.
+    """
+    if first < 0 or count < 0 or row < 0 or first + count > len(values) or first + count > len(counts):
+        raise IndexError("batches outside their columns")
+    done = first
+    while done < first + count:
+        value = values[done]
+        if counts[done] < 0 or counts[done] > len(out) - row:
+            raise IndexError("too little space for the rows")
+        end = row + counts[done]
+        while row < end:
+            out[row] = value
+            row += 1
+        done += 1
+
+
+def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
+    """Return how many of the first `count` offsets, which ascend, are below `limit`.
+
+    Raises IndexError for records or rows outside their arrays.
     """
     if count > len(offsets):
         raise IndexError("records outside their columns")
@@ -202,9 +333,9 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """How many headers the records have. Their bytes are fewer than those of the window they were scanned from.
+    """Return how many headers the records have. Their bytes are fewer than those of the window that they are in.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     if first < 0 or count < 0 or first + count > len(counts):
         raise IndexError("records outside their columns")
@@ -218,9 +349,9 @@ def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has been over into out[0] -> the position behind it.
+    """Decode a varint that the scanner has checked to out[0] -> the position after it.
 
-    Raises IndexError where records or rows lie outside their arrays.
+    Raises IndexError for records or rows outside their arrays.
     """
     raw = 0
     shift = 0
@@ -253,36 +384,36 @@ def put_headers(
     value_validity: memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Append the records' headers from row `row` on, behind child lists[row] -> how many records have none (null).
+    """Append the records' headers from row `row` on, to the children from lists[row] on -> how many records have none (null).
 
-    `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, validity zero. On return scratch[1] has grown by the
-    null values and scratch[2] is 1 where a key has bytes that are not ASCII. Raises IndexError where something does not fit.
+    `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, those of validity zero. scratch[1] is increased by the
+    number of null values; scratch[2] is set to 1 if a key has bytes that are not ASCII. Raises IndexError for too little space.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(counts) or first + count > len(positions):
         raise IndexError("records outside their columns")
     if row + count >= len(lists) or row + count > 8 * len(list_validity):
-        raise IndexError("too little room for the rows")
+        raise IndexError("too little space for the rows")
     child = lists[row]
-    left = len(source)
-    key_room = min(len(key_data), INT32_MAX)
-    value_room = min(len(value_data), INT32_MAX)
-    without = 0
+    available = len(source)
+    key_space = min(len(key_data), INT32_MAX)
+    value_space = min(len(value_data), INT32_MAX)
+    nulls = 0
     index = 0
     while index < count:
         headers = counts[first + index]
         if headers == 0:
-            without += 1
+            nulls += 1
         else:
             if child + headers >= len(key_offsets) or child + headers >= len(value_offsets):
-                raise IndexError("too little room for the headers")
+                raise IndexError("too little space for the headers")
             list_validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
             position = positions[first + index]
             while headers > 0:
                 position = read_size(source, position, scratch)
                 size = scratch[0]
                 at = key_offsets[child]
-                if size < 0 or size > left - position or size > key_room - at:
-                    raise IndexError("a header key outside its bytes, or too little room for it")
+                if size < 0 or size > available - position or size > key_space - at:
+                    raise IndexError("a header key outside its bytes, or too little space for it")
                 copy_bytes(key_data, at, source, position, size)
                 end = position + size
                 while position < end:
@@ -297,8 +428,8 @@ def put_headers(
                     scratch[1] += 1
                     size = 0
                 else:
-                    if size > left - position or size > value_room - at:
-                        raise IndexError("a header value outside its bytes, or too little room for it")
+                    if size > available - position or size > value_space - at:
+                        raise IndexError("a header value outside its bytes, or too little space for it")
                     copy_bytes(value_data, at, source, position, size)
                     value_validity[child >> 3] |= 1 << (child & 7)
                     position += size
@@ -307,4 +438,4 @@ def put_headers(
                 headers -= 1
         index += 1
         lists[row + index] = child
-    return without
+    return nulls

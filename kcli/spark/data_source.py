@@ -1,19 +1,19 @@
 """The data source `kafka-log`: `spark.read.format("kafka-log").load(dir)` and `spark.readStream` likewise.
 
-    Spark asks                 where it runs                  who answers
+    Spark calls                in                             module
     -------------------------  -----------------------------  ---------------------------------------------------------
-    schema()                   a planning worker, in load()   kcli.spark.schema; paths and topics are looked for
+    schema()                   a planning worker, in load()   kcli.spark.schema; checks paths and topics
     reader().partitions()      a planning worker              kcli.spark.planning
-    reader().read(split)       one worker a task              kcli.spark.record_reader, kcli.spark.tables
+    reader().read(split)       a worker for each task         kcli.spark.arrow_spans, kcli.spark.tables
     streamReader()             a worker for the whole query   kcli.spark.streaming
 
-Spark finds it by itself: the top-level package `pyspark_kcli` names it, and `pyspark_kafkalog` its other name for SQL. A reader
-that defines `pushFilters` fails while spark.sql.python.filterPushdown.enabled is off, as Spark has it. So there are two
-readers, and the one that takes filters is given out for option pushdown=true only. Filters serve to read less; Spark still
-applies each of them itself.
+Spark registers the source by itself: it imports the top-level packages `pyspark_kcli` and, for the second name,
+`pyspark_kafkalog`. Spark fails a reader that defines `pushFilters` while spark.sql.python.filterPushdown.enabled is off. So
+there are two readers; the one with `pushFilters` is for option pushdown=true only. Filters only reduce what is read: Spark
+still applies each of them.
 
-Spark shows a user the traceback of a worker, then the error. Our own errors are sentences, so they are raised anew here, where
-their traceback has one entry, the least that Spark shows; the traceback of a fault of this program stays whole.
+Spark shows the traceback of a worker, then the error. The message of an error of kcli is sufficient for a user, so such
+an error is raised again here with a traceback of one entry, the least that Spark shows. Other errors keep their traceback.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _is_sentence(error: Exception) -> bool:
-    """True for an error that says all there is to say: one of kcli's own, or of a file."""
+def _is_self_explanatory(error: Exception) -> bool:
+    """Return True for an error whose message is sufficient: one of kcli's own, or of a file."""
     return type(error).__module__.startswith("kcli.") or isinstance(error, OSError)
 
 
 def brief_errors(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Wrap a method that Spark calls so that our own errors reach the user without the way that they took."""
+    """Wrap a method that Spark calls, so that errors of kcli are shown without a traceback."""
 
     @wraps(method)
     def called(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
         try:
             return method(*args, **named)
         except Exception as error:
-            if _is_sentence(error):
+            if _is_self_explanatory(error):
                 raise error.with_traceback(None) from None
             raise
 
@@ -71,17 +71,17 @@ def brief_errors(method: Callable[_Parameters, _Result]) -> Callable[_Parameters
 
 
 def brief_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, with errors as `brief_errors` has them. Raises as the task does."""
+    """Yield the batches of a task, with errors as in `brief_errors`. Raises as the task does."""
     try:
         yield from batches
     except Exception as error:
-        if _is_sentence(error):
+        if _is_self_explanatory(error):
             raise error.with_traceback(None) from None
         raise
 
 
 class KafkaLogDataSource(DataSource):  # type: ignore[misc]
-    """Kafka's log directories as DataFrames; options in kcli.spark.options, columns in kcli.spark.schema."""
+    """Kafka's log directories as DataFrames; kcli.spark.options has the options, kcli.spark.schema the columns."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -89,39 +89,39 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     @cached_property
     def read_options(self) -> ReadOptions:
-        """The options, parsed when reading is asked for. Raises OptionError for one that is wrong."""
+        """The options, parsed on first use, which writing does not need. Raises OptionError for one that is invalid."""
         return parse_options(self._given)
 
     @brief_errors
     def schema(self) -> StructType:
-        """The columns of the table that is asked for.
+        """Return the columns of the table that is read, after a check that the paths and topics exist.
 
-        Spark asks for them in load(): paths and topics that are not there are found then, not by the first action.
+        Spark calls this in load(), so that a missing path fails there and not in the first action.
         Raises OptionError, PlanError, and SchemaError for a column that the table does not have.
         """
-        from kcli.spark.partitions import find_partitions, plan_anew
+        from kcli.spark.partitions import find_partitions, retry_planning
 
         options = self.read_options
         found = columns.table_schema(
             options.table, columns=options.columns, headers=options.include_headers, report=options.report_column
         )
-        plan_anew(lambda: find_partitions(OsDisk(), options))
+        retry_planning(find_partitions)(OsDisk(), options)
         return found
 
     @brief_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query. Raises SchemaError where `schema` does not fit the table."""
+        """Return the reader of a batch query. Raises SchemaError if `schema` does not fit the table."""
         kind = PushdownReader if self.read_options.pushdown else KafkaLogReader
         return kind(self.read_options, schema)
 
     @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a streaming query. Raises SchemaError where `schema` does not fit the table."""
+        """Return the reader of a streaming query. Raises SchemaError if `schema` does not fit the table."""
         from kcli.spark.streaming import KafkaLogStreamReader
 
         return KafkaLogStreamReader(self.read_options, schema)
@@ -136,16 +136,16 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
 
 
 class KafkaLogDataSourceAlias(KafkaLogDataSource):
-    """The same under a name that SQL takes without quotes: CREATE TABLE t USING kafkalog."""
+    """The source under a name that SQL accepts without quotes: CREATE TEMPORARY VIEW v USING kafkalog."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return ALIAS
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
-    """Plans a batch query and, in the tasks, reads its splits."""
+    """Plans a batch query and, in its tasks, reads the splits."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         columns.check_schema(schema, options.table, options.report_column)
@@ -155,22 +155,22 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
 
     @brief_errors
     def partitions(self) -> list[LogSplit]:
-        """The splits, one task each. Raises PlanError for paths and offsets that do not fit, OSError as the disk does."""
+        """Return the splits, one for each task. Raises PlanError for paths and offsets that do not fit, OSError."""
         from kcli.spark.tables import plan_table
 
         return plan_table(OsDisk(), self.options, set(self.schema.fieldNames()), self.pushed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split. Raises CorruptLogError for corrupt bytes where the job is to fail."""
+        """Return the rows of one split. Raises CorruptLogError for corrupt bytes with onCorrupt=fail."""
         from kcli.spark.tables import read_split
 
         return brief_rows(read_split(partition, self.schema, self.options))
 
 
 class PushdownReader(KafkaLogReader):
-    """The reader that lets Spark's filters choose partitions, offsets and times."""
+    """A reader that uses Spark's filters to choose partitions, offsets and times."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take from the filters what narrows the read -> all of them, since Spark must still apply each to the rows."""
+        """Use the filters to read less -> all of them, since Spark must still apply each to the rows."""
         self.pushed = push_filters(filters)
         return filters

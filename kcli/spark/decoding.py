@@ -1,23 +1,24 @@
 """Keys and values of records decoded by Spark, and the records that do not decode.
 
-    decoding  the column becomes                                 does not decode
+    decoding  the column becomes                                 cannot be decoded
     --------  -------------------------------------------------  ---------------------------------------------------------
     utf8      string                                             bytes that are not UTF-8
     json      a struct of the schema (kcli.spark.json_schema);   bytes that are not UTF-8, a text that is not one JSON value
-              null for the JSON value null. With `flatten` its   (RFC 8259; at most MAX_DEPTH levels), any value but an
-              fields become columns instead                      object, and a field that does not fit its type
+              null for the JSON value null. With `flatten` its   (RFC 8259; at most MAX_DEPTH levels), a value that is not
+              fields become columns instead                      an object, and a field that does not fit its type
 
-A null key or value is null, and decodes. What does not decode is null as a whole, never in part: the record goes to the side
-table, the directory OUT.undecoded, with its bytes and the reason. Spark's from_json alone would lose data in silence, so that:
+A null key or value is decoded as null. If a key or value cannot be decoded, the whole of it is null, never a part: the record
+is written to the side table, the directory OUT.undecoded, with its bytes and the reason. Spark's from_json alone would lose
+data silently:
 
     from_json                                              here
     -----------------------------------------------------  ---------------------------------------------------------------
-    ignores what is behind the first JSON value            the value is put into an object whose last field must be found
+    ignores text after the first JSON value                the value is put into an object whose last field must be found
     replaces bytes that are not UTF-8                      checked before
     makes numbers beyond a float or double infinite        checked after
-    fills the fields that fit                              all of them are null
+    returns the fields that fit                            all of them are null
 
-A field of type string takes any JSON value, as its text; of equal keys in an object the last one counts.
+A field of type string accepts any JSON value, as its text; if an object has a key twice, the last one counts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from kcli.spark.json_misfit import MAX_DEPTH, json_reason, utf8_reason
 from kcli.spark.json_schema import JSON_OPTIONS, flattened
 
 JSON, UTF8 = "json", "utf8"
-# What the side table has of a raw record; the column that did not decode and the reason follow.
+# The side table has these columns of the raw record, then the column that was not decoded and the reason.
 UNDECODED_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 # Names in the object around a value; no value is expected to have them.
 _INSIDE, _END, _CORRUPT = "kcli value", "kcli end", JSON_OPTIONS["columnNameOfCorruptRecord"]
@@ -49,7 +50,7 @@ _PARSED, _DECODED, _FAILED = "_kcli_{}_parsed", "_kcli_{}_decoded", "_kcli_{}_fa
 
 
 class Decoding(NamedTuple):
-    """How one column, key or value, is decoded; `schema` has the names of the JSON, `written` those of the files."""
+    """How one column, key or value, is decoded; `schema` has the names in the JSON, `written` those in the files."""
 
     column: str
     how: str
@@ -59,11 +60,11 @@ class Decoding(NamedTuple):
 
     @property
     def failed(self) -> str:
-        """The name of a column that is true where a record's key or value did not decode."""
+        """The name of a column that is true for records whose key or value was not decoded."""
         return _FAILED.format(self.column)
 
     def with_decoded(self, frame: DataFrame) -> DataFrame:
-        """The frame with two columns more: what was decoded, and whether it was not."""
+        """Return the frame with two more columns: the decoded value, and `failed`."""
         if self.how == UTF8:
             text = F.col(self.column).cast(StringType())
             is_bad = F.col(self.column).isNotNull() & ~F.is_valid_utf8(text)
@@ -80,7 +81,7 @@ class Decoding(NamedTuple):
         is_bad = parsed.isNull() | parsed.getField(_CORRUPT).isNotNull() | parsed.getField(_END).isNull()
         if self.written != self.schema:
             value = value.cast(self.written)  # by position
-        beyond = _is_infinite(value, self.written)
+        beyond = _has_infinity(value, self.written)
         if beyond is not None:
             is_bad = is_bad | F.coalesce(beyond, F.lit(False))
         return self._judged(frame, F.col(self.column).isNotNull() & is_bad, value).drop(parsed_name)
@@ -90,7 +91,7 @@ class Decoding(NamedTuple):
         return frame.withColumn(_DECODED.format(self.column), F.when(~F.col(self.failed), decoded))
 
     def replaced(self, frame: DataFrame) -> DataFrame:
-        """The frame of with_decoded with the decoded column in the place of the bytes, or its fields (`flatten`)."""
+        """Replace the bytes in a frame of with_decoded by the decoded column, or by its fields (`flatten`)."""
         decoded = _DECODED.format(self.column)
         columns: list[Column] = []
         for name in frame.columns:
@@ -108,7 +109,7 @@ class Decoding(NamedTuple):
         return frame.select(*others[:at], *fields, *others[at:])
 
     def reason(self) -> Column:
-        """Why the column did not decode, which a Python worker finds; null where it did."""
+        """Return a column with the reason why this one was not decoded, found by a Python worker; null if it was decoded."""
         schema = self.schema
 
         def reason_of(data: bytes | None) -> str | None:
@@ -119,31 +120,31 @@ class Decoding(NamedTuple):
         return F.udf(reason_of, StringType(), useArrow=False)(F.when(F.col(self.failed), F.col(self.column)))
 
 
-def _is_infinite(value: Column, kind: DataType) -> Column | None:
-    """True where a float or double in a value is infinite, which JSON cannot say; None where the type has neither."""
+def _has_infinity(value: Column, kind: DataType) -> Column | None:
+    """Return a column that is true if a float or double in a value is infinite; None if the type has no such number."""
     if isinstance(kind, FloatType | DoubleType):
         return F.abs(value) == F.lit(float("inf"))
     if isinstance(kind, ArrayType):
-        if _is_infinite(value, kind.elementType) is None:
+        if _has_infinity(value, kind.elementType) is None:
             return None
-        return F.exists(value, lambda item: _known(_is_infinite(item, kind.elementType)))
+        return F.exists(value, lambda item: _true_or_false(_has_infinity(item, kind.elementType)))
     if isinstance(kind, MapType):
-        return _is_infinite(F.map_values(value), ArrayType(kind.valueType))
+        return _has_infinity(F.map_values(value), ArrayType(kind.valueType))
     if isinstance(kind, StructType):
-        found = [_is_infinite(value.getField(field.name), field.dataType) for field in kind.fields]
-        checks = [_known(check) for check in found if check is not None]
+        found = [_has_infinity(value.getField(field.name), field.dataType) for field in kind.fields]
+        checks = [_true_or_false(check) for check in found if check is not None]
         for check in checks[1:]:
             checks[0] = checks[0] | check
         return checks[0] if checks else None
     return None
 
 
-def _known(check: Column | None) -> Column:
+def _true_or_false(check: Column | None) -> Column:
     return F.coalesce(check, F.lit(False)) if check is not None else F.lit(False)
 
 
 def undecoded_rows(frame: DataFrame, decodings: tuple[Decoding, ...]) -> DataFrame:
-    """A row for each key and value of raw records that did not decode: the record, `column` and `reason`."""
+    """Return a row for each key and value of raw records that was not decoded: the record, `column` and `reason`."""
     any_failed = F.lit(False)
     for decoding in decodings:
         frame = decoding.with_decoded(frame)

@@ -1,25 +1,26 @@
-"""`kcli to-parquet --incremental`: which offsets a run reads, by the state of the runs before it, and when it is refused.
+"""`kcli to-parquet --incremental`: which offsets a run reads, based on the state of the runs before it, and when it is refused.
 
     between two runs                      the next run
     ------------------------------------  -----------------------------------------------------------------------------
-    records were appended                 reads them: from the state's offset to the end that is found once, here
+    records were appended                 reads them: from the state's offset to the end of the log when the run was planned
     a transaction was open                (read_committed) the state's offset is the last stable offset: the transaction's
-                                          records are read by the run that finds it ended
+                                          records are read by the first run after its end
     a partition or a topic was added      reads it from its earliest offset
-    the log was compacted                 what is written stays; offsets below the state are not read again
-    retention deleted what was not read   fails, or goes on behind the gap and reports it, by failOnDataLoss
+    the log was compacted                 keeps the rows that are written, and does not read offsets below the state again
+    retention deleted unread records      fails; with failOnDataLoss=false it continues after the gap and reports it
     a partition is gone; the log ends     the same; a log that ends below the state is read from the state's offset on
       below the state
-    the topic was created anew            fails, or begins at the new log's start, by failOnDataLoss
-    the log directory is another          is refused
-      cluster's
-    options that decide the rows differ   is refused
+    the topic was recreated               fails; with failOnDataLoss=false it begins at the new log's start
+    the log directory belongs to another  is refused
+      cluster
+    options that determine the rows       is refused
+      differ
 
-What is staged and moved is in kcli.spark.run_commit, the state in kcli.spark.run_state.
+kcli.spark.run_commit stages and moves the files, kcli.spark.run_state has the state.
 
-A whole batch with a wrong CRC at the end of a log is passed over and listed by onCorrupt=skip, but the state's offset stays
-below it: a broker removes such a batch when it starts, and gives its offsets to new records. So a run may meet a corrupt place
-again that is listed already; it is not listed twice.
+onCorrupt=skip skips and lists a whole batch with a wrong CRC at the end of a log, but the state's offset stays below it: a
+broker removes such a batch when it starts, and assigns its offsets to new records. So a run may find a corrupt place that is
+listed already; it is not listed twice.
 """
 
 from __future__ import annotations
@@ -40,38 +41,38 @@ from pyspark.sql import functions as F
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_dir_owner import Owner, read_owner
+from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.reading.segment_seek import SegmentSeeker
 from kcli.spark import schema as tables
-from kcli.spark.left_out import Account, account_of
+from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, plan_anew
-from kcli.spark.planning import GOES_ON, OffsetRange, earliest_offset, offset_ranges
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, retry_planning
+from kcli.spark.planning import DATA_LOSS_HINT, OffsetRange, earliest_offset, offset_ranges
 from kcli.spark.run_commit import Recovery, RunError, RunOutput
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
-from kcli.spark.streaming import TopicIds, created_anew, is_other_topic, losses, topic_ids
+from kcli.spark.streaming import TopicIds, is_other_topic, losses, recreated, topic_ids
 
 SUFFIXES = (ROWS, CORRUPT_SUFFIX, UNDECODED_SUFFIX)
-Key = tuple[str, int]
 
 
 class RunPlan(NamedTuple):
-    """What a run reads: a range of each partition, empty where there is nothing new, and the state's topics behind it.
+    """What a run reads: a range of each partition, empty if there is nothing new, and the state's topics after the run.
 
-    `losses` are clauses on records that are gone and that failOnDataLoss=false goes on without.
+    `losses` are clauses about records that are gone, if failOnDataLoss is false.
     """
 
     ranges: list[OffsetRange]
     topics: dict[str, TopicState]
     losses: list[str]
-    account: Account
+    counts: PlanCounts
 
     @property
     def new_ranges(self) -> list[OffsetRange]:
         """The ranges that are not empty."""
         return [wanted for wanted in self.ranges if wanted.end > wanted.first]
 
-    def new_by_partition(self) -> dict[Key, OffsetRange]:
+    def new_by_partition(self) -> dict[TopicPartition, OffsetRange]:
         """Return the ranges that are not empty, by partition."""
         return {wanted.partition.key: wanted for wanted in self.new_ranges}
 
@@ -82,26 +83,28 @@ class RunPlan(NamedTuple):
 def check_incremental(out: str, mode: str, read: ReadOptions) -> None:
     """Check that runs with these options can be incremental. Raises RunError."""
     if local_path(out) is None:
-        raise RunError(f"--incremental needs an output on a file system of this machine, and {out} is not; leave it out")
+        raise RunError(
+            f"--incremental needs an output on a file system of this machine, and {out} is not; run without --incremental"
+        )
     if mode not in ("error", "append"):
         raise RunError(f"--incremental adds to the output; it cannot be used with --mode {mode}")
     if read.table != tables.RECORDS:
         raise RunError(f"--incremental writes the table records; it cannot be used with the table {read.table}")
     if read.duplicate_partitions == ALL:
         raise RunError(
-            "--incremental keeps one offset of each partition; it cannot be used with duplicatePartitions=all, but with longest"
+            "--incremental keeps one offset of each partition; it cannot be used with duplicatePartitions=all; use longest"
         )
     if read.exact_offsets:
-        raise RunError("--incremental decides the offsets itself; it cannot be used with exactOffsets")
+        raise RunError("--incremental determines the offsets itself; it cannot be used with exactOffsets")
     if read.cuts_at_last_stable_offset != read.read_committed:
         raise RunError(
-            "--incremental cannot be used with includeOpen: whether a transaction that is open now commits is not known to a "
-            "later run, which does not read its records again"
+            "--incremental cannot be used with includeOpen: it would write the records of a transaction that is open now, and "
+            "could not remove them if the transaction is aborted"
         )
 
 
 def row_options(read: ReadOptions, written: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that decide which rows are written and how, by name; `written` are those of the files."""
+    """Return the options that determine which rows are written and how, by name; `written` are those of the files."""
     found = {
         "columns": ",".join(read.columns),
         "subscribe": ",".join(sorted(read.topics)),
@@ -121,40 +124,41 @@ def row_options(read: ReadOptions, written: Mapping[str, str]) -> dict[str, str]
 
 
 def _text(value: object) -> str:
-    """An option's value as text, always the same for the same value; empty for None."""
+    """Return an option's value as text, the same text for equal values, an empty one for None."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, sort_keys=True)
 
 
 def check_options(before: RunState, now: Mapping[str, str], out: str) -> None:
-    """Check that a run has the row options of the runs before it. Raises RunError that names those that differ."""
+    """Check that a run has the row options of the runs before it. Raises RunError with the names of those that differ."""
     names = sorted(before.options.keys() | now.keys())
     pairs = [(name, before.options.get(name) or "not set", now.get(name) or "not set") for name in names]
     differing = [f"{name} was {was} and is {given}" for name, was, given in pairs if was != given]
     if differing:
         raise RunError(
-            f"this run has other options than the runs before that wrote to {out}: {', '.join(differing)}; give it the same, "
-            "or write to another directory from the beginning"
+            f"this run has other options than earlier runs that wrote to {out}: {', '.join(differing)}; use the same options, "
+            "or write to a new directory"
         )
 
 
 # ----------------------------------------------------------------------------------------------------------------- plan
 
 
+@retry_planning
 def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
-    """Decide what a run reads. Raises PlanError for losses that are to fail it, and for logs of another cluster; OSError."""
+    """Decide what a run reads. Raises PlanError for losses with failOnDataLoss, and for logs of another cluster; OSError."""
     partitions = find_partitions(disk, read)
     ids, clusters = topic_ids(partitions), _cluster_ids(disk, partitions)
     lost: list[str] = []
     if before is None:
-        begun: dict[Key, int] = {}
+        begun: dict[TopicPartition, int] = {}
         ranges = offset_ranges(partitions, read)
     else:
         _check_clusters(before, clusters)
-        begun, lost = _begun(before, ids)
+        begun, lost = _known_offsets(before, ids)
         lost += losses(partitions, begun, read)
         if lost and read.fail_on_data_loss:
-            raise PlanError(lost[0] + GOES_ON)
-        # The starting offsets were the first run's; a partition that is new begins at its earliest offset.
+            raise PlanError(lost[0] + DATA_LOSS_HINT)
+        # The starting offsets apply to the first run only; a new partition begins at its earliest offset.
         from_earliest = read._replace(starting_offsets=EARLIEST, starting_timestamp=None, starting_by_timestamp=None)
         ranges = [
             OffsetRange(part, max(begun.get(part.key, 0), earliest_offset(part, read)), end)
@@ -162,19 +166,21 @@ def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
         ]
     ranges = [wanted._replace(end=max(wanted.first, wanted.end)) for wanted in ranges]
     reached = begun | {wanted.partition.key: _next_offset(wanted, read) for wanted in ranges}
-    return RunPlan(ranges, _topics(before, reached, ids, clusters), lost, account_of(ranges, read, begun))
+    return RunPlan(ranges, _topics(before, reached, ids, clusters), lost, count_plan(ranges, read, begun))
 
 
-def _begun(before: RunState, ids: TopicIds) -> tuple[dict[Key, int], list[str]]:
-    """The state's offsets without those of topics that were created anew since, and a clause for each of these."""
+def _known_offsets(before: RunState, ids: TopicIds) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the state's offsets without those of topics that were recreated since, and a clause for each of these."""
     known = {topic: found.topic_id for topic, found in before.topics.items() if found.topic_id is not None}
-    anew = {topic for topic in ids if is_other_topic(topic, known, ids)}
-    begun = {key: offset for key, offset in before.offsets.items() if key[0] not in anew}
-    return begun, [f"{created_anew(topic, known[topic], ids[topic])}; write it to another directory" for topic in sorted(anew)]
+    recreated_topics = {topic for topic in ids if is_other_topic(topic, known, ids)}
+    begun = {key: offset for key, offset in before.offsets.items() if key[0] not in recreated_topics}
+    return begun, [
+        f"{recreated(topic, known[topic], ids[topic])}; write it to another directory" for topic in sorted(recreated_topics)
+    ]
 
 
 def _next_offset(wanted: OffsetRange, read: ReadOptions) -> int:
-    """Where the next run begins; see the module on a last batch with a wrong CRC."""
+    """Return where the next run begins; see the module on a last batch with a wrong CRC."""
     part = wanted.partition
     if read.on_corrupt != SKIP or part.is_live or wanted.end != part.log_end_offset or not part.segments:
         return wanted.end
@@ -183,7 +189,7 @@ def _next_offset(wanted: OffsetRange, read: ReadOptions) -> int:
 
 
 def _cluster_ids(disk: Disk, partitions: list[LogPartition]) -> dict[str, Owner]:
-    """The owner of a log directory of each topic whose meta.properties states a cluster."""
+    """Return, for each topic, the owner of a log directory whose meta.properties states a cluster."""
     owners: dict[str, Owner] = {}
     found: dict[str, Owner] = {}
     for part in partitions:
@@ -192,7 +198,7 @@ def _cluster_ids(disk: Disk, partitions: list[LogPartition]) -> dict[str, Owner]
             try:
                 owners[directory] = read_owner(disk, directory)
             except CorruptCheckpointError:
-                owners[directory] = Owner(directory)  # it says nothing; kcli verify reports it
+                owners[directory] = Owner(directory)  # kcli verify reports the file
         if owners[directory].cluster_id is not None:
             found.setdefault(part.topic, owners[directory])
     return found
@@ -203,13 +209,12 @@ def _check_clusters(before: RunState, clusters: Mapping[str, Owner]) -> None:
         known = before.topics[topic].cluster_id if topic in before.topics else None
         if known is not None and known != owner.cluster_id:
             raise PlanError(
-                f"the rows of {topic} that are written are of the cluster {known}, and {owner.sentence}; write them to another "
-                "directory"
+                f"earlier runs wrote {topic} of the cluster {known}, but {owner.sentence}; write to another directory"
             )
 
 
 def _topics(
-    before: RunState | None, reached: Mapping[Key, int], ids: TopicIds, clusters: Mapping[str, Owner]
+    before: RunState | None, reached: Mapping[TopicPartition, int], ids: TopicIds, clusters: Mapping[str, Owner]
 ) -> dict[str, TopicState]:
     topics: dict[str, TopicState] = {}
     for (topic, partition), offset in sorted(reached.items()):
@@ -225,13 +230,15 @@ def _topics(
 
 
 class IncrementalRun:
-    """A run on an output that it has locked: what it reads, where it stages its files, and its commit."""
+    """A run on an output that it has locked: its plan, its staged files and its commit."""
 
-    def __init__(self, output: RunOutput, options: dict[str, str], before: RunState | None, plan: RunPlan) -> None:
+    def __init__(
+        self, output: RunOutput, options: dict[str, str], before: RunState | None, plan: RunPlan, recovery: Recovery
+    ) -> None:
         self.plan = plan
         self.before = before
         self.number = before.run + 1 if before is not None else 1
-        self.recovery = Recovery(None, removed_staging=False)
+        self.recovery = recovery
         self._output = output
         self._options = options
         self._folder = ""
@@ -241,18 +248,20 @@ class IncrementalRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # the next run does it
+        with suppress(OSError):  # the next run discards them
             self._output.discard()
         self._output.close()
 
     def remarks(self) -> list[str]:
-        """Return sentences on what a run before has left behind, and on losses that this run goes on without."""
-        found = [f"{clause}; this run goes on without these records" for clause in self.plan.losses]
+        """Return sentences about an interrupted run before this one, and about the plan's losses."""
+        found = [f"{clause}; this run continues without these records" for clause in self.plan.losses]
         if self.recovery.completed_run is not None:
             number, out = self.recovery.completed_run, self.directory(ROWS)
-            found.insert(0, f"run {number} on {out} was interrupted while its files were moved into place: it is completed now")
+            found.insert(
+                0, f"run {number} on {out} was interrupted while its files were moved into place; it has been completed"
+            )
         elif self.recovery.removed_staging:
-            found.insert(0, f"an earlier run on {self.directory(ROWS)} was interrupted: what it had staged is removed")
+            found.insert(0, f"an earlier run on {self.directory(ROWS)} was interrupted; its staged files have been removed")
         return found
 
     def directory(self, suffix: str) -> str:
@@ -262,15 +271,15 @@ class IncrementalRun:
     def begin(self, folder: str, schema: str) -> None:
         """Begin to write files of `schema` to `folder` of the staging directories, a name that no other run has used.
 
-        What an earlier run's JVM may still write after the death of its driver does not get among them.
-        Raises RunError where the runs before had other columns.
+        So files that the JVM of an interrupted run still writes are not among them.
+        Raises RunError if earlier runs had other columns.
         """
         self._folder, self._schema = folder, schema
         known = self.before.schema if self.before is not None else None
         if known is not None and known != schema:
             raise RunError(
-                f"the files in {self.directory(ROWS)} have the columns {known}, and this run's would have {schema}; write to "
-                "another directory from the beginning"
+                f"the files in {self.directory(ROWS)} have the columns {known}, this run has the columns {schema}; write to a "
+                "new directory"
             )
 
     def stage(self, suffix: str) -> str:
@@ -278,12 +287,12 @@ class IncrementalRun:
         return f"file:{self._output.staging(suffix)}/{self._folder}"
 
     def not_listed(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
-        """Return those of the corrupt places that no run before has listed, whatever path their segments had then."""
+        """Return the corrupt places that no earlier run has listed; the directories of their segments may differ."""
         directory = self.directory(CORRUPT_SUFFIX)
         if not any(Path(directory).glob("*.parquet")):
             return frame
         name = F.element_at(F.split("segment", "/"), -1)
-        # Spark would take a name with such characters for a pattern.
+        # Spark interprets these characters as a pattern.
         path = re.sub(r"([\\\[\]{}*?])", r"\\\1", directory)
         listed = spark.read.schema(frame.schema).parquet(f"file:{path}").withColumn("segment", name).alias("listed")
         found = frame.withColumn("_name", name).alias("found")
@@ -292,16 +301,16 @@ class IncrementalRun:
         return found.join(listed, functools.reduce(operator.and_, same), "left_anti").drop("_name")
 
     def commit(self, rows: int, value_schema: str | None = None) -> None:
-        """Move the staged files into place, with the state. Raises RunError where they are not `rows` rows, OSError."""
+        """Move the staged files into place, and replace the state. Raises RunError if they do not have `rows` rows, OSError."""
         files: list[RunFile] = []
         for suffix in SUFFIXES:
             counts = {name: self._rows_in(suffix, name) for name in self._output.staged_files(suffix)}
             if suffix == ROWS and sum(counts.values()) != rows:
                 raise RunError(
-                    f"{rows} rows were read and {sum(counts.values())} are in the files of {self._output.staging(suffix)}, so "
-                    "nothing was added to the output; run it again"
+                    f"{rows} rows were read, but the files in {self._output.staging(suffix)} have {sum(counts.values())}; "
+                    "nothing was added to the output; run the command again"
                 )
-            files += (self._output.place(suffix, name, self.number) for name, count in counts.items() if count)
+            files += (self._output.target(suffix, name, self.number) for name, count in counts.items() if count)
         before = self.before
         self._output.commit(
             RunState(
@@ -315,7 +324,7 @@ class IncrementalRun:
         )
 
     def commit_nothing(self) -> None:
-        """Write the offsets where they have changed though there is nothing to read. Raises OSError."""
+        """Write the offsets, if they have changed though there is nothing to read. Raises OSError."""
         if self.before is None or self.before.topics != self.plan.topics:
             self.commit(0)
 
@@ -324,7 +333,7 @@ class IncrementalRun:
 
 
 def start_run(disk: Disk, out: str, read: ReadOptions, written: Mapping[str, str]) -> IncrementalRun:
-    """Lock the output, put right what a crash has left, and plan a run; `written` as in row_options.
+    """Lock the output, recover from an interrupted run, and plan a run; `written` as in row_options.
 
     Raises RunError, PlanError, UnknownTopicError, OSError.
     """
@@ -339,9 +348,7 @@ def start_run(disk: Disk, out: str, read: ReadOptions, written: Mapping[str, str
             output.check_is_new()
         else:
             check_options(before, options, out)
-        run = IncrementalRun(output, options, before, plan_anew(lambda: plan_run(disk, read, before)))
+        return IncrementalRun(output, options, before, plan_run(disk, read, before), recovery)
     except BaseException:
         output.close()
         raise
-    run.recovery = recovery
-    return run

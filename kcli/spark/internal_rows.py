@@ -2,13 +2,13 @@
 
     topic                                            key                 value
     -----------------------------------------------  ------------------  ------------------------------------------------
-    __consumer_offsets, __transaction_state,         a message           a message, null: the key's entry is deleted
+    __consumer_offsets, __transaction_state,         a message           a message; null deletes the key's entry
       __share_group_state
     __cluster_metadata, __remote_log_metadata        null                a message
-    a control batch, with includeControl             null                what it says; `valueType` is its type's name
+    a control batch, with includeControl             null                its message; `valueType` is its type's name
 
-`keyType` and `valueType` are the names of Kafka's messages, the versions those that the record states. A record that cannot
-be decoded keeps its row: `error` says why, key and value are null.
+`keyType` and `valueType` are the names of Kafka's messages; the versions are those that the record states. If a record cannot
+be decoded, `error` has the reason, and key and value are null.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from kcli.protocol.internal_records import Decoder, decoder_for_topic
 from kcli.protocol.json_values import to_dict
 from kcli.protocol.message import Message
 from kcli.spark.column_builders import micros
-from kcli.spark.range_walker import RangeWalker, is_aborted
-from kcli.spark.splits import SegmentRange
+from kcli.spark.range_reader import RangeReader
 
 Row = dict[str, Any]
 
@@ -35,23 +34,22 @@ _EMPTY: Row = dict.fromkeys(("keyType", "keyVersion", "key", "valueType", "value
 
 
 def is_internal(topic: str) -> bool:
-    """True for a topic whose records can be decoded."""
+    """Return True for a topic whose records can be decoded."""
     return decoder_for_topic(topic) is not None
 
 
-def internal_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    """The rows of a range, but for topic and partition. Raises CorruptLogError as the walker does."""
-    decoder = decoder_for_topic(part.topic)
+def internal_rows(reader: RangeReader) -> Iterator[Row]:
+    """Yield the rows of a range, without topic and partition. Raises CorruptLogError as the reader does."""
+    decoder = decoder_for_topic(reader.part.topic)
     assert decoder is not None
-    for batch in walker.batches(part):
-        if walker.left_out(part, batch) is not None:
-            continue
-        for window in walker.windows(part, batch):
-            yield from _rows_of(part, batch, window, decoder)
+    for batch in reader.batches():
+        if reader.left_out(batch) is None:
+            for window in reader.windows(batch):
+                yield from _rows_of(reader, batch, window, decoder)
 
 
-def _rows_of(part: SegmentRange, batch: LogBatch, window: RecordWindow, decoder: Decoder) -> Iterator[Row]:
-    header = batch.header
+def _rows_of(reader: RangeReader, batch: LogBatch, window: RecordWindow, decoder: Decoder) -> Iterator[Row]:
+    header, part = batch.header, reader.part
     is_control = isinstance(header, RecordBatch) and header.is_control
     fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
     for index in range(window.count):
@@ -64,7 +62,7 @@ def _rows_of(part: SegmentRange, batch: LogBatch, window: RecordWindow, decoder:
             "offset": offset,
             "timestamp": micros(timestamp),
             "isTombstone": value is None,
-            "aborted": is_aborted(part, header),
+            "aborted": reader.is_aborted(header),
             "segment": part.file,
             "position": batch.position,
             **(_control_contents(key, value) if is_control else _contents(decoder, key, value)),
@@ -76,10 +74,10 @@ def _contents(decoder: Decoder, key: bytes | None, value: bytes | None) -> Row:
         key_message, value_message = decoder.decode(key, value)
     except FormatError as error:
         return _EMPTY | {"error": error.message}
-    return _EMPTY | _shown("key", key_message, decoder) | _shown("value", value_message, decoder)
+    return _EMPTY | _fields("key", key_message, decoder) | _fields("value", value_message, decoder)
 
 
-def _shown(side: str, message: Message | None, decoder: Decoder) -> Row:
+def _fields(side: str, message: Message | None, decoder: Decoder) -> Row:
     if message is None:
         return {}
     return {

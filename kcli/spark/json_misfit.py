@@ -1,11 +1,11 @@
-"""Why a key or value did not decode: one sentence for the side table OUT.undecoded (see kcli.spark.decoding).
+"""Why a key or value was not decoded: one sentence for the side table OUT.undecoded (see kcli.spark.decoding).
 
-Spark decides which records decode, and says no more of the others. So a Python worker looks at these, and only at these:
+Spark finds the records that cannot be decoded, without a reason. So a Python worker checks these, and only these:
 
-    checked in this order             the reason begins with
+    checked in this order             example of a reason
     --------------------------------  ------------------------------------------------------------------------------------
     the bytes are UTF-8               not UTF-8: byte 0 (0xff)
-    there is a text                   empty
+    it is not empty                   empty
     no byte order mark                begins with a byte order mark
     it is JSON by RFC 8259            not JSON: expecting value at character 3
     at most MAX_DEPTH levels          nested deeper than 64 levels
@@ -35,23 +35,24 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     ShortType,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-# Spark's inference breaks on values that are nested some hundred levels deep: a job then fails or does not end.
+# With values nested some hundred levels deep, a job with Spark's inference fails or does not end.
 MAX_DEPTH = 64
-# Of a value so many characters are quoted.
-_MOST_QUOTED = 40
+# This many characters of a value are quoted.
+_MAX_QUOTED = 40
 _FLOAT_MAX = 3.4028235677973366e38
 _BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-_OTHERWISE = "does not fit the schema"
+_NO_REASON_FOUND = "does not fit the schema"
 
 
 def utf8_reason(data: bytes) -> str:
-    """Return why bytes are not a text."""
+    """Return why bytes are not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -69,14 +70,14 @@ def json_reason(data: bytes, schema: StructType) -> str:
         return "empty"
     if text.startswith("\ufeff"):
         return "begins with a byte order mark"
-    deep = f"nested deeper than {MAX_DEPTH} levels"
+    too_deep = f"nested deeper than {MAX_DEPTH} levels"
     try:
         parsed = json.loads(text, parse_constant=_refuse)
         if _depth(parsed) > MAX_DEPTH:
-            return deep
-        return next(_misfits(parsed, schema, ""), _OTHERWISE)
+            return too_deep
+        return next(_misfits(parsed, schema, ""), _NO_REASON_FOUND)
     except RecursionError:
-        return deep
+        return too_deep
     except json.JSONDecodeError as error:
         return f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}"
     except ValueError as error:
@@ -84,11 +85,11 @@ def json_reason(data: bytes, schema: StructType) -> str:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _depth(value: Any) -> int:
-    """How many objects and arrays are within each other."""
+    """Return how many levels of objects and arrays a value has."""
     depth, level = 0, [value]
     while level := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
@@ -97,28 +98,25 @@ def _depth(value: Any) -> int:
 
 
 def _misfits(value: Any, wanted: DataType, path: str) -> Iterator[str]:
-    """The sentences of what does not fit, the first one first."""
+    """Yield a sentence for each part of a value that does not fit its type."""
     if value is None:
         return
-    if isinstance(wanted, StructType):
+    if isinstance(wanted, StructType | MapType):
         if not isinstance(value, dict):
-            yield _not(path, value, "an object")
+            yield _is_not(path, value, "an object")
             return
-        for field in wanted.fields:
-            if field.name in value:
-                yield from _misfits(value[field.name], field.dataType, f"{path}.{field.name}" if path else field.name)
+        if isinstance(wanted, MapType):
+            types = dict.fromkeys(value, wanted.valueType)
+        else:
+            types = {field.name: field.dataType for field in wanted.fields if field.name in value}
+        for name, kind in types.items():
+            yield from _misfits(value[name], kind, f"{path}.{name}" if path else name)
     elif isinstance(wanted, ArrayType):
         if not isinstance(value, list):
-            yield _not(path, value, "an array")
+            yield _is_not(path, value, "an array")
             return
         for index, item in enumerate(value):
             yield from _misfits(item, wanted.elementType, f"{path}[{index}]")
-    elif isinstance(wanted, MapType):
-        if not isinstance(value, dict):
-            yield _not(path, value, "an object")
-            return
-        for name, item in value.items():
-            yield from _misfits(item, wanted.valueType, f"{path}.{name}")
     else:
         sentence = _scalar_misfit(value, wanted, path)
         if sentence is not None:
@@ -126,28 +124,13 @@ def _misfits(value: Any, wanted: DataType, path: str) -> Iterator[str]:
 
 
 def _scalar_misfit(value: Any, wanted: DataType, path: str) -> str | None:
-    """The sentence of a value that does not fit a type without parts; None where it seems to fit."""
+    """Return why a value does not fit a scalar type; None if it seems to fit."""
     name = wanted.simpleString()
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(wanted, BooleanType):
-        return None if isinstance(value, bool) else _not(path, value, name)
-    if type(wanted) in _BITS:
-        if not is_number:
-            return _not(path, value, name)
-        if isinstance(value, float):
-            return f"{path} is {_quoted(value)}, a number with a fraction or an exponent, not {name}"
-        most = 1 << (_BITS[type(wanted)] - 1)
-        return None if -most <= value < most else f"{path} is {_quoted(value)}, out of the range of {name}"
-    if isinstance(wanted, FloatType | DoubleType):
-        if not is_number:
-            return _not(path, value, name)
-        fits = _fits_double(value) and (isinstance(wanted, DoubleType) or abs(value) < _FLOAT_MAX)
-        return None if fits else f"{path} is out of the range of {name}"
-    if isinstance(wanted, DecimalType):
-        if not is_number:
-            return _not(path, value, name)
-        whole = abs(Decimal(repr(value))).adjusted() + 1
-        return None if whole <= wanted.precision - wanted.scale else f"{path} is {_quoted(value)}, out of the range of {name}"
+        return None if isinstance(value, bool) else _is_not(path, value, name)
+    if isinstance(wanted, NumericType):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _number_misfit(value, wanted, path) if is_number else _is_not(path, value, name)
     if isinstance(wanted, DateType | TimestampType | TimestampNTZType):
         return f"{path} is {_quoted(value)}, not {name}"
     if isinstance(wanted, BinaryType):
@@ -155,11 +138,26 @@ def _scalar_misfit(value: Any, wanted: DataType, path: str) -> str | None:
     return None
 
 
-def _not(path: str, value: Any, wanted: str) -> str:
-    return f"{path or 'the value'} is {_kind(value)}, not {wanted}"
+def _number_misfit(value: float, wanted: NumericType, path: str) -> str | None:
+    name = wanted.simpleString()
+    if isinstance(wanted, FloatType | DoubleType):
+        fits = _fits_double(value) and (isinstance(wanted, DoubleType) or abs(value) < _FLOAT_MAX)
+        return None if fits else f"{path} is out of the range of {name}"
+    if isinstance(wanted, DecimalType):
+        fits = abs(Decimal(repr(value))).adjusted() < wanted.precision - wanted.scale
+    elif not isinstance(value, int):
+        return f"{path} is {_quoted(value)}, a number with a fraction or an exponent, not {name}"
+    else:
+        limit = 1 << (_BITS[type(wanted)] - 1)
+        fits = -limit <= value < limit
+    return None if fits else f"{path} is {_quoted(value)}, out of the range of {name}"
 
 
-def _kind(value: Any) -> str:
+def _is_not(path: str, value: Any, wanted: str) -> str:
+    return f"{path or 'the value'} is {_json_type(value)}, not {wanted}"
+
+
+def _json_type(value: Any) -> str:
     if isinstance(value, bool):
         return "a boolean"
     kinds = {str: "a string", int: "a number", float: "a number", list: "an array", dict: "an object"}
@@ -168,7 +166,7 @@ def _kind(value: Any) -> str:
 
 def _quoted(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}..."
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
 def _fits_double(value: float) -> bool:

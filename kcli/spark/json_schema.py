@@ -1,13 +1,13 @@
-"""The schema of JSON values: given, inferred, saved, and the columns that its fields become.
+"""The schema of JSON values: given, inferred or saved, and the columns of its fields.
 
     --value-schema         is
     ---------------------  -----------------------------------------------------------------------------------------------
     a file that exists     what --save-schema wrote, or any schema of Spark: its JSON (`df.schema.json()`) or DDL
     any other text         DDL, such as `id bigint, name string`
-    not given              inferred by Spark from the values that are JSON objects; the others do not count
+    not given              inferred by Spark from the values that are JSON objects
 
-JSON tells the fields `a` and `A` apart, Spark and Hive do not. So of names that differ in case only, the second one is written
-as `A_2`: in the files, not in the schema, which has the names of the JSON.
+For JSON the fields `a` and `A` are different, for Spark and Hive they are the same. So if names differ in case only, the second
+one is written as `A_2` in the files; the schema has the names of the JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kcli.spark.json_misfit import MAX_DEPTH
 INFERRED = "inferred"
 _LEAVES = (StringType, BooleanType, NumericType, DateType, TimestampType, TimestampNTZType, BinaryType, VariantType)
 _CORRUPT = "kcli corrupt"
-# JSON as RFC 8259 has it: no NaN, no single quotes. A deeper value would break Spark's inference.
+# JSON by RFC 8259: no NaN, no single quotes. A deeper value would make Spark's inference fail.
 JSON_OPTIONS = {
     "allowNonNumericNumbers": "false",
     "allowSingleQuotes": "false",
@@ -54,7 +54,7 @@ class SchemaTextError(ValueError):
 
 
 def given_schema(text: str) -> StructType:
-    """The schema that --value-schema gives, a file's name or DDL; Spark runs, which parses it. Raises SchemaTextError."""
+    """Return the schema of --value-schema, a file's name or DDL, parsed by the running Spark. Raises SchemaTextError."""
     source = repr(text)
     try:
         if is_file(text):
@@ -68,25 +68,25 @@ def given_schema(text: str) -> StructType:
         raise SchemaTextError(f"{text}: {error.strerror or error}") from None
     except Exception:
         raise SchemaTextError(
-            f"{source} is no schema: --value-schema takes DDL such as 'id bigint, name string', or a file that has DDL or "
-            "Spark's JSON of a schema"
+            f"{source} is not a schema: --value-schema takes DDL such as 'id bigint, name string', or a file with DDL or with "
+            "a schema as Spark's JSON"
         ) from None
     if not isinstance(parsed, StructType) or not parsed.fields:
-        raise SchemaTextError(f"{source} is no schema of a JSON object: name its fields, such as 'id bigint, name string'")
+        raise SchemaTextError(f"{source} is not the schema of a JSON object: name its fields, such as 'id bigint, name string'")
     _check_type(parsed, source, "")
     return parsed
 
 
 def is_file(text: str) -> bool:
-    """True where a text is the name of a file."""
+    """Return True if a text is the name of a file."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):
-        return False  # DDL that is too long for a name, or holds a NUL
+        return False  # DDL that is too long for a name, or contains a NUL
 
 
 def _check_type(kind: DataType, source: str, path: str) -> None:
-    """Raises SchemaTextError for a type that JSON cannot be decoded to, or Parquet does not hold."""
+    """Raise SchemaTextError for a type that cannot be decoded from JSON, or not be written to Parquet."""
     if isinstance(kind, StructType):
         names = [field.name for field in kind.fields]
         if not names:
@@ -111,7 +111,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def inferred_schema(spark: SparkSession, values: DataFrame) -> StructType:
-    """The schema that the column `value` of a frame has where it is a JSON object. Raises as Spark does, SchemaTextError."""
+    """Infer the schema of the column `value` from its JSON objects. Raises SchemaTextError, and as Spark does."""
     text = F.col("value").cast(StringType())
     is_object = F.is_valid_utf8(text) & F.ltrim(text, F.lit(" \t\r\n")).startswith("{")
     options = {**JSON_OPTIONS, "mode": "DROPMALFORMED"}
@@ -119,12 +119,14 @@ def inferred_schema(spark: SparkSession, values: DataFrame) -> StructType:
     merged = _without_duplicates(found)
     assert isinstance(merged, StructType)
     if not merged.fields:
-        raise SchemaTextError("no value is a JSON object with a field, so there is no schema; leave --decode-value json out")
+        raise SchemaTextError(
+            "no value is a JSON object with a field, so no schema can be inferred; run without --decode-value json"
+        )
     return merged
 
 
 def _without_duplicates(kind: DataType) -> DataType:
-    """An inferred type in which each field is once: Spark infers two of a key that one object has twice with two types."""
+    """Return an inferred type with each field once: Spark infers two, if one object has a key twice with different types."""
     if isinstance(kind, ArrayType):
         return ArrayType(_without_duplicates(kind.elementType))
     if not isinstance(kind, StructType):
@@ -136,32 +138,31 @@ def _without_duplicates(kind: DataType) -> DataType:
     return StructType([StructField(name, found) for name, found in types.items()])
 
 
-def written_schema(schema: DataType, tell: Callable[[str], None], path: str = "") -> Any:
-    """The schema with the names that the files have; `tell` is given a sentence for each field that is named anew."""
-    if isinstance(schema, ArrayType):
-        return ArrayType(written_schema(schema.elementType, tell, path))
-    if isinstance(schema, MapType):
-        return MapType(schema.keyType, written_schema(schema.valueType, tell, path))
-    if not isinstance(schema, StructType):
-        return schema
+def written_schema(schema: StructType, on_remark: Callable[[str], None], path: str = "") -> StructType:
+    """Return the schema with the names in the files; call `on_remark` with a sentence for each field that is renamed."""
     names = unique_names([field.name for field in schema.fields])
+    fields = []
     for field, name in zip(schema.fields, names, strict=True):
+        at = _joined(path, field.name)
         if name != field.name:
-            at = _joined(path, field.name)
-            tell(f"the field {at} is written as {_joined(path, name)}: another field's name differs from it in case only")
-    return StructType(
-        [
-            StructField(name, written_schema(field.dataType, tell, _joined(path, field.name)))
-            for field, name in zip(schema.fields, names, strict=True)
-        ]
-    )
+            on_remark(f"the field {at} is written as {_joined(path, name)}: another field's name differs only in case")
+        fields.append(StructField(name, _written_type(field.dataType, on_remark, at)))
+    return StructType(fields)
+
+
+def _written_type(kind: DataType, on_remark: Callable[[str], None], path: str) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_written_type(kind.elementType, on_remark, path))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _written_type(kind.valueType, on_remark, path))
+    return written_schema(kind, on_remark, path) if isinstance(kind, StructType) else kind
 
 
 def unique_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """The names in their order; one that is there before, in whatever case, gets the first of _2, _3, ... that is free."""
+    """Return the names in their order, with _2, _3, ... appended to those that are not unique when case is ignored."""
     wanted = list(names)
     used = {name.lower() for name in taken}
-    # A name of the data goes before one that is made up here.
+    # Do not append a number that makes the name of another field.
     kept = {name.lower() for name in wanted} | used
     unique = []
     for name in wanted:
@@ -175,9 +176,9 @@ def unique_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 
 def flattened(column: str, schema: StructType, taken: Iterable[str]) -> list[Column]:
-    """The fields of a struct column as columns `column_field`, those of structs in it as `column_field_field`.
+    """Return the fields of a struct column as columns `column_field`, those of structs in it as `column_field_field`.
 
-    Arrays and maps stay as they are. No name is one of `taken`; see unique_names.
+    Arrays and maps are not flattened. No name is one of `taken`; see unique_names.
     """
     leaves = list(_leaves(F.col(column), schema, column))
     names = unique_names([name for name, _ in leaves], taken)
@@ -194,13 +195,13 @@ def _leaves(parent: Column, schema: StructType, prefix: str) -> Iterable[tuple[s
 
 
 def schema_ddl(spark: SparkSession, schema: StructType) -> str:
-    """A schema as DDL on one line, as --value-schema takes it."""
+    """Return a schema as DDL on one line, for --value-schema."""
     jvm: Any = spark._jvm
     return str(jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL())
 
 
 def save_schema(path: str, schema: StructType) -> None:
-    """Write a schema to a file, as Spark's JSON. Raises SchemaTextError where it cannot be written."""
+    """Write a schema to a file, as Spark's JSON. Raises SchemaTextError if the file cannot be written."""
     try:
         Path(path).write_text(json.dumps(schema.jsonValue(), indent=2) + "\n", "utf-8")
     except OSError as error:

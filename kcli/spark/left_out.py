@@ -1,13 +1,13 @@
-"""Counting what planning leaves out: records that no task ever sees, for the account at the end of an export.
+"""Counting the records that planning leaves out and that no task reads, for the summary at the end of an export.
 
     left out before any task runs                    counted by
     -----------------------------------------------  -----------------------------------------------------------------
-    below the log start offset                       the headers of their batches; the batch in which the offset lies is
+    below the log start offset                       the headers of their batches; a batch with offsets on both sides is
     at or above the last stable offset               opened
     at or above the checkpointed high watermark
 
-Records count as Kafka counts them, control records among them. What the user's own offsets and times leave out is not counted,
-and neither are records below the offset at which an incremental run begins.
+Control records count as records, as in Kafka. Records outside the user's own offsets and times are not counted, and neither are
+records below the offset at which an incremental run begins.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kcli.format.record_batch import RecordBatch
+from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.reading.log_reader import LogBatch
 from kcli.log.reading.record_windows import RecordScanner
@@ -26,46 +27,43 @@ from kcli.spark.planning import OffsetRange, used_high_watermark
 from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
 
 
-class Account(NamedTuple):
-    """What a plan leaves out; of the partitions `to_high_watermark` end at their high watermark, `to_log_end` do not."""
+class PlanCounts(NamedTuple):
+    """The records that a plan leaves out, and how many partitions it reads to their high watermark and to their end."""
 
     left_out: Report
     to_high_watermark: int
     to_log_end: int
 
 
-def account_of(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[tuple[str, int], int]) -> Account:
-    """Return the account of a plan; below the offsets in `begun` all was read before. Raises OSError as the disk does."""
+def count_plan(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[TopicPartition, int]) -> PlanCounts:
+    """Return the counts of a plan; earlier runs have read the offsets below those in `begun`. Raises OSError."""
     report, bounded, partitions = Report(), 0, 0
     for part, _, _ in ranges:
         count_left_out(part, options, report, begun.get(part.key))
         bounded += used_high_watermark(part, options) is not None
         partitions += 1
-    return Account(report, bounded, partitions - bounded)
+    return PlanCounts(report, bounded, partitions - bounded)
 
 
 def count_left_out(partition: LogPartition, options: ReadOptions, report: Report, begun: int | None = None) -> None:
-    """Add to `report` the records of a partition that the options leave out as a whole, those below `begun` excepted.
-
-    Raises OSError as the disk does.
-    """
+    """Add to `report` the records of a partition, from offset `begun` on, that planning leaves out. Raises OSError."""
     end = partition.log_end_offset
     first = partition.first_offset if begun is None else max(partition.first_offset, begun)
     if not options.include_below_log_start and partition.log_start_offset > first:
         count = count_records(partition, first, partition.log_start_offset)
-        report.leave_out(*partition.key, BELOW_LOG_START, count)
-    cut = end
+        report.add_left_out(*partition.key, BELOW_LOG_START, count)
+    until = end
     if options.cuts_at_last_stable_offset:
-        cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
-        report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, cut, end) if cut < end else 0)
+        until = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
+        report.add_left_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, until, end) if until < end else 0)
     high_watermark = used_high_watermark(partition, options)
-    if high_watermark is not None and high_watermark < cut:
+    if high_watermark is not None and high_watermark < until:
         mark = max(high_watermark, partition.log_start_offset, first)
-        report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, cut))
+        report.add_left_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, until))
 
 
 def count_records(partition: LogPartition, first: int, end: int) -> int:
-    """How many records with offsets in [first, end) the partition's files hold."""
+    """Return how many records with offsets in [first, end) the partition has."""
     count = 0
     scanner = RecordScanner()
     for segment in partition.segments_from(first):

@@ -1,11 +1,11 @@
 """The options of `spark.read.format("kafka-log")`, checked and turned into values.
 
-Names are those of Spark's Kafka source wherever they mean the same; case does not matter, as everywhere in Spark.
+The names are those of Spark's Kafka source if the meaning is the same; case is ignored, as everywhere in Spark.
 
     option                              values                                        default
     ----------------------------------  --------------------------------------------  ------------------------------------
     path, paths                         paths or patterns: one, comma-separated or a  (required)
-                                        JSON list; what exists as it is given is one
+                                        JSON list; an existing path may have commas
     table                               see kcli.spark.schema                         records
     columns                             names, comma-separated                        all
     subscribe                           topics, comma-separated                       all
@@ -13,37 +13,37 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     assign                              {"topic":[0,1]}
     startingOffsets                     earliest, latest, {"topic":{"0":23,"1":-2}}   earliest
     endingOffsets                       latest, {"topic":{"0":50,"1":-1}}             latest
-    exactOffsets                        true, false: startingOffsets and endingOffsets  false
-                                        name all that is read, and a log that ends
-                                        before fails the job
+    exactOffsets                        true, false: read only the partitions in      false
+                                        startingOffsets and endingOffsets; a log that
+                                        ends before fails the job
     startingTimestamp, endingTimestamp  ms since 1970, or ISO 8601 (UTC without a zone)
     startingOffsetsByTimestamp,         {"topic":{"0":1700000000000}}
       endingOffsetsByTimestamp
-    startingOffsetsByTimestampStrategy  error, latest: where no record is that young  error
+    startingOffsetsByTimestampStrategy  error, latest: if no record is that recent    error
     kafka.isolation.level               read_uncommitted, read_committed              read_uncommitted
     includeHeaders                      true, false                                   true
     includeControl                      true, false                                   false
     includeAborted, includeOpen         true, false: under read_committed             false
     includeInternal                     true, false: records of Kafka's own topics    false
-                                        (always read where subscribe, assign or a
-                                        path of their own name them)
+                                        (always read if subscribe, assign or a path
+                                        names them)
     includeBelowLogStart                true, false                                   false
-    stopAtHighWatermark                 auto: where it is known and no broker was     auto
+    stopAtHighWatermark                 auto: if it is known and no broker was        auto
                                         killed since; true; false
     onCorrupt                           fail, skip                                    fail
     duplicatePartitions                 fail, longest, all                            fail
-    minPartitions                       splits to make at least                       the machine's cores;
+    minPartitions                       number of splits, at least                    the machine's cores;
                                                                                       a stream: 1
-    maxPartitionBytes                   bytes of a segment for one task at most       64 MiB
-    maxOffsetsPerTrigger                streaming: offsets for one micro-batch        no limit
+    maxPartitionBytes                   bytes of a segment for one task, at most      64 MiB
+    maxOffsetsPerTrigger                streaming: offsets in one micro-batch         no limit
     failOnDataLoss                      true, false                                   true
     pushdown                            true, false: only with spark.sql.python.      false
-                                        filterPushdown.enabled, and only where one
-                                        query uses the DataFrame (kcli.spark.pushdown)
-    arrowBatchRows, arrowBatchBytes     what one Arrow batch holds at most            16384, 4 MiB
+                                        filterPushdown.enabled, and only if one query
+                                        uses the DataFrame (kcli.spark.pushdown)
+    arrowBatchRows, arrowBatchBytes     size of one Arrow batch, at most              16384, 4 MiB
 
-Precedence as in Spark: a timestamp beats timestamps by partition, these beat offsets. `isolation.level` and `isolationLevel`
-are taken for kafka.isolation.level; other `kafka.` options belong to a connection, of which there is none, and are ignored.
+As in Spark, a timestamp takes precedence over timestamps by partition, and these over offsets. `isolation.level` and
+`isolationLevel` are aliases of kafka.isolation.level; other `kafka.` options are about a connection, and are ignored.
 Spark passes some options of its own to a source (a table's owner and location): `location` is a path, the others are ignored.
 Any other name is refused, so that a typing error does not read too much.
 """
@@ -57,7 +57,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kcli.spark import arrow_batches, schema
+from kcli.spark import schema
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -66,7 +66,7 @@ READ_UNCOMMITTED = "read_uncommitted"
 FAIL, SKIP, LONGEST, ALL, ERROR = "fail", "skip", "longest", "all", "error"
 AUTO, TRUE, FALSE = "auto", "true", "false"
 
-# The numbers that stand for them in the JSON of offsets.
+# The numbers for them in the JSON of offsets.
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
 
@@ -75,14 +75,16 @@ ByPartition = dict[str, dict[int, int]]
 Offsets = str | ByPartition
 
 DEFAULT_PARTITION_BYTES = 64 * 1024 * 1024
+DEFAULT_BATCH_ROWS = 16_384
+DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 
 
 class OptionError(ValueError):
-    """An option that cannot be understood; the message is one sentence."""
+    """An option that is unknown or invalid; the message is one sentence."""
 
 
 class ReadOptions(NamedTuple):
-    """All options of a read; see the module. `topics`, `pattern` and `assignment`: at most one is set."""
+    """All options of a read; see the module. At most one of `topics`, `pattern` and `assignment` is set."""
 
     paths: tuple[str, ...] = ()
     table: str = schema.RECORDS
@@ -113,15 +115,15 @@ class ReadOptions(NamedTuple):
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     pushdown: bool = False
-    arrow_batch_rows: int = arrow_batches.DEFAULT_MAX_ROWS
-    arrow_batch_bytes: int = arrow_batches.DEFAULT_MAX_BYTES
+    arrow_batch_rows: int = DEFAULT_BATCH_ROWS
+    arrow_batch_bytes: int = DEFAULT_BATCH_BYTES
     report_column: str | None = None
     report_path: str | None = None
 
     def named_by_partition(self) -> dict[str, ByPartition]:
-        """The options that name partitions one by one, for those that are given: option -> what it says.
+        """Return the options that name partitions one by one, if they are given: option -> its value.
 
-        None with exactOffsets: a partition that a plan has named may be gone when it is read.
+        Without those of exactOffsets: a partition of the plan may be gone when it is read.
         """
         if self.exact_offsets:
             return {}
@@ -135,43 +137,43 @@ class ReadOptions(NamedTuple):
 
     @property
     def read_committed(self) -> bool:
-        """True where records of transactions that did not commit are to be left out."""
+        """True if records of transactions that are not committed are left out."""
         return self.isolation == READ_COMMITTED
 
     @property
     def cuts_at_last_stable_offset(self) -> bool:
-        """True where nothing at or above the last stable offset is read, as Kafka's consumer does."""
+        """True if only records below the last stable offset are read, as by Kafka's consumer."""
         return self.read_committed and not self.include_open
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Turn options as strings into ReadOptions. Raises OptionError for the first that is wrong."""
+    """Parse the options of a read. Raises OptionError for the first that is invalid."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         key = _ALIASES.get(name.lower(), name.lower())
         if key in _OPTIONS:
             field, parse = _OPTIONS[key]
             values[field] = parse(_NAMES[key], text)
-        elif not key.startswith(("kafka.", "option.")) and key not in _OF_SPARK:
+        elif not key.startswith(("kafka.", "option.")) and key not in _TABLE_PROPERTIES:
             raise OptionError(_unknown(name))
     if path := values.pop("path", None):
         values["paths"] = (*path, *values.get("paths", ()))
     options = ReadOptions(**values)
     if not given:
-        raise OptionError(_NO_OPTIONS)
+        raise OptionError(_NO_PATH_IN_TABLE)
     _check_together(options)
     return options
 
 
 def _check_together(options: ReadOptions) -> None:
     if not options.paths:
-        raise OptionError('no path: say .load("DIR") or .option("paths", "DIR1,DIR2")')
+        raise OptionError('there is no path: use .load("DIR") or .option("paths", "DIR1,DIR2")')
     if sum(1 for choice in (options.topics, options.pattern, options.assignment) if choice) > 1:
         raise OptionError("only one of subscribe, subscribePattern and assign can be given")
     if options.table not in schema.TABLES:
         raise OptionError(f"there is no table {options.table!r}; there are {', '.join(schema.TABLES)}")
     if options.exact_offsets and not (isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)):
-        raise OptionError("exactOffsets needs startingOffsets and endingOffsets as JSON, with the offsets of each partition")
+        raise OptionError("exactOffsets needs startingOffsets and endingOffsets as JSON with the offsets of each partition")
     if options.ending_offsets == EARLIEST:
         raise OptionError("endingOffsets cannot be earliest")
     if isinstance(options.ending_offsets, dict) and any(
@@ -194,7 +196,7 @@ def _words(name: str, text: str) -> tuple[str, ...]:
 
 
 def _paths(name: str, text: str) -> tuple[str, ...]:
-    """A JSON list, or one text: whether its commas are part of a path is seen where the paths are looked for."""
+    """Return the paths of a JSON list, or one text: partitions.given_paths checks whether its commas are part of a path."""
     try:
         parsed = json.loads(text) if text.lstrip().startswith("[") else None
     except ValueError:
@@ -205,7 +207,7 @@ def _paths(name: str, text: str) -> tuple[str, ...]:
 
 
 def _instant(name: str, text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of an ISO 8601 date or time."""
+    """Return the milliseconds since 1970 of a number, or of an ISO 8601 date or time."""
     if text.strip().lstrip("-").isdigit():
         return _number(name, text)
     try:
@@ -226,7 +228,7 @@ def _pattern(name: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"{name} {text!r} is no regular expression: {error}") from None
+        raise OptionError(f"{name} {text!r} is not a regular expression: {error}") from None
     return text
 
 
@@ -273,7 +275,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{name} is no JSON ({error}): {text!r}") from None
+        raise OptionError(f"{name} is not JSON ({error}): {text!r}") from None
 
 
 def _assignment(name: str, text: str) -> Assignment:
@@ -354,9 +356,9 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 _OPTIONS = {name.lower(): entry for name, entry in _TABLE.items()}
 _NAMES = {name.lower(): name for name in _TABLE}
 _ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka.isolation.level", "location": "path"}
-_NO_OPTIONS = (
-    'no path: say .load("DIR") or .option("paths", "DIR1,DIR2"); Spark keeps no options of a CREATE TABLE for a source '
-    "in Python: use CREATE TEMPORARY VIEW"
+_NO_PATH_IN_TABLE = (
+    'there is no path: use .load("DIR") or .option("paths", "DIR1,DIR2"); if this is a table of CREATE TABLE, use CREATE '
+    "TEMPORARY VIEW: Spark does not keep a table's options for a source in Python"
 )
-# What Spark passes along with a table of CREATE TABLE: its reserved properties, and each option once more behind "option.".
-_OF_SPARK = {"owner", "provider", "comment", "external", "is_managed_location", "collation", "table_type"}
+# Spark passes these reserved properties of a table of CREATE TABLE, and each option again with the prefix "option.".
+_TABLE_PROPERTIES = {"owner", "provider", "comment", "external", "is_managed_location", "collation", "table_type"}

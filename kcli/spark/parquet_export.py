@@ -1,18 +1,15 @@
-"""Records to Parquet: one pass of Spark over the log directories, and an account of it at the end.
+"""Records to Parquet: one pass of Spark over the log directories, and a summary of it at the end.
 
     log directories -> source kafka-log ------------> decode key and value -> partition columns -> Parquet
                                               |
                                               +-- the tasks' reports (kcli.spark.report)
 
-Rows map one to one from the source to the files, and a task whose attempt failed or was repeated reports once, so what the
-tasks report to have given out is what was written. The offsets are decided once, before reading: the tasks read up to there,
-and the account is about these offsets, whatever a broker appends meanwhile. Where corrupt bytes were passed over
-(onCorrupt=skip), the files that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
-An incremental run (kcli.spark.incremental) stages both, and its commit moves them.
-
-Records whose key or value did not decode are in the side table OUT.undecoded (kcli.spark.decoding). It is written by one more
-pass, only where there are any, over the offsets that the first pass read: while something is decoded, the end of each partition
-is fixed before the first pass.
+Each row of the source is one row of the files, and each task reports once, also if an attempt failed or was repeated. So the
+rows that the tasks report are the rows that are written. The offsets are fixed before reading: the tasks read only these, and
+the summary is about these, whatever a broker appends while the job runs. If corrupt bytes were skipped (onCorrupt=skip), the
+files with such bytes are read again, as the table `corrupt`, and written to the directory OUT.corrupt. Records whose key or
+value was not decoded are written to the side table OUT.undecoded (kcli.spark.decoding), by one more pass over the same offsets.
+An incremental run (kcli.spark.incremental) stages all of these, and its commit moves them.
 """
 
 from __future__ import annotations
@@ -43,31 +40,31 @@ from kcli.spark.json_schema import (
     schema_ddl,
     written_schema,
 )
-from kcli.spark.left_out import Account, account_of
+from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.options import ALL, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
+from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.planning import OffsetRange, offset_ranges, pinned
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
-from kcli.spark.session import is_here
+from kcli.spark.session import is_on_this_machine
 from kcli.spark.spark_errors import ExportError, translated
 from kcli.spark.task_progress import watched
 
 REPORT_COLUMN = "_kcli_report"
-# As Spark cuts files, of which each task writes one; who calls `export` sees to it that all cores have a task.
+# The size at which Spark cuts files, of which each task writes one; the caller of `export` sets minPartitions to use all cores.
 SPLIT_BYTES = 128 * 1024 * 1024
 DATE = "date"
 VALUE = "value"
-# What we call a codec, and what Spark does: its `lz4` is Hadoop's framing, which other readers of Parquet lack.
+# Our name of a codec, and Spark's: its `lz4` has Hadoop's framing, which other readers of Parquet do not support.
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "none"}
-# Spark would take 3, which costs twice the time; 1 is pyarrow's, too.
+# The default of Spark is 3, which takes twice the time; that of pyarrow is 1, too.
 DEFAULT_COMPRESSION = "zstd:1"
 _ZSTD_LEVELS = range(1, 23)
 
 
 class ExportOptions(NamedTuple):
-    """What is written where; `source` are the options of the source as strings (see kcli.spark.options)."""
+    """The options of an export; `source` are those of the data source, as strings (see kcli.spark.options)."""
 
     out: str
     source: dict[str, str]
@@ -85,12 +82,11 @@ class ExportOptions(NamedTuple):
 
 
 class ExportResult(NamedTuple):
-    """What was done: the tasks' reports summed, what did not decode, and where corrupt places are listed.
+    """The result of an export: the sum of the tasks' reports, and the side tables.
 
-    `undecoded` are the rows of which the key or the value did not decode, `undecoded_columns` how many of each these are.
-    They are listed in `undecoded_path`, `undecoded_listed` of them: fewer where the log lost records since.
-    Of the partitions read `to_high_watermark` end at their checkpointed high watermark, `to_log_end` at the end of their logs.
-    `run` is the incremental run that it was.
+    `undecoded` is the number of rows whose key or value was not decoded, `undecoded_columns` has the number for each column.
+    `undecoded_path` lists `undecoded_listed` of these keys and values: fewer if the log lost records before the second pass.
+    `to_high_watermark` partitions were read to their checkpointed high watermark, `to_log_end` to the end of their logs.
     """
 
     report: Report
@@ -106,7 +102,7 @@ class ExportResult(NamedTuple):
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
-    """Check options and paths before Spark is started -> the offsets that would be read.
+    """Check options and paths before Spark starts -> the offsets that the export reads.
 
     Raises ExportError, UnknownTopicError, and OSError as the disk does.
     """
@@ -116,7 +112,7 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         names = set(_written_columns(options, read))
         if options.incremental:
             check_incremental(options.out, options.mode, read)
-        found = plan_anew(lambda: _chosen(options, read))
+        found = _chosen(options, read)
         inputs = _inputs(found, read)
         check_output(options.out, options.mode, inputs, incremental=options.incremental)
         for option, path in (("--save-schema", options.save_schema), ("--report", options.report)):
@@ -130,37 +126,38 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         message = f"no topic in {', '.join(given_paths(OsDisk(), read))} matches {read.pattern!r}"
         raise UnknownTopicError(message, (), frozenset())
     if not found:
-        raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
+        raise ExportError(f"the options choose no partition of {', '.join(given_paths(OsDisk(), read))}")
     _check_decoding(options, names, read.table)
     fields = (f"{VALUE}_",) if options.flatten else ()
     if unknown := [name for name in options.partition_by if name not in {*names, DATE} and not name.startswith(fields)]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
     if names | {DATE} <= {*options.partition_by, DATE}:
-        raise ExportError("cannot partition by every column: no column would be left for the files; choose more --columns")
+        raise ExportError("cannot partition by all columns: the files would have no column; choose more --columns")
     if DATE in options.partition_by and "timestamp" not in names:
         raise ExportError(f"cannot partition by {DATE} without the column timestamp")
     return found
 
 
 def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None:
-    """Raises ExportError for options of decoding that do not fit each other or the columns."""
+    """Raise ExportError for options of decoding that need other options, or columns that are not read."""
     for column, how in (("key", options.decode_key), (VALUE, options.decode_value)):
         if how is not None and (column not in names or table != tables.RECORDS):
             raise ExportError(f"there is no column {column} to decode")
     if options.decode_value != JSON:
         for option, given in (("--flatten", options.flatten), ("--save-schema", options.save_schema is not None)):
             if given:
-                raise ExportError(f"{option} is for JSON values: give --decode-value json as well")
+                raise ExportError(f"{option} is for JSON values: add --decode-value json")
 
 
+@retry_planning
 def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
-    """Return the offsets of each partition; all of them for an incremental run, whose plan needs the lock of its output."""
+    """Return the offsets of each partition; all offsets for an incremental run, since its plan needs the lock of its output."""
     partitions = find_partitions(OsDisk(), read)
     return [OffsetRange(part, 0, INT64_MAX) for part in partitions] if options.incremental else offset_ranges(partitions, read)
 
 
 def begin_run(options: ExportOptions) -> IncrementalRun:
-    """Lock the output and plan an incremental run with options that are checked. Raises ExportError, UnknownTopicError."""
+    """Lock the output and plan an incremental run; the options are checked. Raises ExportError, UnknownTopicError."""
     written = {
         "--partition-by": ",".join(options.partition_by),
         "--decode-key": options.decode_key or "",
@@ -176,21 +173,21 @@ def begin_run(options: ExportOptions) -> IncrementalRun:
 
 
 def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
-    """The directories that must not be written to: what is read, and the log directories of partitions named one by one."""
+    """Return the directories that must not be written to: the inputs, and the log directories of the partitions."""
     partitions = {offsets.partition.directory.path: offsets.partition.directory.log_directory for offsets in found}
     log_directories = {path for path in partitions.values() if Path(path, FileKind.META_PROPERTIES).exists()}
     return [*(path for path in given_paths(OsDisk(), read) if Path(path).exists()), *partitions, *sorted(log_directories)]
 
 
 def compression_options(compression: str) -> dict[str, str]:
-    """The options of Spark's Parquet writer for a codec, `zstd` also with its level behind a colon. Raises ValueError."""
+    """Return the options of Spark's Parquet writer for a codec, such as snappy, zstd or zstd:3. Raises ValueError."""
     codec, colon, level = compression.partition(":")
     if codec not in _CODECS or (colon and codec != "zstd"):
-        raise ValueError(f"--compression takes zstd, zstd:LEVEL, snappy, gzip, lz4 or none, not {compression!r}")
+        raise ValueError(f"--compression must be zstd, zstd:LEVEL, snappy, gzip, lz4 or none, not {compression!r}")
     options = {"compression": _CODECS[codec]}
     if colon:
         if not (level.isascii() and level.isdigit() and int(level) in _ZSTD_LEVELS):
-            raise ValueError(f"the levels of zstd are {_ZSTD_LEVELS[0]} to {_ZSTD_LEVELS[-1]}, not {level!r}")
+            raise ValueError(f"the level of zstd must be {_ZSTD_LEVELS[0]} to {_ZSTD_LEVELS[-1]}, not {level!r}")
         options["parquet.compression.codec.zstd.level"] = str(int(level))
     return options
 
@@ -203,28 +200,26 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
 def export(
     spark: SparkSession,
     options: ExportOptions,
-    tell: Callable[[str], None] = lambda sentence: None,
+    on_remark: Callable[[str], None] = lambda sentence: None,
     run: IncrementalRun | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> ExportResult:
-    """Write the Parquet files, and commit them if they are of an incremental run.
+    """Write the Parquet files, and commit them if this is an incremental run.
 
-    Before the job starts, `tell` is called once for each thing to report, such as an inferred schema. If the tasks run on this
-    machine, a thread calls `on_bytes` with the number of bytes they have read since its last call. Raises
-    ExportError for damage that is to fail the job and for what Spark refuses.
+    `on_remark` is called before the job starts, with a sentence for each remark such as an inferred schema. If the tasks run on
+    this machine, a thread calls `on_bytes` with the number of bytes that they have read since its last call.
+    Raises ExportError for corrupt bytes with onCorrupt=fail and for errors of Spark.
     """
     translated(lambda: spark.dataSource.register(KafkaLogDataSource))
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)
-    ranges, account = (
-        (run.plan.ranges, run.plan.account) if run is not None else translated(lambda: plan_anew(lambda: _planned(read)))
-    )
+    ranges, counts = (run.plan.ranges, run.plan.counts) if run is not None else translated(lambda: _planned(read))
     options = options._replace(source=_with_fixed_offsets(options, read, ranges))
-    decodings = _decodings(spark, options, tell, run)
+    decodings = _decodings(spark, options, on_remark, run)
     with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
-        if is_here(spark.sparkContext.master):
+        if is_on_this_machine(spark.sparkContext.master):
             frame, observed = _load(spark, {**options.source, "reportPath": folder}), None
         else:
             frame = _load(spark, {**options.source, "reportColumn": REPORT_COLUMN})
@@ -245,7 +240,7 @@ def export(
     result = ExportResult(report, sum(report.rows.values()), 0, None, run=run)
     if not was_written:
         return result
-    result = _accounted(result, account)
+    result = _with_plan_counts(result, counts)
     if decoded is not None:
         result = _with_undecoded(spark, options, decodings, decoded, result)
     corrupt_path = _write_corrupt(spark, options, report, run) if report.corrupt_files else None
@@ -264,7 +259,7 @@ def _with_undecoded(
     counted: Observation,
     result: ExportResult,
 ) -> ExportResult:
-    """The result with what did not decode, which is written to the side table."""
+    """Write the records that were not decoded to the side table, and add their number to the result."""
     counts = {name: int(count) for name, count in counted.get.items()}
     rows = counts.pop("any")
     if not rows:
@@ -275,40 +270,41 @@ def _with_undecoded(
 
 
 def _remove_old(spark: SparkSession, options: ExportOptions, suffix: str) -> None:
-    """Remove the side table of an earlier run: what it lists is not true of an output that was replaced."""
+    """Remove the side table of an output that was overwritten."""
     if options.mode == "overwrite":
         OutputDirectory(spark, options.out.rstrip("/") + suffix).remove()
 
 
 def _check_partition_by(frame: DataFrame, options: ExportOptions) -> None:
-    """Raises ExportError for columns of --partition-by that no field became; others were checked before Spark started."""
+    """Raise ExportError for columns of --partition-by that are not fields of the values, or are not scalar."""
     for field in frame.schema.fields:
         if field.name in options.partition_by and isinstance(field.dataType, StructType | ArrayType | MapType):
-            raise ExportError(f"cannot partition by {field.name}: it is not one value but {field.dataType.typeName()}")
+            raise ExportError(f"cannot partition by {field.name}: its type is {field.dataType.typeName()}")
     names = [*frame.columns, DATE]
     if unknown := [name for name in options.partition_by if name not in names]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))}")
 
 
-def _planned(read: ReadOptions) -> tuple[list[OffsetRange], Account]:
+@retry_planning
+def _planned(read: ReadOptions) -> tuple[list[OffsetRange], PlanCounts]:
     ranges = offset_ranges(find_partitions(OsDisk(), read), read)
-    return ranges, account_of(ranges, read, {})
+    return ranges, count_plan(ranges, read, {})
 
 
 def finish_without_rows(run: IncrementalRun) -> ExportResult:
-    """Commit a run for which there is nothing to read: no Spark is needed for that. Raises ExportError."""
+    """Commit a run with nothing to read, without Spark. Raises ExportError."""
     translated(run.commit_nothing)
-    return _accounted(ExportResult(Report(), 0, 0, None, run=run), run.plan.account)
+    return _with_plan_counts(ExportResult(Report(), 0, 0, None, run=run), run.plan.counts)
 
 
-def _accounted(result: ExportResult, account: Account) -> ExportResult:
-    """The result with what planning left out added."""
-    result.report.add_json(account.left_out.to_json())
-    return result._replace(to_high_watermark=account.to_high_watermark, to_log_end=account.to_log_end)
+def _with_plan_counts(result: ExportResult, counts: PlanCounts) -> ExportResult:
+    """Add the records that planning left out to the result."""
+    result.report.add_json(counts.left_out.to_json())
+    return result._replace(to_high_watermark=counts.to_high_watermark, to_log_end=counts.to_log_end)
 
 
 def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
-    """Write one of the tables beside records."""
+    """Write a table other than records."""
     observed = Observation("kcli")
     frame = _load(spark, options.source).observe(observed, F.count(F.lit(1)).alias("rows"))
     rows = int(observed.get["rows"]) if _write(spark, frame, options, options.out) else 0
@@ -320,11 +316,11 @@ def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
 
 
 def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> bool:
-    """Write the frame -> False where something was there and the mode is to leave it."""
+    """Write the frame -> False if the output exists and the mode is ignore."""
     if DATE in options.partition_by and DATE not in frame.columns:
         frame = frame.withColumn(DATE, F.to_date("timestamp"))
     if options.partition_by:
-        # Without this Spark would sort each task's rows by the partition's columns.
+        # With the default, 0, Spark sorts each task's rows by the partition columns.
         spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "32")
 
     def write(path: str, mode: str) -> None:
@@ -337,9 +333,9 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
 
 
 def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, run: IncrementalRun | None) -> str:
-    """Write the corrupt places of the files that have any to OUT.corrupt -> that path.
+    """Write the corrupt places to OUT.corrupt -> that path.
 
-    An incremental run stages those among its offsets that are not listed yet.
+    An incremental run stages those of its offsets that are not listed yet.
     """
     out = options.out.rstrip("/") + CORRUPT_SUFFIX
     kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
@@ -350,7 +346,7 @@ def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, 
         _write(spark, _load(spark, source), options._replace(mode=mode, partition_by=()), out)
         return out
     wanted = [found for found in run.plan.ranges if report.corrupt[found.partition.key]]
-    # Each of the files has some of these offsets only.
+    # Each file has only some of these offsets.
     frame = _load(spark, {**source, **pinned({}, wanted), "exactOffsets": "false", "failOnDataLoss": "false"})
     frame = translated(lambda: run.not_listed(spark, frame))
     _write(spark, frame, options._replace(mode="error", partition_by=()), run.stage(CORRUPT_SUFFIX))
@@ -361,43 +357,40 @@ def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, 
 
 
 def _decodings(
-    spark: SparkSession, options: ExportOptions, tell: Callable[[str], None], run: IncrementalRun | None
+    spark: SparkSession, options: ExportOptions, on_remark: Callable[[str], None], run: IncrementalRun | None
 ) -> tuple[Decoding, ...]:
-    """How key and value are decoded, and by which schema, which is told and saved where it is inferred or asked for.
-
-    The runs of an incremental output have one schema.
-    """
+    """Return how key and value are decoded. All runs of an incremental output use the schema of its first run."""
     known = run.before.value_schema if run is not None and run.before is not None else None
     if known is not None and options.value_schema == INFERRED:
         options = options._replace(value_schema=known)
     found = []
     for column, how in (("key", options.decode_key), ("value", options.decode_value)):
         if how == JSON:
-            schema = _json_schema(spark, options, tell)
+            schema = _json_schema(spark, options, on_remark)
             if known is not None and known != schema_ddl(spark, schema):
                 raise ExportError(
-                    f"the runs before decoded the values by the schema {known}, not {schema_ddl(spark, schema)}; leave "
-                    "--value-schema out, or write to another directory from the beginning"
+                    f"earlier runs decoded the values by the schema {known}, not {schema_ddl(spark, schema)}; run without "
+                    "--value-schema, or write to a new directory"
                 )
-            found.append(Decoding(column, how, schema, written_schema(schema, tell), options.flatten))
+            found.append(Decoding(column, how, schema, written_schema(schema, on_remark), options.flatten))
         elif how is not None:
             found.append(Decoding(column, how))
     return tuple(found)
 
 
-def _json_schema(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None]) -> StructType:
-    """The schema that was given, or the one that the values have. Raises ExportError for one that is none."""
+def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callable[[str], None]) -> StructType:
+    """Return the schema of --value-schema, or infer it from the values; save it if asked for. Raises ExportError."""
     try:
         if options.value_schema != INFERRED:
             schema = given_schema(options.value_schema)
         else:
-            # A pass of its own over the values, read without anything else.
+            # A separate pass, which reads only the values.
             source = {**options.source, "columns": "value"}
             values = _load(spark, source).where(F.col("value").isNotNull())
             if options.infer_from is not None:
                 values = values.limit(options.infer_from)
             schema = translated(lambda: inferred_schema(spark, values), options.out)
-            tell(f"the schema of the values, inferred; --value-schema takes it: {schema_ddl(spark, schema)}")
+            on_remark(f"the inferred schema of the values, for --value-schema: {schema_ddl(spark, schema)}")
         if options.save_schema is not None:
             save_schema(options.save_schema, schema)
     except SchemaTextError as error:
@@ -406,7 +399,7 @@ def _json_schema(spark: SparkSession, options: ExportOptions, tell: Callable[[st
 
 
 def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFrame, Observation | None]:
-    """The frame with key and value decoded, and what counts those that did not: `key`, `value` and, of the rows, `any`."""
+    """Decode key and value -> the frame, and an observation of those not decoded: `key`, `value` and, of the rows, `any`."""
     if not decodings:
         return frame, None
     any_failed = F.lit(False)
@@ -422,10 +415,10 @@ def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFram
 
 
 def _with_fixed_offsets(options: ExportOptions, read: ReadOptions, ranges: list[OffsetRange]) -> dict[str, str]:
-    """The source's options with the offsets of the plan, so that each pass over the partitions reads the same ones."""
+    """Return the source's options with the offsets of the plan, so that each pass over the partitions reads the same."""
     if read.duplicate_partitions != ALL:
         return pinned(options.source, ranges)
-    # A partition that is here twice has one end in the options: no copy is read beyond the longest one's end of now.
+    # The options have one end for each partition: if there are several copies, that of the longest one in the plan.
     ends: dict[str, dict[str, int]] = {}
     for part, _, end in ranges:
         of_topic = ends.setdefault(part.topic, {})
@@ -438,7 +431,7 @@ def _with_fixed_offsets(options: ExportOptions, read: ReadOptions, ranges: list[
 def _write_undecoded(
     spark: SparkSession, options: ExportOptions, decodings: tuple[Decoding, ...], run: IncrementalRun | None
 ) -> tuple[str, int]:
-    """Write the records that did not decode to OUT.undecoded -> (that path, how many keys and values it has)."""
+    """Write the records that were not decoded to OUT.undecoded -> (that path, the number of keys and values in it)."""
     out = options.out.rstrip("/") + UNDECODED_SUFFIX
     frame = _load(spark, {**options.source, "columns": ",".join(UNDECODED_COLUMNS)})
     observed = Observation("kcli-undecoded")

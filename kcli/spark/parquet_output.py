@@ -1,22 +1,22 @@
-"""Where an export's Parquet files go: which outputs are refused, and how a directory is replaced.
+"""The output of an export: which outputs are refused, and how a directory is replaced.
 
     refused in every mode                                 why
     ----------------------------------------------------  ---------------------------------------------------------------
-    OUT is an input, lies in one or contains one, by any  writing or replacing OUT would change or delete Kafka's files
+    OUT is an input, is in one or contains one, by any    writing or replacing OUT would change or delete Kafka's files
       path: symbolic links, bind mounts, `..`
-    OUT holds files that are named as Kafka's             the same, for a log that is not among the inputs
-    OUT is written by incremental runs, and this run is   its state would be lost, or would not know of the new rows; mode
-      not one of them                                     ignore leaves it as it is
+    OUT contains files with names of Kafka's files        the same, for a log that is not an input
+    OUT is written by incremental runs, and this run is   its state would be lost or would not include the new rows; mode
+      not one of them                                     ignore is allowed, since it changes nothing
 
-OUT.corrupt and OUT.undecoded are held to the same rules.
+The same rules apply to OUT.corrupt and OUT.undecoded.
 An output that is not on this machine's file system (s3a://, hdfs://) cannot be an input.
 
     mode overwrite                           OUT                     OUT.kcli-new      OUT.kcli-old
     ---------------------------------------  ----------------------  ----------------  ----------------------------------
     while the job runs                       as before               written           -
     the job fails                            as before               removed           -
-    the job is done                          renamed: OUT.kcli-old   renamed: OUT      removed
-    a process died between the two renames   missing                 whole             renamed to OUT by the next run
+    the job succeeds                         renamed: OUT.kcli-old   renamed: OUT      removed
+    a crash between the two renames          missing                 complete          renamed to OUT by the next run
 
 With spark.sql.sources.partitionOverwriteMode=dynamic Spark itself stages the partitions that it replaces, and writes to OUT.
 """
@@ -44,7 +44,7 @@ class OutputError(ValueError):
 
 
 def check_output(out: str, mode: str, inputs: Iterable[str], *, incremental: bool = False) -> None:
-    """Check that writing to `out` touches none of the input paths, and that `mode` fits what is there.
+    """Check that writing to `out` changes none of the input paths, and that `mode` allows what exists at `out`.
 
     Raises OutputError, OSError as the file system does.
     """
@@ -59,17 +59,17 @@ def check_output(out: str, mode: str, inputs: Iterable[str], *, incremental: boo
             if identity is not None and written == identity:
                 relation = "is"
             elif identity in above:
-                relation = "lies in"
+                relation = "is in"
             elif written in ancestors:
                 relation = "contains"
             if relation is not None:
                 raise OutputError(
                     f"the output {path} {relation} the input {given}: Kafka's files would be changed or deleted; "
-                    "choose a directory elsewhere"
+                    "choose another directory"
                 )
         found = kafka_file(local)
         if found is not None:
-            raise OutputError(f"the output {path} holds a file of Kafka's, {found}; choose a directory elsewhere")
+            raise OutputError(f"the output {path} contains a file of Kafka, {found}; choose another directory")
     local = local_path(out)
     if local is None or incremental:
         return
@@ -83,7 +83,7 @@ def check_output(out: str, mode: str, inputs: Iterable[str], *, incremental: boo
 
 
 def holds_data(out: str) -> bool:
-    """Return True if an output on this machine's file system has anything in it that Spark would read."""
+    """Return True if an output on this machine's file system has files that Spark would read."""
     local = local_path(out)
     if local is None or not Path(local).is_dir():
         return False
@@ -91,14 +91,14 @@ def holds_data(out: str) -> bool:
 
 
 def check_saved_file(option: str, path: str, out: str, inputs: Iterable[str]) -> None:
-    """Check that the file of an option (--save-schema, --report) can be written, and is not in an input or the output.
+    """Check that the file of an option (--save-schema, --report) can be written and is not in an input or the output.
 
     Raises OutputError, OSError as the file system does.
     """
     if _has_name_of_kafka(Path(path).resolve()):
-        raise OutputError(f"{option} {path} has the name of a file of Kafka's; choose another name")
+        raise OutputError(f"{option} {path} has the name of a file of Kafka; choose another name")
     if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise OutputError(f"{option} {path} is not a file in a directory that exists; choose another path")
+        raise OutputError(f"{option} {path} is a directory or in a directory that does not exist; choose another path")
     for directory in (*inputs, *filter(None, [local_path(out)])):
         identity = _identity(directory)
         if identity is not None and identity in {*_ancestors(path), _identity(path)}:
@@ -106,14 +106,14 @@ def check_saved_file(option: str, path: str, out: str, inputs: Iterable[str]) ->
 
 
 def already_exists(out: str) -> OutputError:
-    """The error of an output that is there, which names the modes that take it."""
+    """Return the error for an output that exists, with the modes that accept it."""
     return OutputError(
         f"the output {out} already exists; --mode overwrite replaces it, append adds to it, ignore leaves it as it is"
     )
 
 
 def local_path(path: str) -> str | None:
-    """The path on this machine's file system of an output as Spark takes it; None for one that is elsewhere."""
+    """Return the path of an output on this machine's file system, `file:` removed; None for an output elsewhere."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?", path)
     if found is None:
         return path
@@ -121,7 +121,7 @@ def local_path(path: str) -> str | None:
 
 
 def kafka_file(directory: str) -> str | None:
-    """The first file in a directory, or below it, that is named as one of Kafka's; None where there is none."""
+    """Return the first file in or below a directory that has the name of a file of Kafka, or None."""
     for path in Path(directory).rglob("*"):
         if _has_name_of_kafka(path):
             return str(path)
@@ -134,7 +134,7 @@ def _has_name_of_kafka(path: Path) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """The device and inode of what is at a path, by which directories are compared; None where nothing is there."""
+    """Return the device and inode at a path, by which directories are compared; None if nothing exists there."""
     try:
         found = Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _ancestors(path: str) -> set[tuple[int, int]]:
-    """The identities of the directories that exist above a path, whose symbolic links are followed."""
+    """Return the identities of the directories above a path, with symbolic links followed."""
     return {identity for parent in Path(path).resolve().parents if (identity := _identity(str(parent))) is not None}
 
 
@@ -151,7 +151,7 @@ def _ancestors(path: str) -> set[tuple[int, int]]:
 
 
 class OutputDirectory:
-    """One output directory, through Spark's file systems."""
+    """One output directory on any file system that Spark can write to."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -162,15 +162,15 @@ class OutputDirectory:
         self._recover()
 
     def exists(self, suffix: str = "") -> bool:
-        """True where the directory is there, or what stands next to it with a suffix."""
+        """Return True if the directory, or its name with a suffix, exists."""
         return bool(self._files.exists(self._path(self.path + suffix)))
 
     def remove(self, suffix: str = "") -> None:
-        """Remove the directory, or what stands next to it with a suffix, with all that it holds."""
+        """Remove the directory, or its name with a suffix, with its content."""
         self._files.delete(self._path(self.path + suffix), True)
 
     def write(self, mode: str, write: Callable[[str, str], None]) -> bool:
-        """Call `write(path, mode)` so that a failure leaves what was there -> False where the mode leaves it as it is."""
+        """Call `write(path, mode)` so that a failure leaves the old output -> False if it exists and the mode is ignore."""
         existed = self.exists()
         if existed and mode == "ignore":
             return False
@@ -203,10 +203,10 @@ class OutputDirectory:
         self.remove(OLD_SUFFIX)
 
     def _recover(self) -> None:
-        """Bring back what a process that died between two renames left behind."""
+        """Restore the old output after a crash between the two renames."""
         if not self.exists() and self.exists(OLD_SUFFIX):
             self._rename(OLD_SUFFIX, "")
 
     def _rename(self, source: str, target: str) -> None:
         if not self._files.rename(self._path(self.path + source), self._path(self.path + target)):
-            raise OSError(f"{self.path}{source} could not be renamed to {self.path}{target}")
+            raise OSError(f"cannot rename {self.path}{source} to {self.path}{target}")

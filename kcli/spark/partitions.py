@@ -1,17 +1,18 @@
-"""The partitions that are to be read: which directories paths and topics choose, and what is known of each.
+"""The partitions that are read: those that paths and topics choose, with their offsets and transactions.
 
-    path                              gives
+    path                              chooses
     --------------------------------  ------------------------------------------------------------------------------------
-    a log directory                   its partitions; not those that Kafka marked for deletion, as stray, or in the making
-    a partition's directory           that partition, whatever its name says
+    a log directory                   its partitions, without -delete, -stray and -future directories
+    a partition's directory           that partition, whatever its state
     segments of a partition           that partition, with these segments only
     a pattern, several of the above   all of them together
 
-Kafka's own topics are left out of a log directory's records unless they are named (includeInternal): the metadata log grows by
-itself. A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
-`duplicatePartitions` says what to do. Partitions of one topic name from several log directories must be of one topic: if
-meta.properties or partition.metadata say otherwise (two clusters, or a topic that was created anew), that is refused as well,
-since rows tell topics apart by name only. Topics of different names may come from different clusters.
+The records of Kafka's internal topics are left out of a log directory unless the topic is named (or includeInternal is true):
+the metadata log grows all the time. If a partition is in several log directories (replicas of several brokers), its records
+would be read twice: this is refused unless `duplicatePartitions` allows it. Partitions with one topic name from several log
+directories must belong to one topic: if meta.properties or partition.metadata state another one (two clusters, or a topic that
+was recreated), this is refused as well, since rows have the topic's name but not its id. Topics with different names may come
+from different clusters.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
@@ -29,24 +32,26 @@ from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory, Segment
+from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.reading.segment_seek import SegmentEnd, SegmentSeeker
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
 from kcli.spark import schema as tables
 from kcli.spark.options import ALL, LONGEST, ReadOptions
 
-# How often a plan is made anew for files that vanish while it is made.
-MOST_PLANS = 20
+# How often planning is tried again if files vanish during it.
+MAX_PLANS = 20
 
+Parameters = ParamSpec("Parameters")
 Planned = TypeVar("Planned")
 
 
 class PlanError(ValueError):
-    """Paths or options that do not fit what is on the disk; the message is one sentence."""
+    """Paths or options that do not fit the files; the message is one sentence."""
 
 
 class UnknownTopicError(PlanError):
-    """Topics that were asked for by name, `missing`, have no partition in the paths; `known` are the topics that have one."""
+    """The topics `missing`, named in the options, have no partition in the paths; the topics `known` have one."""
 
     def __init__(self, message: str, missing: tuple[str, ...], known: frozenset[str]) -> None:
         super().__init__(message)
@@ -55,7 +60,7 @@ class UnknownTopicError(PlanError):
 
 
 class LogPartition:
-    """One partition to be read: its directory, and what is found out about it as it is asked for."""
+    """One partition to be read: its directory, and values that are determined when they are needed."""
 
     def __init__(self, disk: Disk, directory: PartitionDirectory, checkpoints: layout.Checkpoints | None = None) -> None:
         self.disk = disk
@@ -65,12 +70,9 @@ class LogPartition:
         self.segments = directory.segments
         self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
         self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
-        self._end: SegmentEnd | None = None
-        self._is_live: bool | None = None
-        self._transactions: AbortedTransactions | None = None
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> TopicPartition:
         """(topic, partition)."""
         return self.topic, self.partition
 
@@ -81,7 +83,7 @@ class LogPartition:
 
     @property
     def topic_id(self) -> str | None:
-        """The topic's id as partition.metadata has it; None where it is missing or cannot be read."""
+        """The topic's id in partition.metadata; None if the file is missing or cannot be read."""
         try:
             found = layout.read_topic_id(self.disk, self.directory)
         except CorruptCheckpointError:
@@ -90,24 +92,24 @@ class LogPartition:
 
     @property
     def first_offset(self) -> int:
-        """The least offset that may lie in the files."""
+        """The first offset that the files may have."""
         return self.segments[0].base_offset if self.segments else max(self.checkpointed_start, 0)
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that a consumer would be given."""
+        """The first offset that a consumer can read."""
         return max(self.first_offset, self.checkpointed_start)
 
     @property
     def committed_offset(self) -> int:
-        """The high watermark; the log start offset without one, as a broker starts: nothing then proves a record committed."""
+        """The high watermark; without one the log start offset, as in Kafka: no record is known to be committed."""
         return self.log_start_offset if self.high_watermark is None else self.high_watermark
 
     @property
     def known_high_watermark(self) -> int | None:
-        """The checkpointed high watermark, or None where there is none or it may be far behind.
+        """The checkpointed high watermark, or None if there is none or it may be old.
 
-        A broker writes it every few seconds and when it stops. After a kill it is as old as the last time: None then.
+        A broker writes it every few seconds and when it stops, but not when it is killed.
         """
         if self.high_watermark is None or not (self.is_live or self._is_clean()):
             return None
@@ -116,38 +118,31 @@ class LogPartition:
     def _is_clean(self) -> bool:
         return self.disk.exists(join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
 
-    @property
+    @cached_property
     def is_live(self) -> bool:
-        """True where a running broker held the log directory when this was asked first."""
-        if self._is_live is None:
-            self._is_live = layout.is_live(self.disk, self.directory.log_directory)
-        return self._is_live
+        """True if a running broker held the lock of the log directory at the first call."""
+        return layout.is_live(self.disk, self.directory.log_directory)
 
-    @property
+    @cached_property
     def log_end(self) -> SegmentEnd:
-        """Where the last segment ended when this was asked first; offset and byte belong together."""
-        if self._end is None:
-            self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
-            if self.segments:
-                with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end = seeker.end(counts_rotten=not self.is_live)
-        return self._end
+        """The end of the last segment at the first call, as offset and byte of the same moment."""
+        if not self.segments:
+            return SegmentEnd(self.first_offset, 0, 0, is_torn=False)
+        with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
+            return seeker.end(counts_rotten=not self.is_live)
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last sound batch, as `log_end` found it."""
+        """The offset after the last sound batch of `log_end`."""
         return self.log_end.offset
 
-    @property
+    @cached_property
     def transactions(self) -> AbortedTransactions:
-        """The transactions of the partition that did not commit, those that end behind the segments chosen included."""
-        if self._transactions is None:
-            whole = layout.read_partition(self.disk, self.directory.path)
-            self._transactions = AbortedTransactions.for_partition(self.disk, whole)
-        return self._transactions
+        """The transactions of the partition that are not committed, also those that end after the chosen segments."""
+        return AbortedTransactions.for_partition(self.disk, layout.read_partition(self.disk, self.directory.path))
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """The first record at or behind `from_offset` that is no older than `timestamp_ms`, or None."""
+        """Return the offset of the first record at or after `from_offset` with at least this timestamp, or None."""
         for segment in self.segments_from(from_offset):
             with SegmentSeeker(self.disk, segment) as seeker:
                 if segment is not self.segments[-1] and seeker.max_timestamp() < timestamp_ms:
@@ -158,7 +153,7 @@ class LogPartition:
         return None
 
     def segments_from(self, offset: int) -> list[Segment]:
-        """The segments that may hold `offset` or later ones."""
+        """Return the segments that may have `offset` or later ones."""
         for slot in range(len(self.segments) - 1, -1, -1):
             if self.segments[slot].base_offset <= offset:
                 return self.segments[slot:]
@@ -166,25 +161,28 @@ class LogPartition:
 
 
 def is_read(topic: str, partition: int, options: ReadOptions) -> bool:
-    """True where a partition of a log directory is read if it is there."""
+    """Return True if a partition is read if it is in a log directory."""
     return is_chosen(topic, partition, options) and not _is_hidden(topic, options)
 
 
-def plan_anew(plan: Callable[[], Planned]) -> Planned:
-    """Return what `plan` does; call it again where a file vanished meanwhile: a broker rolls, cleans and deletes segments.
+def retry_planning(plan: Callable[Parameters, Planned]) -> Callable[Parameters, Planned]:
+    """Wrap a function that plans a read: if a file vanishes, it is called again, up to MAX_PLANS times.
 
-    Raises FileNotFoundError where files vanish each time.
+    A broker rolls, cleans and deletes segments at any time.
     """
-    for _ in range(MOST_PLANS - 1):
-        try:
-            return plan()
-        except FileNotFoundError:
-            continue
-    return plan()
+
+    @wraps(plan)
+    def planned(*args: Parameters.args, **named: Parameters.kwargs) -> Planned:
+        for _ in range(MAX_PLANS - 1):
+            with suppress(FileNotFoundError):
+                return plan(*args, **named)
+        return plan(*args, **named)
+
+    return planned
 
 
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
-    """The partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
+    """Return the partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
     found: list[PartitionDirectory] = []
     paths = given_paths(disk, options)
     targets, problems = layout.resolve_paths(disk, paths)
@@ -206,7 +204,7 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
     _check_names(chosen, paths, options, frozenset(part.topic for part in found))
-    _check_one_topic_a_name(disk, chosen)
+    _check_topic_identity(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
     is_start_needed = not options.include_below_log_start
@@ -215,21 +213,21 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
 
 
 def _read_checkpoints(disk: Disk, path: str, is_start_needed: bool) -> layout.Checkpoints:
-    """The checkpoints of a log directory. Raises PlanError where the one that hides records cannot be read."""
+    """Return the checkpoints of a log directory. Raises PlanError if the log start offsets are needed and corrupt."""
     checkpoints = layout.read_checkpoints(disk, path)
     for problem_path, sentence in checkpoints.problems:
         if is_start_needed and problem_path.endswith(FileKind.LOG_START_OFFSET_CHECKPOINT.value):
             raise PlanError(
-                f"{problem_path}: {sentence}; without it records below the log start offset cannot be told from others "
-                "(includeBelowLogStart=true reads them all)"
+                f"{problem_path}: {sentence}; so the log start offsets are not known; option includeBelowLogStart=true reads "
+                "the records below them, too"
             )
     return checkpoints
 
 
 def given_paths(disk: Disk, options: ReadOptions) -> list[str]:
-    """The paths and patterns to be read, absolute, since executors have working directories of their own.
+    """Return the paths and patterns to be read, absolute, since executors have other working directories.
 
-    A text with commas is one path where that exists, else several; `file:` is taken off, as Spark's users write it.
+    A text with commas is one path if that exists, else several. The prefix `file:`, which Spark's users write, is removed.
     """
     paths: list[str] = []
     for text in options.paths:
@@ -244,14 +242,14 @@ def _local(path: str) -> str:
 
 
 def _is_hidden(topic: str, options: ReadOptions) -> bool:
-    """True for a topic of Kafka's own whose records are not asked for: it grows by itself, and no consumer reads it as data."""
+    """Return True for an internal topic whose records are not asked for; its records are not a user's data."""
     if options.table != tables.RECORDS or options.include_internal or decoder_for_topic(topic) is None:
         return False
     return topic not in options.topics and topic not in (options.assignment or {})
 
 
 def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
-    """A segment that is named by itself, as a partition of one segment. Raises PlanError for any other file."""
+    """Return a segment named in the paths, as a partition of one segment. Raises PlanError for any other file."""
     if file.kind is not FileKind.LOG or not file.is_current:
         raise PlanError(f"{file.path}: not a segment; name a log directory, a partition's directory or a .log file in it")
     directory = layout.read_partition(disk, parent_path(file.path))
@@ -260,7 +258,7 @@ def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
 
 
 def _merged(found: list[PartitionDirectory]) -> list[PartitionDirectory]:
-    """Segments of one directory that were named one by one are one partition again."""
+    """Merge the segments of one directory that were named one by one into one partition."""
     by_path: dict[str, PartitionDirectory] = {}
     for part in found:
         before = by_path.get(part.path)
@@ -272,7 +270,7 @@ def _merged(found: list[PartitionDirectory]) -> list[PartitionDirectory]:
 
 
 def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
-    """True where the options that choose topics and partitions choose this one."""
+    """Return True if the options that choose topics and partitions choose this one."""
     if options.topics:
         return topic in options.topics
     if options.pattern is not None:
@@ -283,7 +281,7 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
 
 
 def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
-    """Raises UnknownTopicError or PlanError if a topic or partition that was asked for by name is not there."""
+    """Raise UnknownTopicError or PlanError if a topic or partition that the options name does not exist."""
     where = ", ".join(paths)
     missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
@@ -293,17 +291,17 @@ def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: Re
         wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]
         absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
         if absent:
-            raise PlanError(f"the partition {', '.join(absent)} does not lie in {where}")
+            raise PlanError(f"the partition {', '.join(absent)} is not in {where}")
     there = {(part.topic, part.partition) for part in chosen}
     for option, named in options.named_by_partition().items():
         numbers = ((topic, partition) for topic, of_topic in named.items() for partition in of_topic)
-        strange = [f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there]
-        if strange:
-            raise PlanError(f"{option} names {', '.join(strange)}, which is not among the partitions read from {where}")
+        unread = [f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there]
+        if unread:
+            raise PlanError(f"{option} names {', '.join(unread)}, which is not read from {where}")
 
 
-def _check_one_topic_a_name(disk: Disk, chosen: list[PartitionDirectory]) -> None:
-    """Raises PlanError where partitions of one topic name are known to be of two topics, and OSError."""
+def _check_topic_identity(disk: Disk, chosen: list[PartitionDirectory]) -> None:
+    """Raise PlanError if partitions with one topic name are known to belong to two topics, and OSError."""
     by_topic: dict[str, list[PartitionDirectory]] = defaultdict(list)
     for part in chosen:
         by_topic[part.topic].append(part)
@@ -321,43 +319,43 @@ def _check_one_topic_a_name(disk: Disk, chosen: list[PartitionDirectory]) -> Non
         stated = [owners[directory] for directory in directories if owners[directory].cluster_id is not None]
         for other in stated[1:]:
             if stated[0].is_other_cluster(other):
-                raise PlanError(f"{cluster_conflict(stated[0], other)}: {_mixed(topic)}")
+                raise PlanError(f"{cluster_conflict(stated[0], other)}: {_two_topics(topic)}")
 
 
 def _check_topic_id(disk: Disk, part: PartitionDirectory, ids: dict[Uuid, str]) -> None:
-    """Compare a partition's topic id with those of its topic's others, `ids`, and add it. Raises PlanError, OSError."""
+    """Add a partition's topic id to `ids`, those of its topic. Raises PlanError if they differ, OSError."""
     path = part.file(FileKind.PARTITION_METADATA)
     try:
         topic_id = layout.read_topic_id(disk, part)
     except CorruptCheckpointError:
-        return  # it says nothing; kcli verify reports it
+        return  # kcli verify reports the file
     if path is None or topic_id is None:
         return
     ids.setdefault(topic_id, path)
     if len(ids) > 1:
         (first_id, first), *_ = ids.items()
-        raise PlanError(f"{topic_id_conflict(part.topic, first, first_id, path, topic_id)}: {_mixed(part.topic)}")
+        raise PlanError(f"{topic_id_conflict(part.topic, first, first_id, path, topic_id)}: {_two_topics(part.topic)}")
 
 
 def _read_owner(disk: Disk, directory: str, *, is_needed: bool) -> Owner:
-    """Whose a log directory is. Raises PlanError where that cannot be read and nothing else tells topics apart, OSError."""
+    """Return the owner of a log directory. Raises PlanError if it cannot be read and `is_needed`, OSError."""
     try:
         return read_owner(disk, directory)
     except CorruptCheckpointError as error:
         if is_needed:
-            raise PlanError(f"{error.message}; so it is not known whether the directories are of one cluster") from None
+            raise PlanError(f"{error.message}; so it is not known whether the log directories belong to one cluster") from None
         return Owner(directory)
 
 
-def _mixed(topic: str) -> str:
+def _two_topics(topic: str) -> str:
     return (
-        f"these are two topics named {topic}, and their rows could not be told apart; read them one by one, or choose other "
-        "topics (subscribe, assign, --topic)"
+        f"these are two topics named {topic}, and their rows would look alike; read each log directory by itself, or choose "
+        "other topics (subscribe, assign, --topic)"
     )
 
 
 def _without_duplicates(disk: Disk, chosen: list[PartitionDirectory], policy: str) -> list[PartitionDirectory]:
-    by_key: dict[tuple[str, int], list[PartitionDirectory]] = defaultdict(list)
+    by_key: dict[TopicPartition, list[PartitionDirectory]] = defaultdict(list)
     for part in chosen:
         by_key[part.topic, part.partition].append(part)
     kept = []
@@ -368,7 +366,7 @@ def _without_duplicates(disk: Disk, chosen: list[PartitionDirectory], policy: st
             kept.append(max(parts, key=lambda part: LogPartition(disk, part).log_end_offset))
         else:
             raise PlanError(
-                f"{' and '.join(part.path for part in parts)} both hold the partition {topic}-{partition}, and its records "
-                "would come twice; option duplicatePartitions=longest takes the one that reaches furthest, all takes each"
+                f"the partition {topic}-{partition} is in {' and in '.join(part.path for part in parts)}, so its records would "
+                "be read twice; option duplicatePartitions=longest reads the longest log, all reads each of them"
             )
     return kept

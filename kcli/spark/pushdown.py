@@ -1,18 +1,18 @@
-"""Spark's filters as far as they let segments and partitions be passed over.
+"""Spark's filters that allow the source to skip partitions, segments or offsets.
 
-    filter on                                        narrows
+    filter on                                        reduces
     -----------------------------------------------  ------------------------------------------------------------------
-    topic, partition: =, <=>, in, >, >=, <, <=       which partitions are opened
-    offset: =, <=>, in, >, >=, <, <=                 which bytes of their segments are read
-    timestamp: =, <=>, >, >=, <, <=                  which segments are read, by the largest timestamp that their time index
-                                                     knows (times need not ascend, so no bytes within one)
-    anything else                                    nothing
+    topic, partition: =, <=>, in, >, >=, <, <=       the partitions that are opened
+    offset: =, <=>, in, >, >=, <, <=                 the bytes of their segments that are read
+    timestamp: =, <=>, >, >=, <, <=                  the segments that are read, by the largest timestamp in the time index;
+                                                     whole segments only, since timestamps need not ascend
+    other columns                                    nothing
 
-Each filter is still applied by Spark, so all that is here may be cautious.
+Spark still applies each filter, so the source may return more rows than pass the filter.
 
-This is for DataFrames that one query uses once. Spark 4.3.0 keeps what a query has pushed into a Python source for whatever
-uses the same DataFrame later (or in another branch of the same query), whose other filters then never reach the source: such
-a query lacks rows. So pushing down must be asked for; the options that choose topics, offsets and times have no such trap.
+Filter push-down is only correct for a DataFrame that one query uses once. Spark 4.3.0 keeps the filters that a query has pushed
+into a Python source for all later uses of the same DataFrame, also in another branch of the same query; the other filters are
+not pushed, so rows are missing there. So push-down is off by default. The options for topics, offsets and times are safe.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kcli.format.primitives import INT64_MAX
 
 
 class Pushed(NamedTuple):
-    """What filters leave: topics and partitions (None: any), offsets [first, end) and a least timestamp in ms (None: any)."""
+    """The topics and partitions (None: all), offsets [first, end) and least timestamp in ms (None: all) that filters allow."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -46,8 +46,8 @@ class Pushed(NamedTuple):
     end_offset: int = INT64_MAX
     least_timestamp_ms: int | None = None
 
-    def takes(self, topic: str, partition: int) -> bool:
-        """True where records of the partition may pass the filters."""
+    def allows(self, topic: str, partition: int) -> bool:
+        """Return True if records of the partition may pass the filters."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)
@@ -56,7 +56,7 @@ class Pushed(NamedTuple):
 
 
 def push_filters(filters: Iterable[Filter]) -> Pushed:
-    """What a conjunction of filters leaves."""
+    """Return what a conjunction of filters allows."""
     pushed = Pushed()
     for given in filters:
         attribute: tuple[str, ...] = getattr(given, "attribute", ())
@@ -76,22 +76,19 @@ def _narrow(pushed: Pushed, column: str, given: Filter) -> Pushed:
     low, high = _bounds(given)
     if column == "partition":
         return pushed._replace(
-            least_partition=max(pushed.least_partition, _or(low, 0)),
-            most_partition=min(pushed.most_partition, _or(high, INT64_MAX)),
+            least_partition=max(pushed.least_partition, low), most_partition=min(pushed.most_partition, high)
         )
     if column == "offset":
-        return pushed._replace(
-            first_offset=max(pushed.first_offset, _or(low, 0)),
-            end_offset=min(pushed.end_offset, INT64_MAX if high is None else high + 1),
-        )
-    if column == "timestamp" and isinstance(low_time := _low_time(given), datetime):
-        least = int(low_time.timestamp() * 1000) - 1
+        return pushed._replace(first_offset=max(pushed.first_offset, low), end_offset=min(pushed.end_offset, high + 1))
+    has_least = isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual)
+    if column == "timestamp" and has_least and isinstance(given.value, datetime):
+        least = int(given.value.timestamp() * 1000) - 1
         return pushed._replace(least_timestamp_ms=max(least, pushed.least_timestamp_ms or least))
     return pushed
 
 
 def _values(given: Filter) -> tuple[Any, ...] | None:
-    """The values that a column may have, where the filter names them."""
+    """Return the values that a column may have, or None if the filter does not list them."""
     if isinstance(given, EqualTo | EqualNullSafe):
         return (given.value,)
     if isinstance(given, In):
@@ -99,31 +96,16 @@ def _values(given: Filter) -> tuple[Any, ...] | None:
     return None
 
 
-def _bounds(given: Filter) -> tuple[int | None, int | None]:
-    """The least and the largest whole number that pass, None where there is no such bound."""
+def _bounds(given: Filter) -> tuple[int, int]:
+    """Return the least and the largest number that pass the filter; 0 and INT64_MAX if the filter has no such bound."""
     values = _values(given)
     if values is not None:
-        numbers = [value for value in values if type(value) is int]
-        return (min(numbers), max(numbers)) if numbers and len(numbers) == len(values) else (None, None)
+        are_numbers = values and all(type(value) is int for value in values)
+        return (min(values), max(values)) if are_numbers else (0, INT64_MAX)
     value = getattr(given, "value", None)
-    if type(value) is not int:
-        return None, None
-    if isinstance(given, GreaterThan):
-        return value + 1, None
-    if isinstance(given, GreaterThanOrEqual):
-        return value, None
-    if isinstance(given, LessThan):
-        return None, value - 1
-    if isinstance(given, LessThanOrEqual):
-        return None, value
-    return None, None
-
-
-def _low_time(given: Filter) -> Any:
-    if isinstance(given, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        return given.value
-    return None
-
-
-def _or(number: int | None, otherwise: int) -> int:
-    return otherwise if number is None else number
+    if type(value) is int:
+        if isinstance(given, GreaterThan | GreaterThanOrEqual):
+            return value + isinstance(given, GreaterThan), INT64_MAX
+        if isinstance(given, LessThan | LessThanOrEqual):
+            return 0, value - isinstance(given, LessThan)
+    return 0, INT64_MAX

@@ -1,19 +1,19 @@
-"""What tasks report in addition to the rows: how many rows they returned, what they left out, what was corrupt or lost.
+"""The tasks' reports: how many rows they returned, and which records they left out, found corrupt or lost.
 
 A Spark task can return a report only in its rows or in a file:
 
     option          each task ends with                                       for
     --------------  --------------------------------------------------------  --------------------------------------------
     `reportPath`    a file DIR/<split>.json; until then DIR/<split>.bytes     executors on this machine
-                      says how far it is (kcli.spark.task_progress)
-    `reportColumn`  one more row, in which all columns are null but that one  any other; `kcli to-parquet` takes these rows
-                                                                              out while the others are written, which costs
-                                                                              a tenth of a microsecond a row
+                      has its progress (kcli.spark.task_progress)
+    `reportColumn`  one more row, in which only this column is not null       executors elsewhere; `kcli to-parquet` filters
+                                                                              these rows out while it writes, which takes
+                                                                              0.1 us for each row
 
 Neither needs a second pass over the data. A task that is repeated writes the same file again; Spark drops the rows of the first
 attempt.
 
-These offsets are reported as lost: those between the sound batches around a corrupt place, those behind the last readable
+These offsets are reported as lost: those between the sound batches around a corrupt place, those after the last readable
 record of a batch, and those that were deleted before the task read them. The log cleaner may have removed some of them before.
 """
 
@@ -23,7 +23,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-# Why records are left out.
+from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.spark.splits import SegmentRange
+
+# The reasons for which records are left out.
 CONTROL = "control"
 ABORTED = "aborted"
 OPEN_TRANSACTION = "openTransaction"
@@ -40,46 +43,52 @@ REASONS = {
     ABOVE_HIGH_WATERMARK: "records at or above the checkpointed high watermark",
 }
 
-Partition = tuple[str, int]
-
 
 class Report:
-    """Counts by partition: rows given out, records left out by reason, corrupt places and the bytes that they take.
+    """Counts by partition: rows returned, records left out by reason, corrupt places and their bytes.
 
-    `lost` are ranges [first, end) of lost offsets, as far as the first MOST_LOST of a task go; `lost_offsets` counts all.
+    `lost` has the first MAX_LOST_RANGES ranges [first, end) of lost offsets; `lost_offsets` counts all lost offsets.
     """
 
     def __init__(self) -> None:
-        self.rows: Counter[Partition] = Counter()
+        self.rows: Counter[TopicPartition] = Counter()
         self.left_out: Counter[tuple[str, int, str]] = Counter()
-        self.corrupt: Counter[Partition] = Counter()
-        self.corrupt_bytes: Counter[Partition] = Counter()
-        self.lost: dict[Partition, list[tuple[int, int]]] = {}
-        self.lost_offsets: Counter[Partition] = Counter()
+        self.corrupt: Counter[TopicPartition] = Counter()
+        self.corrupt_bytes: Counter[TopicPartition] = Counter()
+        self.lost: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.lost_offsets: Counter[TopicPartition] = Counter()
         self.corrupt_files: set[str] = set()
         self.first_faults: list[str] = []
 
-    def leave_out(self, topic: str, partition: int, reason: str, records: int) -> None:
-        """Count records that are left out for `reason`, one of REASONS."""
+    def add_left_out(self, topic: str, partition: int, reason: str, records: int) -> None:
+        """Count records as left out for `reason`, one of REASONS."""
         if records:
             self.left_out[topic, partition, reason] += records
 
-    def lose(self, topic: str, partition: int, first_offset: int, end_offset: int) -> None:
-        """Note the offsets [first_offset, end_offset) as lost; an empty range is none."""
-        if first_offset < end_offset:
-            self.lost_offsets[topic, partition] += end_offset - first_offset
-            if sum(map(len, self.lost.values())) < MOST_LOST:
-                self.lost.setdefault((topic, partition), []).append((first_offset, end_offset))
+    def add_lost(self, part: SegmentRange, first_offset: int, end_offset: int) -> None:
+        """Count those of the offsets [first_offset, end_offset) as lost that the range was to read."""
+        first, end = max(first_offset, part.first_offset), min(end_offset, part.end_offset, part.bound_offset)
+        if first < end:
+            self.lost_offsets[part.topic, part.partition] += end - first
+            if sum(map(len, self.lost.values())) < MAX_LOST_RANGES:
+                self.lost.setdefault((part.topic, part.partition), []).append((first, end))
 
-    def left_out_of(self) -> dict[Partition, dict[str, int]]:
-        """Return the records left out of each partition that has any, by reason, in the order of the reasons' names."""
-        found: dict[Partition, dict[str, int]] = {}
+    def add_corrupt(self, part: SegmentRange, size_bytes: int, sentence: str) -> None:
+        """Count a corrupt place in the file of a range."""
+        self.corrupt[part.topic, part.partition] += 1
+        self.corrupt_bytes[part.topic, part.partition] += size_bytes
+        self.corrupt_files.add(part.file)
+        self.first_faults.append(sentence)
+
+    def left_out_of(self) -> dict[TopicPartition, dict[str, int]]:
+        """Return the number of records left out by partition and reason, sorted."""
+        found: dict[TopicPartition, dict[str, int]] = {}
         for (topic, partition, reason), count in sorted(self.left_out.items()):
             found.setdefault((topic, partition), {})[reason] = count
         return found
 
     def to_json(self) -> str:
-        """The report as one line."""
+        """Return the report as one line of JSON."""
         return json.dumps(
             {
                 "rows": [[*key, count] for key, count in self.rows.items()],
@@ -93,31 +102,30 @@ class Report:
         )
 
     def add_json(self, text: str) -> None:
-        """Add what another report tells."""
-        told = json.loads(text)
-        for topic, partition, count in told["rows"]:
+        """Add another report, made by to_json."""
+        other = json.loads(text)
+        for topic, partition, count in other["rows"]:
             self.rows[topic, partition] += count
-        for topic, partition, reason, count in told["leftOut"]:
+        for topic, partition, reason, count in other["leftOut"]:
             self.left_out[topic, partition, reason] += count
-        for topic, partition, count, size in told["corrupt"]:
+        for topic, partition, count, size in other["corrupt"]:
             self.corrupt[topic, partition] += count
             self.corrupt_bytes[topic, partition] += size
-        for topic, partition, count, ranges in told["lost"]:
+        for topic, partition, count, ranges in other["lost"]:
             self.lost_offsets[topic, partition] += count
             known = self.lost.setdefault((topic, partition), [])
             known[:] = sorted([*known, *((first, end) for first, end in ranges)])
-        self.corrupt_files.update(told["corruptFiles"])
-        self.first_faults += told["firstFaults"][: MAX_FAULTS - len(self.first_faults)]
+        self.corrupt_files.update(other["corruptFiles"])
+        self.first_faults += other["firstFaults"][: MAX_FAULTS - len(self.first_faults)]
 
     @classmethod
     def sum(cls, texts: Iterable[str]) -> Report:
-        """The sum of reports."""
+        """Return the sum of reports."""
         total = cls()
         for text in texts:
             total.add_json(text)
         return total
 
 
-# Of corrupt places the first ones are told in words; all of them stand in the table `corrupt`.
-MAX_FAULTS = 20
-MOST_LOST = 1000  # ranges of lost offsets that a task names
+MAX_FAULTS = 20  # corrupt places that are described; the table `corrupt` lists all
+MAX_LOST_RANGES = 1000

@@ -1,28 +1,28 @@
-"""The commit of a run: its files and the state of its output come true together, whatever step a crash comes at.
+"""The commit of an incremental run: its files and the state of its output become visible together, in spite of crashes.
 
-    OUT/_kcli_state/   holds
+    OUT/_kcli_state/   content
     -----------------  ----------------------------------------------------------------------------------------------
-    lock               a POSIX record lock on it is held while a run is at work; the file stays
-    state.json         what all runs until now have written (kcli.spark.run_state)
-    pending.json       the same with the run whose files are being moved
-    staging/FOLDER/    the files of the run at work; those of a side table are in OUT.corrupt/_kcli_state/staging/FOLDER/
+    lock               a run holds a POSIX record lock on this file, which is never removed
+    state.json         the state after all runs so far (kcli.spark.run_state)
+    pending.json       the state after the run whose files are being moved
+    staging/FOLDER/    the files of the current run; those of a side table are in OUT.corrupt/_kcli_state/staging/FOLDER/
 
-The state is inside of OUT, so that both are moved, copied, linked to and deleted together, and a staged file is on the file
-system of its place also where OUT is a mount point. Readers ignore names that begin with `_`. kcli refuses to replace such an
-output (kcli.spark.parquet_output).
+The state is inside of OUT, so that both are moved, copied, linked to and deleted together, and that a staged file is on the
+file system of its target even if OUT is a mount point. Readers ignore names that begin with `_`. kcli refuses to replace such
+an output (kcli.spark.parquet_output).
 
-    step                                                          after a crash behind it the next run
+    step                                                          after a crash following it, the next run
     ------------------------------------------------------------  ---------------------------------------------------
     1  Spark writes files to staging/                             removes staging/
     2  they are flushed to the device                             removes staging/
-    3  pending.json is written, atomically                        goes on with step 4
-    4  each file is renamed into OUT, its name begins with the    goes on with step 4
-       run's number
-    5  pending.json is renamed to state.json                      goes on with step 6
+    3  pending.json is written, atomically                        continues with step 4
+    4  each file is renamed into OUT, with the run's number at    continues with step 4
+       the start of its name
+    5  pending.json is renamed to state.json                      continues with step 6
     6  staging/ is removed                                        removes staging/
 
-Step 3 is the commit. A file that a rename has moved is not at its staged place, so step 4 may be repeated. A reader may see
-some of a run's files before the others.
+Step 3 is the commit. Step 4 may be repeated, since a file that was renamed is no longer in staging/. A reader may see some of a
+run's files before the others.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ MAX_STATE_BYTES = 256 * 1024 * 1024
 
 
 class RunError(ValueError):
-    """A run cannot write to its output; the message is one sentence that says what to do."""
+    """A run cannot write to its output; the message says what to do."""
 
 
 class Recovery(NamedTuple):
-    """What an interrupted run had left: the number of a run that was completed, or whether staged files were removed."""
+    """The recovery from an interrupted run: the number of the run that was completed, or whether staged files were removed."""
 
     completed_run: int | None
     removed_staging: bool
 
 
 def has_state(disk: Disk, out: str) -> bool:
-    """Return True if incremental runs write to a directory."""
+    """Return True if a directory is the output of incremental runs."""
     folder = join_path(out, STATE_DIRECTORY)
     return any(disk.exists(join_path(folder, name)) for name in (STATE_FILE, PENDING_FILE))
 
@@ -72,7 +72,7 @@ class RunOutput:
         lock = join_path(self._folder(ROWS), LOCK_FILE)
         release = disk.lock(lock)
         if release is None:
-            raise RunError(f"another run writes to {out} (it holds {lock}); wait until it has ended")
+            raise RunError(f"another run writes to {out} and holds the lock {lock}; wait until it ends")
         self._release: Callable[[], None] = release
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class RunOutput:
         return self._out + suffix
 
     def staging(self, suffix: str) -> str:
-        """Return the path of a table's directory of staged files."""
+        """Return the path of the directory of a table's staged files."""
         return join_path(self._folder(suffix), STAGING)
 
     def _folder(self, suffix: str) -> str:
@@ -93,37 +93,37 @@ class RunOutput:
     # ------------------------------------------------------------------------------------------------------- beginning
 
     def read_state(self) -> RunState | None:
-        """Return the state, None before the first run. Raises RunError for one that cannot be read, OSError."""
+        """Return the state, None before the first run. Raises RunError if it cannot be read, OSError."""
         return self._read(self._state_path)
 
     def recover(self) -> Recovery:
-        """Complete a run that was interrupted behind its commit; remove what another one staged. Raises RunError, OSError."""
+        """Complete a run that was interrupted after its commit, or remove staged files. Raises RunError, OSError."""
         pending = self._read(self._pending_path)
         if pending is not None:
             state = self.read_state()
             if pending.run != (1 if state is None else state.run + 1):
                 raise RunError(
-                    f"{self._pending_path} is of run {pending.run}, and {self._state_path} of run {state.run if state else 0}: "
-                    f"they do not belong together; restore {self._folder(ROWS)}, or write to another directory"
+                    f"{self._pending_path} is of run {pending.run}, but {self._state_path} of run {state.run if state else 0}: "
+                    f"they do not belong together; restore {self._folder(ROWS)}, or write to a new directory"
                 )
             self._complete(pending)
             return Recovery(pending.run, removed_staging=False)
         return Recovery(None, self._remove_staging())
 
     def check_is_new(self) -> None:
-        """Check that no file is where the first run is to write. Raises RunError, OSError."""
+        """Check that the output of a first run has no files. Raises RunError, OSError."""
         for suffix in self._suffixes:
             directory = self.directory(suffix)
             names = self._disk.list_directory(directory) if self._disk.exists(directory) else []
             if any(name != STATE_DIRECTORY for name in names):
                 raise RunError(
-                    f"the output {directory} is not empty and has no state of incremental runs, so which records it has is not "
-                    "known; choose a directory that is empty or missing, or remove this one"
+                    f"the output {directory} is not empty and has no state of incremental runs, so it is not known which "
+                    "records it has; choose a directory that is empty or does not exist, or remove this one"
                 )
 
     def _check_directory(self, path: str) -> None:
         if self._disk.exists(path) and not self._disk.is_directory(path):
-            raise RunError(f"the output {path} is there and is not a directory; choose another path")
+            raise RunError(f"the output {path} exists and is not a directory; choose another path")
 
     def _read(self, path: str) -> RunState | None:
         if not self._disk.exists(path):
@@ -131,9 +131,7 @@ class RunOutput:
         try:
             return decode_state(self._disk.read_file(path, MAX_STATE_BYTES), self._suffixes)
         except StateError as error:
-            raise RunError(
-                f"{path} cannot be read: {error}; restore it, or write to another directory from the beginning"
-            ) from None
+            raise RunError(f"cannot read {path}: {error}; restore it, or write to a new directory") from None
 
     # ---------------------------------------------------------------------------------------------------------- commit
 
@@ -144,7 +142,7 @@ class RunOutput:
 
     def _data_files(self, directory: str, relative: str) -> Iterable[str]:
         for name in self._disk.list_directory(directory):
-            # As Spark does: the directory of a column whose name begins with _ is data.
+            # As in Spark, the directory of a partition column whose name begins with _ is data.
             if name.startswith((".", "_")) and "=" not in name:
                 continue
             path = join_path(directory, name)
@@ -154,14 +152,14 @@ class RunOutput:
                 yield f"{relative}/{name}"
 
     @staticmethod
-    def place(suffix: str, staged: str, run: int) -> RunFile:
-        """Return where a staged file belongs: at the path that it has below its folder of staging/, behind the run's number."""
+    def target(suffix: str, staged: str, run: int) -> RunFile:
+        """Return the target of a staged file: its path below staging/FOLDER/, with the run's number before its name."""
         below = staged.removeprefix(f"{STATE_DIRECTORY}/{STAGING}/").partition("/")[2]
         folder, slash, name = below.rpartition("/")
         return RunFile(suffix, staged, f"{folder}{slash}run-{run:08d}-{name}")
 
     def commit(self, state: RunState) -> None:
-        """Make the files of `state` and the state itself come true: steps 2 to 6. Raises RunError, OSError."""
+        """Make the files of `state` and the state itself visible: steps 2 to 6. Raises RunError, OSError."""
         for file in state.files:
             self._check_device(file.suffix, self._path(file.suffix, file.file))
         for file in state.files:
@@ -178,8 +176,9 @@ class RunOutput:
                 self._disk.rename(staged, target)
             elif not self._disk.exists(target):
                 raise RunError(
-                    f"{target} of the interrupted run {pending.run} is missing, and so is {staged}, where it was staged; "
-                    f"restore it, or remove {self._pending_path} and all files run-{pending.run:08d}-*, and run again"
+                    f"the file {target} of the interrupted run {pending.run} is missing, and so is the staged file {staged}; "
+                    f"restore one of them, or remove {self._pending_path} and all files run-{pending.run:08d}-*, and run the "
+                    "command again"
                 )
         self._flush_directories((file.suffix, file.file) for file in pending.files)
         self._disk.rename(self._pending_path, self._state_path)
@@ -190,7 +189,7 @@ class RunOutput:
         return join_path(self.directory(suffix), relative)
 
     def _flush_directories(self, files: Iterable[tuple[str, str]]) -> None:
-        """Flush all directories from those of the files up to the one in which their table's directory is."""
+        """Flush the directories of the files and those above, up to the one that contains the table's directory."""
         directories: set[str] = set()
         for suffix, file in files:
             path, top = self._path(suffix, file), parent_path(self.directory(suffix))
@@ -201,19 +200,19 @@ class RunOutput:
             self._disk.flush_directory(directory)
 
     def _check_device(self, suffix: str, path: str) -> None:
-        """Check that a file can be renamed from where it is staged to `path`. Raises RunError, OSError."""
+        """Check that a staged file can be renamed to `path`. Raises RunError, OSError."""
         while not self._disk.exists(path):
             path = parent_path(path)
         if self._disk.device(path) != self._disk.device(self.directory(suffix)):
             raise RunError(
-                f"{path} is on another file system than {self.directory(suffix)}, so a run's files cannot be renamed into "
-                "place; remove the link or the mount, or choose another output"
+                f"{path} is on another file system than {self.directory(suffix)}, so files cannot be renamed from one to the "
+                "other; remove the link or the mount, or choose another output"
             )
 
     # --------------------------------------------------------------------------------------------------------- removing
 
     def _remove_staging(self) -> bool:
-        """Remove all staged files -> True where there were any."""
+        """Remove all staged files -> whether there were any."""
         found = False
         for suffix in self._suffixes:
             if self._disk.exists(self.staging(suffix)):
@@ -222,7 +221,7 @@ class RunOutput:
         return found
 
     def _remove(self, path: str) -> None:
-        """Remove a directory with all that it holds, or a file; a symbolic link itself, not what it leads to."""
+        """Remove a directory with its content, or a file; of a symbolic link the link itself."""
         try:
             self._disk.remove(path)
         except (IsADirectoryError, PermissionError):
@@ -231,6 +230,6 @@ class RunOutput:
             self._disk.remove_directory(path)
 
     def discard(self) -> None:
-        """Remove the staged files of a run that failed before its commit; the next run would. Raises OSError."""
+        """Remove the staged files of a run that failed before its commit. Raises OSError."""
         if not self._disk.exists(self._pending_path):
             self._remove_staging()

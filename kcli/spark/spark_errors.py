@@ -1,30 +1,32 @@
 """Errors of Spark as one sentence of kcli.
 
-what Spark, Hadoop or a worker says                       the sentence
+error of Spark, Hadoop or a worker                        sentence
 --------------------------------------------------------  ------------------------------------------------------------
-an error of kcli, from a worker or the planning worker    that error's own: it names the file, byte or option
+an error of kcli, from a worker or the planning worker    its message, which contains the file, byte or option
 any other exception in a Python worker                    the last line of the worker's traceback
 the worker process ended                                  that, and what to do
 "already exists. Set mode as ...", FileAlreadyExists      the output already exists, and the modes of --mode
-"Mkdirs failed", a parent that is a file, no permission,  the output cannot be written: the reason
+"Mkdirs failed", a parent that is a file, no permission,  cannot write the output: the reason
   read-only, no space
-no class or file system for a scheme, no connection       the output cannot be reached: the reason
-"Job aborted due to stage failure: ... : reason"          the reason, without classes of Java
+no class or file system for a scheme, no connection       cannot reach the output: the reason
+"Job aborted due to stage failure: ... : reason"          the reason, without names of Java classes
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from kcli.spark.options import OptionError
 from kcli.spark.parquet_output import OutputError, already_exists
 from kcli.spark.run_commit import RunError
 
+Result = TypeVar("Result")
+
 _OWN_ERROR = re.compile(r"kcli\.[\w.]+\.(\w+Error): ([^\n]+)")
 _DAMAGE = "CorruptLogError"
-# A traceback of Python: its last line is the first one that is not indented.
+# A traceback of Python; the exception is its first line that is not indented.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n|\n)+(?!\s)([\w.]+(?:: [^\n]+)?)")
 _WORKER_ENDED = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure")
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable): ")
@@ -46,15 +48,15 @@ _UNREACHABLE = (
 
 
 class ExportError(Exception):
-    """The export failed for what it was asked or for what it read; `is_damage` tells which. The message is a sentence."""
+    """An export failed, because of corrupt bytes if `is_damage` is True; the message is a sentence."""
 
     def __init__(self, message: str, *, is_damage: bool = False) -> None:
         super().__init__(message)
         self.is_damage = is_damage
 
 
-def translated(act: Callable[[], Any], out: str | None = None) -> Any:
-    """Do something with Spark, which writes to `out` -> what it returns. Raises ExportError with one sentence of kcli."""
+def translated(act: Callable[[], Result], out: str | None = None) -> Result:
+    """Return the result of `act`, which uses Spark and may write to `out`. Raises ExportError with one sentence."""
     try:
         return act()
     except (OptionError, ExportError):
@@ -70,39 +72,40 @@ def translated(act: Callable[[], Any], out: str | None = None) -> Any:
 
 
 def sentence(text: str, out: str | None = None) -> str:
-    """The sentence of an error's text that is not one of kcli's own errors; `out` is what was being written."""
+    """Return one sentence for the text of an error that is not one of kcli; `out` is the output that was written, if any."""
     worker = _TRACEBACK.search(text)
     if worker is not None:
         return f"a Python worker of Spark failed: {worker[1].strip()}"
     if _WORKER_ENDED.search(text):
         return (
-            "a Python worker of Spark ended before its task was done, perhaps for want of memory; run it again with fewer cores"
+            "a Python worker of Spark ended before the end of its task, perhaps for lack of memory; run the job again with "
+            "fewer cores"
         )
     if out is not None:
-        said = _of_output(text, out)
-        if said is not None:
-            return said
+        output_error = _output_error(text, out)
+        if output_error is not None:
+            return output_error
     return _reason(text)
 
 
-def _of_output(text: str, out: str) -> str | None:
-    """What is wrong with the output; None where the error is of something else."""
+def _output_error(text: str, out: str) -> str | None:
+    """Return the sentence for an error of the output, None for another error."""
     if re.search(r"PATH_ALREADY_EXISTS|FileAlreadyExistsException|already exists\. Set mode as", text):
         return str(already_exists(out))
     for pattern, reason in _OUTPUT_FAULTS:
         found = pattern.search(text)
         if found is not None:
             why = reason.format(found=found[1] if found.groups() else "")
-            return f"the output {out} cannot be written: {why}; choose another one, or change that"
+            return f"cannot write the output {out}: {why}; choose another output, or correct that"
     for pattern, reason in _UNREACHABLE:
         if pattern.search(text):
             hint = "; --conf spark.jars.packages=... adds it" if "jar" in reason else ""
-            return f"the output {out} cannot be reached: {reason}{hint}"
+            return f"cannot reach the output {out}: {reason}{hint}"
     return None
 
 
 def _reason(text: str) -> str:
-    """The first line that says something, without classes of Java, stages and tasks, Spark's error names and SQL states."""
+    """Return the first line that is not empty, without Java classes, stages and tasks, Spark's error names and SQL states."""
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]

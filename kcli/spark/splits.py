@@ -1,7 +1,7 @@
-"""What one Spark task reads: ranges of segments, cut at batches, with everything that the task needs to know of them.
+"""What one Spark task reads: ranges of segments, cut at batches.
 
-A split is pickled into the task: it holds paths and numbers only, and of the partition's transactions just those that touch
-its offsets. The executor opens the files itself; the log directories must be where the driver saw them.
+A split is pickled into the task: it has paths and numbers only, and of the partition's transactions only those with offsets in
+the range. The executor opens the files, so the log directories must have the same paths as for the driver.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pyspark.sql.datasource import InputPartition
 from kcli.format.primitives import INT64_MAX
 from kcli.log.reading.transaction_filter import AbortedTransactions
 
-# What opening one more range costs a task, in bytes that it could have read instead.
+# The cost of opening a range, as the number of bytes that a task can read in the same time.
 OPEN_COST_BYTES = 512 * 1024
 
 
 class SegmentRange(NamedTuple):
-    """Bytes [position, end_position) of a segment, which begin and end at batches, and the offsets wanted of them.
+    """Bytes [position, end_position) of a segment, which begin and end at batches, and the wanted offsets.
 
-    Records with offsets in [first_offset, end_offset) are wanted. No batch in the range may end below `least_offset` or reach
-    `bound_offset`. For the tables of other files than segments `file` is such a file, whole. `file_id` is the number of the
-    file that the bytes are in (Disk.file_id), 0 where it does not matter.
+    Records with offsets in [first_offset, end_offset) are wanted. All offsets of the batches must be in [least_offset,
+    bound_offset). For the tables of other files than segments it is the whole of such a file. `file_id` is Disk.file_id of the
+    planned file, 0 if a replaced file is allowed.
     """
 
     topic: str
@@ -39,17 +39,17 @@ class SegmentRange(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are read."""
+        """The number of bytes in the range."""
         return self.end_position - self.position
 
     @property
     def cost_bytes(self) -> int:
-        """What reading it costs, in bytes: small ranges are packed together, but opening each costs too."""
+        """The cost of reading the range, with that of opening it, in bytes."""
         return self.size_bytes + OPEN_COST_BYTES
 
 
 class LogSplit(InputPartition):  # type: ignore[misc]
-    """The ranges that one task reads, one after the other; `number` tells it from the other splits of the read."""
+    """The ranges that one task reads, in order; `number` is unique among the splits of a read."""
 
     def __init__(self, ranges: list[SegmentRange], number: int) -> None:
         super().__init__(None)
@@ -61,16 +61,16 @@ class LogSplit(InputPartition):  # type: ignore[misc]
 
 
 def pack(ranges: list[SegmentRange], split_bytes: int) -> list[LogSplit]:
-    """Put ranges into splits that cost at most `split_bytes`, in order; a range that costs more makes a split of its own."""
+    """Pack ranges, in order, into splits that cost at most `split_bytes`; a range that costs more is a split of its own."""
     splits: list[LogSplit] = []
-    held: list[SegmentRange] = []
+    packed: list[SegmentRange] = []
     size = 0
     for part in ranges:
-        if held and size + part.cost_bytes > split_bytes:
-            splits.append(LogSplit(held, len(splits)))
-            held, size = [], 0
-        held.append(part)
+        if packed and size + part.cost_bytes > split_bytes:
+            splits.append(LogSplit(packed, len(splits)))
+            packed, size = [], 0
+        packed.append(part)
         size += part.cost_bytes
-    if held:
-        splits.append(LogSplit(held, len(splits)))
+    if packed:
+        splits.append(LogSplit(packed, len(splits)))
     return splits

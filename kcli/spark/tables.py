@@ -1,18 +1,18 @@
-"""The tables beside `records`: what is read for each, and how a task makes their rows.
+"""The tables other than `records`: the files that each is read from, and their rows.
 
     table                 read from                                        a row for each
     --------------------  -----------------------------------------------  -------------------------------------------
     batches               segments, headers and CRCs                       batch, whatever its CRC
-    corrupt               segments, records too                            place that cannot be read as it should
+    corrupt               segments, records too                            place that cannot be read
     internal_records      segments of internal topics                      record, key and value decoded to JSON
     offset_index          .index                                           entry
     time_index            .timeindex                                       entry
-    aborted_transactions  .txnindex, markers where it is missing           aborted transaction
+    aborted_transactions  .txnindex, markers if it is missing              aborted transaction
     producers             .snapshot of producers                           producer in a snapshot
     leader_epochs         leader-epoch-checkpoint                          leader epoch
 
-`batches`, `corrupt` and the tables of other files show what lies on the disk: nothing is left out of them for being a control
-batch, aborted, or below the log start offset. Options that choose topics, partitions and offsets hold for all.
+`batches`, `corrupt` and the tables of other files have everything in the files, also control batches, aborted transactions and
+offsets below the log start offset. Options that choose topics, partitions and offsets apply to all tables.
 """
 
 from __future__ import annotations
@@ -35,38 +35,36 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk, base_name, parent_path
 from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.record_windows import RecordScanner
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
-from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import FALSE, ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions, plan_anew
-from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
+from kcli.spark.partitions import LogPartition, find_partitions, retry_planning
+from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
-from kcli.spark.record_reader import read_records
+from kcli.spark.range_reader import Fault, RangeReader, ranges_now
+from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack
 
 Row = dict[str, Any]
 
-# Rows of these tables are made as objects, so fewer of them travel at a time; corrupt bytes may be many.
-ROWS_AT_ONCE = 4096
-CORRUPT_ROWS_AT_ONCE = 8
-# Of a corrupt place at most so many bytes come along; `endPosition` tells how many there are.
+# The rows of an Arrow batch: fewer than of `records`, since they are Python objects; corrupt bytes may be large.
+ROWS_PER_BATCH = 4096
+CORRUPT_ROWS_PER_BATCH = 8
+# The column `bytes` has the first bytes of a corrupt place; `endPosition` has its whole extent.
 MAX_CORRUPT_BYTES = 1024 * 1024
 
 _OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.CORRUPT)
 
 
+@retry_planning
 def plan_table(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
-    """The splits that give a table's rows. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
-    return plan_anew(lambda: _plan(disk, options, columns, pushed))
-
-
-def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
-    partitions = [part for part in find_partitions(disk, options) if pushed.takes(part.topic, part.partition)]
+    """Return the splits of a table. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
+    partitions = [part for part in find_partitions(disk, options) if pushed.allows(part.topic, part.partition)]
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
     if options.table not in _OF_SEGMENTS:
@@ -78,7 +76,7 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
         for part, first, end in offset_ranges(partitions, options)
     ]
     if options.min_partitions is None:
-        # Spark's default parallelism, as far as it is known where Spark plans: a worker without a session.
+        # Spark plans in a worker without a session, which does not know the default parallelism.
         options = options._replace(min_partitions=usable_cores())
     with_transactions = options.read_committed or "aborted" in columns
     choice = RangeChoice(with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
@@ -86,7 +84,7 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
 
 
 def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
-    """The files that a table is read from, each a range of its own."""
+    """Yield the files that a table is read from, each as a range."""
     paths: Iterable[str | None] = ()
     if table == tables.OFFSET_INDEX:
         paths = (segment.offset_index for segment in part.segments)
@@ -105,31 +103,32 @@ def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
 
 
 def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of what Spark hands to a task as Arrow batches; none for the empty partition of a table without splits.
+    """Return the rows of a task as Arrow batches. Raises as read_table does.
 
-    Raises as read_table does.
+    Spark reads a table without splits as one empty partition.
     """
     split = partition if isinstance(partition, LogSplit) else LogSplit([], 0)
     return read_table(OsDisk(), split, arrow_schema(schema), options)
 
 
 def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a split as Arrow batches of `schema`.
+    """Yield the rows of a split as Arrow batches of `schema`.
 
-    Raises CorruptLogError for corrupt bytes where the job is to fail, OSError as the disk does.
+    Raises CorruptLogError for corrupt bytes with onCorrupt=fail, OSError as the disk does.
     """
     if options.table == tables.RECORDS:
         yield from read_records(disk, split, schema, options)
         return
-    walker = RangeWalker(disk, options)
+    report, scanner = Report(), RecordScanner()
     make = _ROWS[options.table]
-    at_once = CORRUPT_ROWS_AT_ONCE if options.table == tables.CORRUPT else ROWS_AT_ONCE
+    rows_per_batch = CORRUPT_ROWS_PER_BATCH if options.table == tables.CORRUPT else ROWS_PER_BATCH
     rows: list[Row] = []
     for planned in split.ranges:
-        for part in ranges_now(disk, planned, options):
-            for row in make(walker, part):
-                rows.append({"topic": part.topic, "partition": part.partition, **row})
-                if len(rows) == at_once:
+        for part in ranges_now(disk, planned, options, report):
+            for row in make(RangeReader(disk, part, options, report, scanner)):
+                row["topic"], row["partition"] = part.topic, part.partition
+                rows.append(row)
+                if len(rows) == rows_per_batch:
                     yield _arrow(rows, schema)
                     rows = []
     if rows:
@@ -144,20 +143,23 @@ def _arrow(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
 # ------------------------------------------------------------------------------------------------------------ row makers
 
 
-def _batch_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    for found in walker.entries(part):
+def _batch_rows(reader: RangeReader) -> Iterator[Row]:
+    for found in reader.batches_and_faults():
         if isinstance(found, Fault) and found.batch is None:
-            walker.fault(found)
+            reader.handle(found)
         else:
             batch = found.batch if isinstance(found, Fault) else found
             assert batch is not None
-            yield _batch_row(part, batch)
+            yield _batch_row(reader, batch)
 
 
-def _batch_row(part: SegmentRange, batch: LogBatch) -> Row:
+_V2_FLAGS = ("isTransactional", "isControl", "aborted")
+
+
+def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
     header = batch.header
     row: Row = {
-        "segment": part.file,
+        "segment": reader.part.file,
         "position": header.position,
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -171,8 +173,7 @@ def _batch_row(part: SegmentRange, batch: LogBatch) -> Row:
         "isValid": batch.is_valid,
     }
     if not isinstance(header, RecordBatch):
-        # What message formats 0 and 1 have not got.
-        return row | dict.fromkeys(_V2_ONLY) | {"isTransactional": False, "isControl": False, "aborted": False}
+        return dict.fromkeys(tables.TABLES[tables.BATCHES]) | row | dict.fromkeys(_V2_FLAGS, False)
     return row | {
         "recordCount": header.record_count,
         "baseTimestamp": micros(header.base_timestamp),
@@ -184,31 +185,15 @@ def _batch_row(part: SegmentRange, batch: LogBatch) -> Row:
         "lastSequence": header.last_sequence,
         "isTransactional": header.is_transactional,
         "isControl": header.is_control,
-        "aborted": is_aborted(part, header),
+        "aborted": reader.is_aborted(header),
     }
 
 
-_V2_ONLY = (
-    "recordCount",
-    "baseTimestamp",
-    "deleteHorizon",
-    "leaderEpoch",
-    "producerId",
-    "producerEpoch",
-    "baseSequence",
-    "lastSequence",
-)
-
-
-def _corrupt_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    disk = walker.disk
-    for found in walker.entries(part):
-        if isinstance(found, Fault):
-            yield _corrupt_row(disk, found)
-            continue
-        error = walker.first_error(found)
-        if error is not None:
-            yield _corrupt_row(disk, records_fault(part, found, error))
+def _corrupt_rows(reader: RangeReader) -> Iterator[Row]:
+    for found in reader.batches_and_faults():
+        fault = found if isinstance(found, Fault) else reader.records_fault(found)
+        if fault is not None:
+            yield _corrupt_row(reader.disk, fault)
 
 
 def _corrupt_row(disk: Disk, fault: Fault) -> Row:
@@ -231,46 +216,46 @@ def _corrupt_row(disk: Disk, fault: Fault) -> Row:
     }
 
 
-def _offset_index_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    index = OffsetIndex.decode(_read(walker, part), _base_offset(part.file))
+def _offset_index_rows(reader: RangeReader) -> Iterator[Row]:
+    index = OffsetIndex.decode(_read(reader), _base_offset(reader.part.file))
     for number, entry in enumerate(index.entries()):
         yield {
-            "segment": _log_of(part.file),
-            "file": part.file,
+            "segment": _log_of(reader.part.file),
+            "file": reader.part.file,
             "entry": number,
             "offset": entry.offset,
             "position": entry.position,
         }
 
 
-def _time_index_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    index = TimeIndex.decode(_read(walker, part), _base_offset(part.file))
+def _time_index_rows(reader: RangeReader) -> Iterator[Row]:
+    index = TimeIndex.decode(_read(reader), _base_offset(reader.part.file))
     for number, entry in enumerate(index.entries()):
         yield {
-            "segment": _log_of(part.file),
-            "file": part.file,
+            "segment": _log_of(reader.part.file),
+            "file": reader.part.file,
             "entry": number,
             "timestamp": micros(entry.timestamp),
             "offset": entry.offset,
         }
 
 
-def _aborted_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
-    directory = read_partition(walker.disk, parent_path(part.file))
-    for txn in AbortedTransactions.for_partition(walker.disk, directory).aborted:
+def _aborted_rows(reader: RangeReader) -> Iterator[Row]:
+    directory = read_partition(reader.disk, parent_path(reader.part.file))
+    for txn in AbortedTransactions.for_partition(reader.disk, directory).aborted:
         yield {"producerId": txn.producer_id, "firstOffset": txn.first_offset, "lastOffset": txn.last_offset}
 
 
-def _producer_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
+def _producer_rows(reader: RangeReader) -> Iterator[Row]:
     try:
-        snapshot = decode_producer_snapshot(_read(walker, part))
+        snapshot = decode_producer_snapshot(_read(reader))
     except FormatError as error:
-        walker.fault(Fault(part, error.position or 0, part.end_position, "bad-snapshot", error.message, None))
+        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-snapshot", error.message, None))
         return
     for entry in snapshot.entries:
         yield {
-            "file": part.file,
-            "snapshotOffset": _base_offset(part.file),
+            "file": reader.part.file,
+            "snapshotOffset": _base_offset(reader.part.file),
             "producerId": entry.producer_id,
             "producerEpoch": entry.producer_epoch,
             "lastSequence": entry.last_sequence,
@@ -282,18 +267,18 @@ def _producer_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
         }
 
 
-def _leader_epoch_rows(walker: RangeWalker, part: SegmentRange) -> Iterator[Row]:
+def _leader_epoch_rows(reader: RangeReader) -> Iterator[Row]:
     try:
-        checkpoint = decode_leader_epochs(_read(walker, part))
+        checkpoint = decode_leader_epochs(_read(reader))
     except FormatError as error:
-        walker.fault(Fault(part, error.position or 0, part.end_position, "bad-checkpoint", error.message, None))
+        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-checkpoint", error.message, None))
         return
     for entry in checkpoint.entries:
-        yield {"file": part.file, "leaderEpoch": entry.epoch, "startOffset": entry.start_offset}
+        yield {"file": reader.part.file, "leaderEpoch": entry.epoch, "startOffset": entry.start_offset}
 
 
-def _read(walker: RangeWalker, part: SegmentRange) -> bytes:
-    return walker.disk.read_file(part.file, limits.MAX_INDEX_FILE_BYTES)
+def _read(reader: RangeReader) -> bytes:
+    return reader.disk.read_file(reader.part.file, limits.MAX_INDEX_FILE_BYTES)
 
 
 def _base_offset(path: str) -> int:
@@ -301,11 +286,11 @@ def _base_offset(path: str) -> int:
 
 
 def _log_of(path: str) -> str:
-    """The path of the segment that an index belongs to."""
+    """Return the path of the segment that an index belongs to."""
     return path[: path.rindex(".")] + ".log"
 
 
-_ROWS: dict[str, Callable[[RangeWalker, SegmentRange], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[RangeReader], Iterator[Row]]] = {
     tables.BATCHES: _batch_rows,
     tables.CORRUPT: _corrupt_rows,
     tables.INTERNAL_RECORDS: internal_rows,

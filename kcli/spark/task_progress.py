@@ -1,9 +1,9 @@
-"""How far the tasks on this machine are: each says how many bytes of its split it has read, and a thread adds them up.
+"""The progress of tasks on this machine: each reports the bytes of its split that it has read, and the driver adds them up.
 
-    who         does                                                                           how often
+    process     action                                                                         when
     ----------  -----------------------------------------------------------------------------  ---------------------------
-    a task      appends the bytes that it has read, as a line of digits, to DIR/<split>.bytes  each STEP_BYTES, at the end
-    the driver  adds up the largest number of each file and tells of what is new               each POLL_S, and at the end
+    a task      appends the number of bytes that it has read, as a line, to DIR/<split>.bytes  each STEP_BYTES, at the end
+    the driver  adds up the largest numbers of the files and reports the increase              each POLL_S, and at the end
 
 A task that is repeated appends smaller numbers at first.
 """
@@ -23,23 +23,23 @@ _SUFFIX = ".bytes"
 
 
 class TaskProgress:
-    """Says how far the task with the split `number` is, in the folder `report_path`; None: it says nothing."""
+    """Reports the progress of the task with the split `number` in the folder `report_path`, if that is not None."""
 
     def __init__(self, disk: Disk, report_path: str | None, number: int) -> None:
         self._disk = disk
         self._path = None if report_path is None else f"{report_path}/{number}{_SUFFIX}"
-        self._told_bytes = 0
+        self._reported_bytes = 0
 
     def reach(self, read_bytes: int, *, is_end: bool = False) -> None:
-        """Say that so many bytes of the split are read: each STEP_BYTES, and at the end."""
-        if self._path is not None and (is_end or read_bytes - self._told_bytes >= STEP_BYTES):
-            self._told_bytes = read_bytes
+        """Report that `read_bytes` of the split are read, each STEP_BYTES and at the end."""
+        if self._path is not None and (is_end or read_bytes - self._reported_bytes >= STEP_BYTES):
+            self._reported_bytes = read_bytes
             self._disk.append(self._path, f"{read_bytes}\n".encode())
 
 
 @contextmanager
 def watched(folder: str, on_bytes: Callable[[int], None] | None) -> Iterator[None]:
-    """While the body runs, tell `on_bytes`, by a thread, of the bytes that the tasks have read since it was told last."""
+    """While the body runs, call `on_bytes` in a thread with the bytes that the tasks have read since the last call."""
     if on_bytes is None:
         yield
         return
@@ -54,14 +54,14 @@ def watched(folder: str, on_bytes: Callable[[int], None] | None) -> Iterator[Non
 
 
 def _watch(folder: str, on_bytes: Callable[[int], None], ended: Event) -> None:
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     is_last = False
     while not is_last:
         is_last = ended.wait(POLL_S)
         new_bytes = 0
         for path in Path(folder).glob(f"*{_SUFFIX}"):
-            lines = path.read_bytes().split(b"\n")[:-1]  # behind the last one may be half a line
+            lines = path.read_bytes().split(b"\n")[:-1]  # the last line may be incomplete
             reached = max(map(int, lines), default=0)
-            new_bytes += reached - told.get(path.name, 0)
-            told[path.name] = reached
+            new_bytes += reached - reported.get(path.name, 0)
+            reported[path.name] = reached
         on_bytes(new_bytes)

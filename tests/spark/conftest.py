@@ -12,7 +12,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from tests.conftest import ROOT
-from tests.spark.to_parquet_run import EXPENSE_LINE, Run, parse
+from tests.spark.to_parquet_run import TOTALS_LINE, Run, parse
 
 # Without the extra `spark` there is nothing here to test.
 HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
@@ -61,6 +61,6 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Capture
         capfdbinary.readouterr()
         code = to_parquet.run(parse(*map(str, words)))
         out, err = capfdbinary.readouterr()
-        return code, EXPENSE_LINE.sub("", out.decode()), err.decode()
+        return code, TOTALS_LINE.sub("", out.decode()), err.decode()
 
     return call

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.arrow_spans import arrow_schema
 from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.splits import LogSplit
 

@@ -30,7 +30,7 @@ def verified(data: Path) -> dict[tuple[str, int], dict[str, int]]:
 
 
 def accounted(data: Path, isolation: str) -> tuple[Counter[tuple[str, int]], Report]:
-    """The rows of each partition, and the report of a read with what planning leaves out added."""
+    """The rows of each partition, and the report of a read with the records that planning leaves out."""
     options = {"kafka.isolation.level": isolation, "reportColumn": "told", "includeInternal": "true"}
     rows = rows_of(data, columns="topic,partition", **{name.replace(".", "_"): value for name, value in options.items()})
     report = Report.sum(row["told"] for row in rows if row["told"] is not None)
@@ -42,7 +42,7 @@ def accounted(data: Path, isolation: str) -> tuple[Counter[tuple[str, int]], Rep
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_rows_agree_with_verify(isolation: str) -> None:
-    """In every partition that Kafka wrote: rows and what was left out of them sum to the records that verify counts."""
+    """In every partition that Kafka wrote: rows and records left out add up to the records that verify counts."""
     for log_set in every_log_set():
         counted = verified(log_set.data)
         rows, report = accounted(log_set.data, isolation)

@@ -35,7 +35,7 @@ def bits(view: bytes | memoryview, count: int) -> list[bool]:
 @pytest.mark.parametrize("module", MODULES)
 @given(values=NULLABLE, before=st.integers(0, 9))
 def test_binary(module: ModuleType, values: list[bytes | None], before: int) -> None:
-    """Bytes, offsets and nulls come out as they went in, behind what was there already."""
+    """Bytes, offsets and nulls are copied unchanged, after the rows that the column already has."""
     source, positions, sizes = layout(values)
     total = module.binary_bytes(sizes, 0, len(values))
     assert total == sum(len(value) for value in values if value is not None)
@@ -52,7 +52,7 @@ def test_binary(module: ModuleType, values: list[bytes | None], before: int) -> 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
-    """Too little room, and positions that lead out of the bytes, raise before anything lies where it should not."""
+    """Too little space, and positions outside of the bytes, raise before anything is written."""
     source, positions, sizes = layout([b"abc", b"defg"])
     offsets = memoryview(bytearray(4 * 3)).cast("i")
     validity = memoryview(bytearray(1))
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
 @pytest.mark.parametrize("module", MODULES)
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
 def test_micros(module: ModuleType, values: list[int]) -> None:
-    """Milliseconds become microseconds; what does not fit 64 bits becomes null, never another time."""
+    """Milliseconds become microseconds; a timestamp that does not fit 64 bits becomes null."""
     out = memoryview(bytearray(8 * max(len(values), 1))).cast("q")
     validity = memoryview(bytearray((len(values) + 8) // 8))
     nulls = module.put_micros(array("q", values), 0, len(values), out, validity, 0)
@@ -125,7 +125,7 @@ HEADERS = st.lists(st.lists(st.tuples(st.binary(max_size=9), st.none() | st.bina
 @pytest.mark.parametrize("module", MODULES)
 @given(records=HEADERS)
 def test_headers(module: ModuleType, records: list[list[tuple[bytes, bytes | None]]]) -> None:
-    """Lists of headers, null values told from empty ones, keys that are not ASCII noticed."""
+    """Lists of headers: null values differ from empty ones, and keys that are not ASCII are reported."""
     source, positions, counts = b"", array("q"), array("q")
     for headers in records:
         positions.append(len(source))
@@ -156,7 +156,7 @@ def test_headers(module: ModuleType, records: list[list[tuple[bytes, bytes | Non
 @pytest.mark.parametrize("module", MODULES)
 @given(garbage=st.binary(max_size=30), count=st.integers(1, 5))
 def test_headers_of_garbage(module: ModuleType, garbage: bytes, count: int) -> None:
-    """Bytes that are no headers raise IndexError or are read within their bounds; nothing else happens."""
+    """Bytes that are not headers raise IndexError or are read within their bounds."""
     lists = memoryview(bytearray(8)).cast("i")
     offsets = [memoryview(bytearray(4 * (count + 1))).cast("i") for _ in range(2)]
     data = [memoryview(bytearray(30)) for _ in range(2)]

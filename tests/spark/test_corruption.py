@@ -16,7 +16,7 @@ from kcli.format.primitives import crc32c
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.spark.range_walker import CorruptLogError
+from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch as sound_batch
@@ -62,7 +62,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("options", [{}, {"maxPartitionBytes": "250"}])
 def test_a_corrupt_batch(tmp_path: Path, damage: str, options: dict[str, str]) -> None:
-    """Whatever is wrong with one batch: it fails the job by name and byte, or it alone is missing and is listed."""
+    """Each fault of one batch fails the job with file and byte, or only this batch is missing and listed."""
     path, batches, data = build(tmp_path / "t-0")
     batch = batches[TARGET]
     DAMAGE[damage](data, batch)
@@ -116,7 +116,7 @@ def test_records_that_do_not_parse(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail(tmp_path: Path) -> None:
-    """A batch that a crash tore is damage; what a live broker is still writing, and preallocated zeros, are not."""
+    """An incomplete batch after a crash is corrupt; one that a live broker is writing, and preallocated zeros, are not."""
     path, batches, data = build(tmp_path / "t-0")
     path.write_bytes(data[:-20])
     with pytest.raises(CorruptLogError, match=f"byte {batches[-1].position}: "):
@@ -161,7 +161,7 @@ def test_a_message_of_an_old_set(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_damage(tmp_path: Path) -> None:
-    """Of every damage that tests know: no error but our own, with skip no error at all, and nothing invented."""
+    """Every kind of damage in the tests: only errors of kcli, with skip no error, and no row that the log does not have."""
     log = PartitionBuilder(tmp_path / "orig" / "t-0")
     for batch in range(60):
         log.append([(b"k%d" % batch, b"v" * 200)] * 5, codec=batch % 5, producer=7)
@@ -234,7 +234,7 @@ def test_no_split_begins_within_payload(payload_log: Path, splits: int) -> None:
 @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
 @pytest.mark.parametrize("first", range(7, 12))
 def test_no_read_begins_within_payload(payload_log: Path, first: int, on_corrupt: str) -> None:
-    """A read from an offset on begins behind the last sound batch below it, and not where a wrong length leads."""
+    """A read from an offset begins after the last sound batch below it, and not where a wrong length leads."""
     offsets = json.dumps({"t": {"0": first}})
     if first == 7 and on_corrupt == "fail":
         with pytest.raises(CorruptLogError):  # the damaged bytes may hold that offset

@@ -50,7 +50,7 @@ MISFITS: dict[bytes, str] = {
     b'{"id": 1}}': "not JSON: extra data",
     b'{"id": 1}\0': "not JSON: extra data",
     b"{'id': 1}": "not JSON: expecting property name",
-    b'{"d": NaN}': "not JSON: NaN is not a number of JSON",
+    b'{"d": NaN}': "not JSON: NaN is not a JSON number",
     b'{"d": -Infinity}': "not JSON: -Infinity is not",
     b'{"id": 01}': "not JSON: expecting ',' delimiter",
     b'{"name": "a\nb"}': "not JSON: invalid control character",
@@ -121,19 +121,19 @@ def test_reasons_where_python_sees_none() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"flatten": True}, "--flatten is for JSON values: give --decode-value json"),
+        ({"flatten": True}, "--flatten is for JSON values: add --decode-value json"),
         ({"save_schema": "{root}/s.json", "decode_value": "utf8"}, "--save-schema is for JSON values"),
-        ({"save_schema": "{root}/nothing/s.json"}, "is not a file in a directory that exists"),
-        ({"save_schema": "{root}"}, "is not a file in a directory that exists"),
+        ({"save_schema": "{root}/nothing/s.json"}, "is a directory or in a directory that does not exist"),
+        ({"save_schema": "{root}"}, "is a directory or in a directory that does not exist"),
         ({"save_schema": "{root}/logs/s.json"}, "is in .*logs, which must not change"),
         ({"save_schema": "{root}/link/t-0/s.json"}, "is in .*logs"),
         ({"save_schema": "{root}/out/s.json", "mode": "append"}, "is in .*out"),
-        ({"save_schema": "{root}/meta.properties"}, "has the name of a file of Kafka's"),
+        ({"save_schema": "{root}/meta.properties"}, "has the name of a file of Kafka"),
         ({"partition_by": ("value_id",)}, "cannot partition by value_id"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], says: str) -> None:
-    """Told before a JVM starts; a schema must not be written over Kafka's files, or be replaced with the output."""
+    """Refused before a JVM starts; a schema must not be written over Kafka's files, or be replaced with the output."""
     source = {"paths": str(write(tmp_path / "logs", [b"{}"]))}
     (tmp_path / "link").symlink_to("logs")
     (tmp_path / "out").mkdir()
@@ -149,18 +149,18 @@ def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], says: 
 
 @pytest.mark.spark
 def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
-    """What is not UTF-8 is null and listed with its bytes; the account names the columns that it is of, and no other."""
+    """What is not UTF-8 is null and listed with its bytes; the summary has the columns with such bytes only."""
     values = [b"plain", "grün".encode(), b"\xff\xfe", None, b""]
     logs = write(tmp_path / "logs", values, [b"a", b"\xfe", b"\xfd", None, b"c"])
     words = (logs, "--out", tmp_path / "out", "--mode", "overwrite")
     side = f"{tmp_path / 'out'}.undecoded"
     code, out, _ = run(*words, "--decode-value", "utf8")
-    assert code == EXIT_OK and f"1 rows did not decode (the value of 1); the raw records are in {side}\n" in out
+    assert code == EXIT_OK and f"1 rows were not decoded (the value of 1); the raw records are in {side}\n" in out
     found = rows(tmp_path / "out")
     assert [row["value"] for row in found] == ["plain", "grün", None, None, ""]
     assert "valueBytes" not in found[0] and found[1]["key"] == b"\xfe"
     code, out, _ = run(*words, "--decode-value", "utf8", "--decode-key", "utf8", "--columns", "value,key,offset")
-    assert code == EXIT_OK and "2 rows did not decode (the key of 2 and the value of 1); the raw records are in" in out
+    assert code == EXIT_OK and "2 rows were not decoded (the key of 2 and the value of 1); the raw records are in" in out
     assert [row["key"] for row in rows(tmp_path / "out")] == ["a", None, None, None, "c"]
     listed = [(row["offset"], row["column"], row["key"], row["value"], row["reason"]) for row in rows(side)]
     assert listed == [
@@ -171,17 +171,17 @@ def test_text_and_the_columns_that_are_named(run: Run, tmp_path: Path) -> None:
     assert {(row["topic"], row["partition"]) for row in rows(side)} == {("t", 0)}
     # A run in which all decodes leaves no list of an earlier one behind.
     code, out, _ = run(*words, "--decode-value", "utf8", "--ending-offsets", '{"t":{"0":2}}')
-    assert code == EXIT_OK and "did not decode" not in out and not Path(side).exists()
+    assert code == EXIT_OK and "not decoded" not in out and not Path(side).exists()
 
 
 @pytest.mark.spark
 def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
-    """Each value is either decoded as JSON has it, or null and listed with its reason; never a part of it, never a stop."""
+    """Each value is decoded as a whole, or null and listed with its reason; it never fails the job."""
     values: list[bytes | None] = [*FITS, None, *MISFITS]
     logs, side = write(tmp_path / "logs", values), f"{tmp_path / 'out'}.undecoded"
     code, out, _ = run(logs, "--out", tmp_path / "out", "--decode-value", "json", "--value-schema", SCHEMA)
     assert code == EXIT_OK
-    assert f"{len(MISFITS)} rows did not decode (the value of {len(MISFITS)}); the raw records are in {side}" in out
+    assert f"{len(MISFITS)} rows were not decoded (the value of {len(MISFITS)}); the raw records are in {side}" in out
     found = [row["value"] for row in rows(tmp_path / "out")]
     for value, wanted in zip(found, FITS.values(), strict=False):
         shown = value if value is None else {name: field for name, field in value.items() if field is not None}
@@ -196,7 +196,7 @@ def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same account."""
+    """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same summary."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     log.append([(b"k", b'{"id": 1}'), (b"k", b"bad"), (b"k", None)])
     log.flush()
@@ -209,22 +209,22 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
         return done
 
     monkeypatch.setattr(parquet_export, "_write", grow_behind)
-    for is_here in (True, False):
-        monkeypatch.setattr(parquet_export, "is_here", lambda master, is_here=is_here: is_here)
-        out = tmp_path / f"out{is_here}"
+    for is_local in (True, False):
+        monkeypatch.setattr(parquet_export, "is_on_this_machine", lambda master, is_local=is_local: is_local)
+        out = tmp_path / f"out{is_local}"
         before = len(log.rows)
-        code, told, _ = run(
+        code, printed, _ = run(
             tmp_path / "logs", "--out", out, "--decode-value", "json", "--value-schema", "id int", "--columns", "value"
         )
-        assert code == EXIT_OK and f"{before} rows written" in told
-        bad = 1 if is_here else before - 2
-        assert f"{bad} rows did not decode (the value of {bad}); the raw records are in {out}.undecoded\n" in told
+        assert code == EXIT_OK and f"{before} rows written" in printed
+        bad = 1 if is_local else before - 2
+        assert f"{bad} rows were not decoded (the value of {bad}); the raw records are in {out}.undecoded\n" in printed
         assert pq.read_table(out).column_names == ["value"] and pq.read_table(f"{out}.undecoded").num_rows == bad
 
 
 @pytest.mark.spark
 def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
-    """It is printed as DDL and saved; either gives the same columns for other values. Damaged values do not shape it."""
+    """It is printed as DDL and saved; either gives the same columns for other values. Damaged values do not change it."""
     odd = [
         b'[{"list": 1}]',
         b"5",
@@ -241,7 +241,7 @@ def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
     saved = tmp_path / "schema.json"
     words = (logs, "--decode-value", "json", "--save-schema", saved)
     code, out, err = run(*words, "--out", tmp_path / "inferred")
-    assert code == EXIT_OK and "6 rows did not decode" in out
+    assert code == EXIT_OK and "6 rows were not decoded" in out
     printed = next(line for line in err.splitlines() if "schema of the values" in line).split(": ", 2)[2]
     assert printed == "`a b` DOUBLE,id BIGINT,who STRUCT<Name: BIGINT, name: STRING>,x STRING"
     assert "kcli: the field who.name is written as who.name_2: " in err
@@ -253,7 +253,7 @@ def test_an_inferred_schema_serves_again(run: Run, tmp_path: Path) -> None:
     for number, given in enumerate((printed, saved, tmp_path / "schema.ddl")):
         to = tmp_path / f"given{number}"
         code, out, err = run(other, "--out", to, "--decode-value", "json", "--value-schema", given)
-        assert code == EXIT_OK and "1 rows did not decode (the value of 1)" in out and "schema of the values" not in err
+        assert code == EXIT_OK and "1 rows were not decoded (the value of 1)" in out and "schema of the values" not in err
         assert pq.read_schema(next(to.glob("*.parquet"))).field("value").type == schema
     code, _, err = run(*words, "--out", tmp_path / "few", "--infer-from", "1")
     assert code == EXIT_OK and "id BIGINT,who STRUCT<Name: BIGINT, name: STRING>\n" in err
@@ -269,7 +269,7 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
     logs = write(tmp_path / "logs", [json.dumps(first).encode(), b"not json", None])
     words = (logs, "--out", tmp_path / "out", "--decode-value", "json", "--flatten")
     code, out, _ = run(*words)
-    assert code == EXIT_OK and "1 rows did not decode (the value of 1)" in out
+    assert code == EXIT_OK and "1 rows were not decoded (the value of 1)" in out
     names = pq.read_schema(next((tmp_path / "out").glob("*.parquet"))).names
     fields = ["value_Id", "value_id_2", "value_place_city_zip", "value_place_tags", "value_place_tags_2", "value_timestamp"]
     assert names[:9] == ["key", *fields, "topic", "partition"]
@@ -292,10 +292,10 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ("id bigger than", "'id bigger than' is no schema: --value-schema takes DDL such as"),
-        ("schema.json", "'schema.json' is no schema"),
-        ("bigint", "'bigint' is no schema of a JSON object"),
-        ("", "'' is no schema of a JSON object"),
+        ("id bigger than", "'id bigger than' is not a schema: --value-schema takes DDL such as"),
+        ("schema.json", "'schema.json' is not a schema"),
+        ("bigint", "'bigint' is not the schema of a JSON object"),
+        ("", "'' is not the schema of a JSON object"),
         ("a int, a string", "has the field a twice"),
         ("a struct<b: int, b: int>", "has the field a.b twice"),
         ("a struct<>", "the struct a has no fields"),
@@ -303,7 +303,7 @@ def test_fields_as_columns(run: Run, spark: Any, tmp_path: Path) -> None:
         ("a struct<b: void>", "the type void of a.b cannot be decoded"),
         ("a interval day to second", "cannot be decoded"),
         ("a map<int, int>", "the keys of the map a must be of type string"),
-        ('{"type": "struct"}', "is no schema"),
+        ('{"type": "struct"}', "is not a schema"),
     ],
 )
 def test_a_schema_that_is_none(run: Run, tmp_path: Path, schema: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Incremental runs, no JVM: what each reads by the state of those before, over retention, compaction, crashes and changes.
+"""Incremental runs, no JVM: what each reads, by the state of earlier runs, over retention, compaction, crashes and changes.
 
 The rows are read by the source's own classes, as Spark's Python workers do, and staged by pyarrow; plan and commit are kcli's.
 """
@@ -92,7 +92,7 @@ def test_each_record_once(tmp_path: Path) -> None:
 
 
 def test_a_log_that_grows_between_plan_and_read(tmp_path: Path) -> None:
-    """The end is decided once: the tasks read up to the offset that the state will have, and the rest comes next time."""
+    """The end is fixed once: the tasks read up to the offset that the state will have, the next run reads the rest."""
     log = log_of(tmp_path)
     with start(tmp_path) as run:
         append(log, 5)
@@ -103,7 +103,7 @@ def test_a_log_that_grows_between_plan_and_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["truncated", "deleted", "anew"])
 def test_a_log_that_shrinks_between_plan_and_read(tmp_path: Path, change: str) -> None:
-    """The run fails before its commit, since the state would say more than was read."""
+    """The run fails before its commit, since the state would include offsets that were not read."""
     log_of(tmp_path)
     with start(tmp_path) as run:
         shutil.rmtree(tmp_path / "logs" / "t-0")
@@ -113,14 +113,18 @@ def test_a_log_that_shrinks_between_plan_and_read(tmp_path: Path, change: str) -
             log_of(tmp_path, records=4, first_offset=4)
         else:
             log_of(tmp_path, "u-0")
-        says = {"truncated": "up to offset 6 were planned", "deleted": "offsets 0 to 3 are gone", "anew": "t-0 is gone"}
+        says = {
+            "truncated": "the plan ends at offset 6, but the log now ends at",
+            "deleted": "offsets 0 to 3 are gone",
+            "anew": "t-0 is gone",
+        }
         with pytest.raises(PlanError, match=says[change]):
             write(tmp_path, run)
     assert in_output(tmp_path) == []
 
 
 def test_a_failure_before_the_commit(tmp_path: Path) -> None:
-    """The next run reads the same records; nothing of the failed one is left."""
+    """The next run reads the same records; the failed one leaves no file."""
     log_of(tmp_path)
     with pytest.raises(KeyboardInterrupt), start(tmp_path) as run:
         run.begin("attempt", "columns")
@@ -134,12 +138,12 @@ def test_a_failure_before_the_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_that_is_open_during_a_run(tmp_path: Path, commit: bool) -> None:
-    """A run ends at the last stable offset; the transaction is whole in the run that finds it ended, and in no other."""
+    """A run ends at the last stable offset; the whole transaction is in the first run after its end."""
     log = log_of(tmp_path)
     log.append([(b"a", b"1")] * 2, producer=1, transactional=True)  # 6, 7
     append(log, 2)  # 8, 9
     with start(tmp_path, **READ_COMMITTED) as run:
-        assert run.plan.account.left_out.left_out == {("t", 0, BEYOND_LAST_STABLE): 4}
+        assert run.plan.counts.left_out.left_out == {("t", 0, BEYOND_LAST_STABLE): 4}
         assert write(tmp_path, run, **READ_COMMITTED) == rows(6)
     log.append([(b"a", b"2")], producer=1, transactional=True)  # 10
     log.flush()
@@ -167,7 +171,7 @@ def test_the_high_watermark_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_retention_between_runs(tmp_path: Path) -> None:
-    """Records that were deleted before they were read fail the run; asked to go on, it reports them, once."""
+    """Records that were deleted before they were read fail the run; with failOnDataLoss=false it reports them, once."""
     log = log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     append(log, 3)
@@ -177,7 +181,7 @@ def test_retention_between_runs(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"offsets 6 to 8 are gone, the log begins at 9; option failOnDataLoss=false"):
         start(tmp_path)
     with start(tmp_path, failOnDataLoss="false") as run:
-        assert "offsets 6 to 8 are gone" in run.remarks()[0] and run.remarks()[0].endswith("goes on without these records")
+        assert "offsets 6 to 8 are gone" in run.remarks()[0] and run.remarks()[0].endswith("continues without these records")
         assert write(tmp_path, run) == rows(11, 9)
     with start(tmp_path) as run:
         assert run.remarks() == [] and run.plan.new_ranges == []
@@ -185,17 +189,17 @@ def test_retention_between_runs(tmp_path: Path) -> None:
 
 
 def test_a_loss_without_new_records_is_reported_once(tmp_path: Path) -> None:
-    """The state advances behind the gap even where there is nothing to read."""
+    """The state advances past the gap even if there is nothing to read."""
     log = log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     append(log, 3)
     (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
     with start(tmp_path, failOnDataLoss="false") as run:
         assert len(run.remarks()) == 1
-        assert run.plan.account.left_out.left_out == {("t", 0, BELOW_LOG_START): 3}
+        assert run.plan.counts.left_out.left_out == {("t", 0, BELOW_LOG_START): 3}
         run.commit_nothing()
     with start(tmp_path) as run:
-        assert run.remarks() == [] and not run.plan.account.left_out.left_out
+        assert run.remarks() == [] and not run.plan.counts.left_out.left_out
 
 
 def test_retention_of_what_is_written(tmp_path: Path) -> None:
@@ -207,13 +211,13 @@ def test_retention_of_what_is_written(tmp_path: Path) -> None:
     log.path(".log", 0).unlink()
     (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 7\n")
     with start(tmp_path) as run:
-        assert run.plan.new_ranges == [] and not run.plan.account.left_out.left_out
+        assert run.plan.new_ranges == [] and not run.plan.counts.left_out.left_out
     append(log, 1)
     assert run_once(tmp_path) == rows(9, 8)
 
 
 def test_compaction_between_runs(tmp_path: Path) -> None:
-    """What is written stays, and what the cleaner left of it is not written again."""
+    """Rows that are written stay, and the compacted records are not written again."""
     log = log_of(tmp_path, records=10)
     assert run_once(tmp_path) == rows(10)
     append(log, 4)
@@ -229,8 +233,8 @@ def test_compaction_between_runs(tmp_path: Path) -> None:
     assert in_output(tmp_path) == [*rows(10), *rows(12, 11), *rows(14, 13)]
 
 
-def test_a_topic_that_is_created_anew(tmp_path: Path) -> None:
-    """Its offsets are of another log: refused with both ids; asked to go on, it is read from its beginning."""
+def test_a_topic_that_is_recreated(tmp_path: Path) -> None:
+    """Its offsets are of another log: refused with both ids; with failOnDataLoss=false it is read from its beginning."""
     log_of(tmp_path)
     metadata(tmp_path / "logs" / "t-0", FIRST_ID)
     assert run_once(tmp_path) == rows(6)
@@ -257,12 +261,12 @@ def test_a_topic_id_that_is_missing_in_between(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
-    """Records that are written were truncated: refused; asked to go on, a run reads from the state's offset on."""
+    """Records that are written were truncated: refused; with failOnDataLoss=false a run reads from the state's offset on."""
     log_of(tmp_path)
     assert run_once(tmp_path) == rows(6)
     shutil.rmtree(tmp_path / "logs" / "t-0")
     log = log_of(tmp_path, records=4)
-    with pytest.raises(PlanError, match="read up to 6 before, and the log ends at 4 now; option failOnDataLoss=false"):
+    with pytest.raises(PlanError, match="read up to offset 6 before, but ends at 4 now; option failOnDataLoss=false"):
         start(tmp_path)
     assert run_once(tmp_path, failOnDataLoss="false") == []
     append(log, 4)
@@ -270,12 +274,12 @@ def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_is_gone(tmp_path: Path) -> None:
-    """A directory that was left out by mistake is noticed; asked to go on, the state keeps its offset."""
+    """A directory that was left out by mistake fails the run; with failOnDataLoss=false the state keeps its offset."""
     log_of(tmp_path)
     log_of(tmp_path, "t-1")
     run_once(tmp_path)
     (tmp_path / "logs" / "t-1").rename(tmp_path / "t-1")
-    with pytest.raises(PlanError, match="the partition t-1, read up to 6, is gone"):
+    with pytest.raises(PlanError, match="the partition t-1, which was read up to offset 6, is gone"):
         start(tmp_path)
     assert run_once(tmp_path, failOnDataLoss="false") == []
     (tmp_path / "t-1").rename(tmp_path / "logs" / "t-1")
@@ -283,14 +287,14 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_logs_of_another_cluster(tmp_path: Path) -> None:
-    """Refused in any case: both topics have the name, and rows tell topics apart by name only."""
+    """Refused in any case: both topics have the name, and a row has only the name of its topic."""
     log_of(tmp_path)
     meta = tmp_path / "logs" / "meta.properties"
     meta.write_text("version=1\ncluster.id=first\nnode.id=1\n")
     run_once(tmp_path)
     meta.write_text("version=1\ncluster.id=second\nnode.id=1\n")
     for flag in ("true", "false"):
-        with pytest.raises(PlanError, match=r"rows of t that are written are of the cluster first, and .* cluster\.id second"):
+        with pytest.raises(PlanError, match=r"earlier runs wrote t of the cluster first, but .* cluster\.id second"):
             start(tmp_path, failOnDataLoss=flag)
     meta.write_text("version=1\ncluster.id=first\nnode.id=2\n")
     assert run_once(tmp_path) == []
@@ -313,10 +317,10 @@ def test_logs_of_another_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_change_the_rows(tmp_path: Path, option: str, value: str, says: str) -> None:
-    """Files of one output that were chosen by different options would be of no use: refused, with the names."""
+    """Files of one output that were chosen by different options could not be used: refused, with the names."""
     log_of(tmp_path)
     run_once(tmp_path)
-    with pytest.raises(RunError, match=f"other options than the runs before.*{says}.*give it the same"):
+    with pytest.raises(RunError, match=f"other options than earlier runs.*{says}.*use the same options"):
         start(tmp_path, **{option: value})
     for kept in ({"maxPartitionBytes": "1m"}, {"onCorrupt": "skip"}, {"stopAtHighWatermark": "false"}):
         assert run_once(tmp_path, **kept) == []
@@ -327,14 +331,14 @@ def test_other_columns_of_the_files(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     run_once(tmp_path)
     append(log, 1)
-    with start(tmp_path) as run, pytest.raises(RunError, match="have the columns columns, and this run's would have others"):
+    with start(tmp_path) as run, pytest.raises(RunError, match="have the columns columns, this run has the columns others"):
         run.begin("attempt", "others")
 
 
 @pytest.mark.parametrize(
     ("out", "mode", "source", "says"),
     [
-        ("s3a://bucket/out", "error", {}, "s3a://bucket/out is not; leave it out"),
+        ("s3a://bucket/out", "error", {}, "s3a://bucket/out is not; run without --incremental"),
         ("hdfs://host/out", "append", {}, "file system of this machine"),
         ("out", "overwrite", {}, "--mode overwrite"),
         ("out", "ignore", {}, "--mode ignore"),
@@ -345,13 +349,13 @@ def test_other_columns_of_the_files(tmp_path: Path) -> None:
     ],
 )
 def test_what_incremental_does_not_fit(out: str, mode: str, source: dict[str, str], says: str) -> None:
-    """Each combination that could not keep its promise is refused with a sentence."""
+    """Each combination that cannot be incremental is refused with a sentence."""
     with pytest.raises(RunError, match=says):
         check_incremental(out, mode, parse_options({"path": "x", **source}))
 
 
 def test_where_the_first_run_begins(tmp_path: Path) -> None:
-    """The starting offsets are the first run's: with `latest` it only notes where the logs end."""
+    """The starting offsets are the first run's: with `latest` it only records the ends of the logs."""
     log = log_of(tmp_path)
     latest = {"startingOffsets": "latest"}
     assert run_once(tmp_path, **latest) == []
@@ -361,7 +365,7 @@ def test_where_the_first_run_begins(tmp_path: Path) -> None:
 
 
 def test_runs_that_end_earlier(tmp_path: Path) -> None:
-    """Ending offsets may differ from run to run: each goes on where the one before ended."""
+    """Ending offsets may differ from run to run: each continues at the end of the one before."""
     log_of(tmp_path, records=10)
     assert run_once(tmp_path, endingOffsets='{"t":{"0":4}}') == rows(4)
     assert run_once(tmp_path, endingOffsets='{"t":{"0":2}}') == []
@@ -370,7 +374,7 @@ def test_runs_that_end_earlier(tmp_path: Path) -> None:
 
 
 def test_a_rotten_last_batch_that_a_broker_removes(tmp_path: Path) -> None:
-    """Passed over by onCorrupt=skip, its offsets are given to new records by the broker: these are not lost."""
+    """After onCorrupt=skip, its offsets are given to new records by the broker: these are not lost."""
     log = log_of(tmp_path, records=4)
     sound = bytes(log.log)
     log.append([(b"k", b"rotten")] * 2)
@@ -384,20 +388,20 @@ def test_a_rotten_last_batch_that_a_broker_removes(tmp_path: Path) -> None:
 
 
 def test_files_with_other_rows_than_were_read(tmp_path: Path) -> None:
-    """Files that were lost or added on the way fail the run before its commit."""
+    """Files that were lost or added while Spark wrote fail the run before its commit."""
     log_of(tmp_path)
     with start(tmp_path) as run:
         run.begin("attempt", "columns")
         path = Path(run.stage("").removeprefix("file:"))
         path.mkdir(parents=True)
         pq.write_table(pa.table({"offset": [1, 2]}), path / "part-0.parquet")
-        with pytest.raises(RunError, match="3 rows were read and 2 are in the files"):
+        with pytest.raises(RunError, match=r"3 rows were read, but the files in .* have 2"):
             run.commit(3)
     assert run_once(tmp_path) == rows(6)
 
 
 def test_an_output_that_is_moved_or_removed(tmp_path: Path) -> None:
-    """The state is a part of the output: it comes along, and goes with it."""
+    """The state is a part of the output: it is copied and removed with it."""
     log = log_of(tmp_path)
     run_once(tmp_path)
     (tmp_path / "out").rename(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""`kcli to-parquet --incremental` as a command: account, decoding, partitions and side table in one commit, and refusals."""
+"""`kcli to-parquet --incremental` as a command: summary, decoding, partitions and side table in one commit, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.log_builder import PartitionBuilder
 from tests.spark.test_to_parquet import build, digests
 from tests.spark.to_parquet_run import Run, parse
 
-WARNING = "--mode append may write rows again that are there already; --incremental, to a directory of its own"
+WARNING = "--mode append may write the same rows again; --incremental, with a new directory"
 
 
 def values(log: PartitionBuilder, first: int, count: int) -> None:
@@ -35,7 +35,7 @@ def offsets_in(out: Path) -> list[int]:
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting Spark fails: what gets so far has passed all checks."""
+    """Starting Spark fails, so a run that gets here has passed all checks."""
 
     def started(*_: object, **__: object) -> None:
         raise SparkError("Spark would start now")
@@ -54,7 +54,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_append_says_that_rows_may_be_there_twice(
     no_spark: None, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], there: bool, warned: bool
 ) -> None:
-    """In one sentence on stderr, where there is something that rows could be in."""
+    """In one sentence on stderr, if the output has files that may contain rows."""
     build(tmp_path / "logs")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ("part-0.parquet" if there else "_SUCCESS")).touch()
@@ -71,12 +71,12 @@ def test_refusals_before_spark_starts(no_spark: None, tmp_path: Path, capfd: pyt
     (tmp_path / "full" / "part-0.parquet").touch()
     (tmp_path / "file").touch()
     for out, more, says in (
-        ("s3a://bucket/out", [], "s3a://bucket/out is not; leave it out"),
+        ("s3a://bucket/out", [], "s3a://bucket/out is not; run without --incremental"),
         (str(tmp_path / "out"), ["--mode", "overwrite"], "it cannot be used with --mode overwrite"),
         (str(tmp_path / "out"), ["--table", "batches"], "it cannot be used with the table batches"),
         (str(tmp_path / "full"), [], "is not empty and has no state of incremental runs"),
         (str(tmp_path / "file"), [], "is not a directory"),
-        (str(tmp_path / "logs" / "new"), [], "lies in the input"),
+        (str(tmp_path / "logs" / "new"), [], "is in the input"),
     ):
         assert to_parquet.run(parse(*words, out, *more)) == EXIT_CANNOT_RUN
         err = capfd.readouterr().err
@@ -96,8 +96,8 @@ def test_nothing_new_needs_no_spark(no_spark: None, tmp_path: Path, capfd: pytes
     report = tmp_path / "report.json"
     assert to_parquet.run(parse(*words, "--report", str(report))) == EXIT_OK
     capfd.readouterr()
-    account = json.loads(report.read_text())
-    assert (account["run"], account["rows"], account["exitCode"]) == (None, 0, EXIT_OK)
+    summary = json.loads(report.read_text())
+    assert (summary["run"], summary["rows"], summary["exitCode"]) == (None, 0, EXIT_OK)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_kcli_state"]
     values(log, 3, 1)
     with pytest.raises(CannotRun, match="would start"):
@@ -152,7 +152,7 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
     code, text, err = run(*words, "--on-corrupt", "skip")
     assert code == EXIT_FINDINGS and err.count("the batch's CRC is") == 1
     assert text.splitlines()[0].startswith("t-0: 7 rows; offsets 10 to 17; 1 corrupt place skipped (")
-    assert f"7 rows written to {out} by run 2" in text and "1 rows did not decode" in text
+    assert f"7 rows written to {out} by run 2" in text and "1 rows were not decoded" in text
     assert offsets_in(out) == [offset for offset in range(18) if offset not in (4, 12)]
     rows = {row["offset"]: row for row in pq.read_table(out).to_pylist()}
     assert rows[14]["value"] == {"id": 14, "name": None} and rows[15]["value"] is None
@@ -211,7 +211,7 @@ def test_a_run_that_dies_while_it_commits(run: Run, tmp_path: Path, monkeypatch:
         values(log, 3, 2)
     code, text, err = run(*words)
     assert code == EXIT_OK
-    assert ("run 1 on" in err and "it is completed now" in err) == (step != "pending")
+    assert ("run 1 on" in err and "it has been completed" in err) == (step != "pending")
     assert f"by run {1 if step == 'pending' else 2}\n" in text
     assert offsets_in(out) == sorted([*range(5), *range(5)])
 
@@ -221,7 +221,7 @@ def test_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     """Rows that tasks report by a row of their own are counted and committed in the same way."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     values(log, 0, 5)
-    monkeypatch.setattr("kcli.spark.parquet_export.is_here", lambda master: False)
+    monkeypatch.setattr("kcli.spark.parquet_export.is_on_this_machine", lambda master: False)
     words = (tmp_path / "logs", "--out", tmp_path / "o u,t", "--incremental")
     assert "5 rows written" in run(*words)[1]
     values(log, 5, 2)

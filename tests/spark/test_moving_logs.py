@@ -1,4 +1,4 @@
-"""Reading a log that a broker goes on writing: nothing fails, and no record is missing or given out twice.
+"""Reading a log while a broker writes it: no read fails, and no record is missing or returned twice.
 
 between planning and reading          must become of it
 ------------------------------------  ------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.options import parse_options
 from kcli.spark.partitions import PlanError
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_walker import CorruptLogError
+from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.tables import plan_table
 from tests.conftest import ROOT
 from tests.log_builder import PartitionBuilder
@@ -149,7 +149,7 @@ def test_a_segment_that_is_cleaned_after_planning(tmp_path: Path, max_bytes: str
 
 
 def test_a_log_that_is_rolled_after_planning(tmp_path: Path) -> None:
-    """Segments behind the ones that were planned change nothing."""
+    """New segments after the planned ones change nothing."""
     log = log_of(tmp_path / "t-0", 4)
     stream, splits = splits_of(tmp_path)
     log.roll()
@@ -160,7 +160,7 @@ def test_a_log_that_is_rolled_after_planning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["segment", "partition"])
 def test_a_segment_that_is_deleted_after_planning(tmp_path: Path, what: str) -> None:
-    """The job fails with the offsets that are gone, or goes on behind them where that is asked for."""
+    """The job fails with the offsets that are gone, or continues after them with failOnDataLoss=false."""
     log = log_of(tmp_path / "t-0", 4)
     log.roll()
     log.append([(b"k", b"v")] * 3)
@@ -177,7 +177,7 @@ def test_a_segment_that_is_deleted_after_planning(tmp_path: Path, what: str) -> 
 
 
 def test_a_segment_that_vanishes_while_a_read_is_planned(tmp_path: Path) -> None:
-    """The plan is made anew from the segments that are there now."""
+    """The plan is made again from the present segments."""
     log = log_of(tmp_path / "t-0", 4)
     log.roll()
     log.append([(b"k", b"v")] * 3)
@@ -233,7 +233,7 @@ def metadata(directory: Path, topic_id: str) -> None:
 FIRST_ID, SECOND_ID = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 
 
-def test_a_topic_that_is_created_anew_under_a_stream(tmp_path: Path) -> None:
+def test_a_topic_that_is_recreated_under_a_stream(tmp_path: Path) -> None:
     """Its offsets are of another log: the query fails, or begins at the new log's start."""
     log_of(tmp_path / "t-0", 4)
     metadata(tmp_path / "t-0", FIRST_ID)
@@ -245,7 +245,7 @@ def test_a_topic_that_is_created_anew_under_a_stream(tmp_path: Path) -> None:
     metadata(tmp_path / "t-0", SECOND_ID)
     with pytest.raises(PlanError, match=f"its topic id was {FIRST_ID} and is {SECOND_ID}"):
         stream.latestOffset(at, ReadAllAvailable())
-    with pytest.raises(PlanError, match="created anew"):
+    with pytest.raises(PlanError, match="was recreated"):
         stream.partitions({}, at)
     lenient = reader(tmp_path, failOnDataLoss="false")
     end = lenient.latestOffset(at, ReadAllAvailable())
@@ -265,7 +265,7 @@ def test_a_partition_that_is_no_longer_subscribed(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_says_the_same_when_it_is_repeated(tmp_path: Path) -> None:
-    """`aborted` is what the log said up to the end of the micro-batch: a marker that comes later does not change its rows."""
+    """`aborted` uses the markers up to the end of the micro-batch: a later marker does not change its rows."""
     log = PartitionBuilder(tmp_path / "t-0")
     log.append([(b"k", b"v")] * 2, producer=1, transactional=True)
     log.flush()
@@ -286,7 +286,7 @@ def test_a_micro_batch_says_the_same_when_it_is_repeated(tmp_path: Path) -> None
 
 
 def test_a_single_segment_knows_transactions_that_end_later(tmp_path: Path) -> None:
-    """The marker lies in the next segment: the records are aborted all the same."""
+    """The marker is in the next segment: the records are aborted, too."""
     log = PartitionBuilder(tmp_path / "t-0")
     log.append([(b"k", b"v")] * 2, producer=1, transactional=True)
     log.append([(b"k", b"v")])

@@ -18,7 +18,7 @@ def both(ours: Path, other: Path) -> str:
 
 
 def test_two_clusters_topics_of_one_name_are_refused(tmp_path: Path) -> None:
-    """The sentence names both files and both ids; whatever is said of duplicates, which are another matter."""
+    """The sentence names both files and both ids; with any value of duplicatePartitions."""
     paths = both(log_dir(tmp_path / "a"), log_dir(tmp_path / "b", B, topic_id=None))
     for duplicates in ("fail", "all", "longest"):
         with pytest.raises(PlanError, match="these are two topics named users") as raised:
@@ -28,7 +28,7 @@ def test_two_clusters_topics_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", [(A, 1), (A, 2), (None, None)])
-def test_a_topic_that_was_created_anew_is_refused(tmp_path: Path, owner: tuple[str | None, int | None]) -> None:
+def test_a_topic_that_was_recreated_is_refused(tmp_path: Path, owner: tuple[str | None, int | None]) -> None:
     paths = both(log_dir(tmp_path / "a"), log_dir(tmp_path / "b", *owner, topic_id=OTHER_ID))
     with pytest.raises(PlanError, match="these are two topics named users") as raised:
         rows_of(paths)
@@ -51,7 +51,7 @@ def test_topics_of_other_names_are_told_apart_by_name(tmp_path: Path) -> None:
 
 
 def test_a_damaged_meta_properties_is_named_where_nothing_else_tells(tmp_path: Path) -> None:
-    """If the topic ids are equal, they tell."""
+    """Equal topic ids are sufficient."""
     paths = both(log_dir(tmp_path / "a"), log_dir(tmp_path / "b"))
     (tmp_path / "b" / "meta.properties").write_text("version=1\ncluster.id=x\n")
     assert len(rows_of(paths)) == 2 * END
@@ -62,7 +62,7 @@ def test_a_damaged_meta_properties_is_named_where_nothing_else_tells(tmp_path: P
 
 
 def test_without_a_high_watermark_no_record_is_below_it(tmp_path: Path) -> None:
-    """stopAtHighWatermark: a missing checkpoint is no word that all is committed."""
+    """stopAtHighWatermark: a missing checkpoint does not mean that all records are committed."""
     logs = log_dir(tmp_path / "a")
     assert len(rows_of(logs, stopAtHighWatermark="true")) == END
     (logs / "replication-offset-checkpoint").unlink()

@@ -20,7 +20,7 @@ CHANGES = ("write_file", "rename", "remove", "make_directory", "remove_directory
 
 
 class FastDisk(OsDisk):
-    """A disk that does not wait for the device: the tests' machine stays on."""
+    """A disk that does not wait for the device, which makes the tests faster."""
 
     def flush(self, path: str) -> None:
         assert self.exists(path)
@@ -35,7 +35,7 @@ class FastDisk(OsDisk):
 
 
 class DyingDisk(FastDisk):
-    """A machine that loses power before the change number `changes_left`: this one and all behind it are not made."""
+    """A machine that loses power before the change number `changes_left`: this one and all later ones are not made."""
 
     def __init__(self, changes_left: int) -> None:
         self.changes_left = changes_left
@@ -72,7 +72,7 @@ def one_run(out: Path, disk: FastDisk) -> int:
             path.write_text(f"rows of run {run}")
             (path.parent / f".{path.name}.crc").write_text("a checksum of Hadoop's")
         Path(output.staging(""), "attempt", "_SUCCESS").touch()
-        files = tuple(output.place(suffix, name, run) for suffix in SUFFIXES for name in output.staged_files(suffix))
+        files = tuple(output.target(suffix, name, run) for suffix in SUFFIXES for name in output.staged_files(suffix))
         output.commit(state_of(run, files))
         return run
     finally:
@@ -178,12 +178,12 @@ def test_a_run_without_files(tmp_path: Path) -> None:
 
 
 def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
-    """It is refused while another process holds the lock, by whatever path it comes."""
+    """It is refused while another process holds the lock, by any path to the output."""
     one_run(tmp_path / "out", FastDisk())
     (tmp_path / "link").symlink_to("out")
     with held(tmp_path / "out" / "_kcli_state" / "lock"):
         for name in ("out", "link"):
-            with pytest.raises(RunError, match=r"another run writes to .* wait until it has ended"):
+            with pytest.raises(RunError, match=r"another run writes to .* wait until it ends"):
                 RunOutput(FastDisk(), str(tmp_path / name), SUFFIXES)
     assert one_run(tmp_path / "link", FastDisk()) == 2
 
@@ -192,21 +192,21 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda text: text[: len(text) // 2], "torn"),
-        (lambda text: "", "torn"),
+        (lambda text: text[: len(text) // 2], "not JSON"),
+        (lambda text: "", "not JSON"),
         (lambda text: "[]", "version"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "another version"),
         (lambda text: text.replace('"11": ', '"11": 9'), "checksum"),
     ],
 )
 def test_a_state_that_cannot_be_read(tmp_path: Path, name: str, spoil: Callable[[str], str], says: str) -> None:
-    """It is never taken for an empty one, which would write all rows again; the data stays as it is."""
+    """It is not treated as an empty one, which would write all rows again; the data is not changed."""
     out = tmp_path / "out"
     one_run(out, FastDisk())
     path = out / "_kcli_state" / name
     path.write_text(spoil(encode_state(state_of(1 if name == "state.json" else 2)).decode()))
     before = data(out)
-    with pytest.raises(RunError, match=f"{name} cannot be read: .*{says}"):
+    with pytest.raises(RunError, match=f"cannot read .*{name}: .*{says}"):
         one_run(out, FastDisk())
     assert data(out) == before
 
@@ -226,7 +226,7 @@ def test_a_moved_file_that_is_gone(tmp_path: Path) -> None:
     one_run(out, FastDisk())
     missing = RunFile("", "_kcli_state/staging/attempt/part-7", "run-00000002-part-7")
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(2, (missing,))))
-    with pytest.raises(RunError, match=r"run-00000002-part-7 of the interrupted run 2 is missing, and so is .*part-7"):
+    with pytest.raises(RunError, match=r"part-7 of the interrupted run 2 is missing, and so is the staged file .*part-7"):
         one_run(out, FastDisk())
 
 
@@ -236,14 +236,14 @@ def test_files_that_lead_elsewhere(tmp_path: Path, path: str, field: int) -> Non
     """A state in an output from elsewhere cannot have kcli rename other files."""
     words = ["", "_kcli_state/staging/a/part", "part"]
     words[field] = path
-    with pytest.raises(StateError, match="not one of a run's"):
+    with pytest.raises(StateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(*words),))), SUFFIXES)
-    with pytest.raises(StateError, match="not one of a run's"):
+    with pytest.raises(StateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(".other", "a", "b"),))), SUFFIXES)
 
 
 def test_a_state_comes_back_as_it_was() -> None:
-    """Encoding and decoding are one another's inverse, whatever the names."""
+    """Decoding an encoded state returns the same state, with any names."""
     state = state_of(3, (RunFile(".corrupt", "a/b", "c=ü/d"),))._replace(value_schema="`a b` STRING", schema=None)
     assert decode_state(encode_state(state), SUFFIXES) == state
     assert state.offsets == {("t", 0): 30, ("t", 11): 3}
@@ -265,15 +265,15 @@ def test_what_is_there_before_the_first_run(tmp_path: Path) -> None:
         output.check_is_new()
     output.close()
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="file is there and is not a directory"):
+    with pytest.raises(RunError, match="file exists and is not a directory"):
         RunOutput(FastDisk(), str(tmp_path / "file"), SUFFIXES)
     (tmp_path / "gone").symlink_to("nowhere")
-    with pytest.raises(RunError, match="gone is there and is not a directory"):
+    with pytest.raises(RunError, match="gone exists and is not a directory"):
         RunOutput(FastDisk(), str(tmp_path / "gone"), SUFFIXES)
 
 
 def test_a_link_in_the_output_to_another_file_system(tmp_path: Path) -> None:
-    """A rename cannot go there: refused before the commit, not in the middle of it."""
+    """A rename is not possible there: refused before the commit, not in the middle of it."""
 
     class TwoDevices(FastDisk):
         def device(self, path: str) -> int:

@@ -20,7 +20,7 @@ from kcli.spark.session import usable_cores
 from tests.conftest import FIXTURES, ROOT, every_log_set
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
-from tests.spark.to_parquet_run import EXPENSE_LINE
+from tests.spark.to_parquet_run import TOTALS_LINE
 
 pytestmark = pytest.mark.spark
 
@@ -383,7 +383,7 @@ def test_a_standalone_cluster(cluster: str, logs: Path, tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     lines = ["t-0: 120 rows", "t-1: 60 rows", f"180 rows written to {tmp_path / 'out'}", ""]
-    assert EXPENSE_LINE.sub("", ran.stdout).split("\n") == lines
+    assert TOTALS_LINE.sub("", ran.stdout).split("\n") == lines
     executors = {path.relative_to(tmp_path).parts[0] for path in tmp_path.glob("worker-*/app-*/*")}
     assert executors <= {"worker-0", "worker-1"} and executors
 

@@ -1,4 +1,4 @@
-"""`kcli to-parquet`: what is written, the account at the end, corrupt bytes, decoding, modes, and what it refuses."""
+"""`kcli to-parquet`: what is written, the summary at the end, corrupt bytes, decoding, modes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def build(root: Path) -> PartitionBuilder:
     [
         ({"partition_by": ("nothing",)}, "cannot partition by nothing"),
         ({"partition_by": ("date",), "source": {"columns": "offset"}}, "without the column timestamp"),
-        ({"partition_by": ("topic",), "source": {"columns": "topic"}}, "cannot partition by every column"),
+        ({"partition_by": ("topic",), "source": {"columns": "topic"}}, "cannot partition by all columns"),
         ({"source": {"columns": "topic,nope"}}, "the table records has no column nope; it has key, value"),
         ({"source": {"columns": "key", "table": "batches"}}, "the table batches has no column key; it has topic"),
         ({"decode_value": "json", "source": {"columns": "key"}}, "no column value"),
         ({"compression": "brotli"}, "zstd:LEVEL, snappy, gzip, lz4 or none, not 'brotli'"),
         ({"compression": "gzip:9"}, "not 'gzip:9'"),
-        ({"compression": "zstd:23"}, "levels of zstd are 1 to 22, not '23'"),
+        ({"compression": "zstd:23"}, "level of zstd must be 1 to 22, not '23'"),
         ({"compression": "zstd:"}, "not ''"),
         ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
-        ({"source": {"assign": '{"text":[]}'}}, "no partition is chosen"),
+        ({"source": {"assign": '{"text":[]}'}}, "the options choose no partition of"),
     ],
 )
 def test_checked_before_spark_starts(tmp_path: Path, options: dict[str, Any], says: str) -> None:
@@ -86,21 +86,21 @@ def digests(root: Path) -> dict[Path, str]:
         ("logs", "logs/", "is the input"),
         ("logs", "file:{root}/logs", "is the input"),
         ("logs", "file://{root}/logs", "is the input"),
-        ("logs", "logs/events-0", "lies in the input"),
-        ("logs", "logs/new/deep", "lies in the input"),
-        ("logs", "other/../logs/new", "lies in the input"),
+        ("logs", "logs/events-0", "is in the input"),
+        ("logs", "logs/new/deep", "is in the input"),
+        ("logs", "other/../logs/new", "is in the input"),
         ("logs", "link", "is the input"),
-        ("logs", "link/new", "lies in the input"),
-        ("link", "logs/new", "lies in the input"),
+        ("logs", "link/new", "is in the input"),
+        ("link", "logs/new", "is in the input"),
         ("logs", ".", "contains the input"),
         ("logs", "/", "contains the input"),
         ("logs/events-0", "logs", "contains the input"),
-        ("logs/events-0", "logs/new", "lies in the input"),
-        ("logs/events-0/00000000000000000000.log", "logs/events-0/new", "lies in the input"),
+        ("logs/events-0", "logs/new", "is in the input"),
+        ("logs/events-0/00000000000000000000.log", "logs/events-0/new", "is in the input"),
         ("logs.corrupt", "logs", "is the input"),
         ("logs.kcli-new", "logs", "is the input"),
         ("logs.undecoded", "logs", "is the input"),
-        ("logs", "backup", "holds a file of Kafka's"),
+        ("logs", "backup", "contains a file of Kafka"),
     ],
 )
 def test_an_output_that_would_touch_kafka_s_files(
@@ -212,16 +212,16 @@ def test_a_partition_of_another_topic_of_the_name_is_refused(
     code = to_parquet.run(parse(*paths, "--out", str(tmp_path / "out")))
     err = capfd.readouterr().err
     assert code == EXIT_CANNOT_RUN
-    assert ("is of another topic of that name" in err) == (not is_named) == ("enough" not in err)
+    assert ("belongs to a deleted topic of that name" in err) == (not is_named) == ("enough" not in err)
 
 
 def test_reports_add_up() -> None:
-    """Reports of tasks sum, in any order, to one account."""
+    """Reports of tasks sum, in any order, to one summary."""
     reports = []
     for number in range(3):
         report = Report()
         report.rows["t", 0] += 5 + number
-        report.leave_out("t", 0, "control", number)
+        report.add_left_out("t", 0, "control", number)
         report.corrupt["t", 1] += 1
         report.corrupt_bytes["t", 1] += 10
         report.corrupt_files.add(f"file-{number}")
@@ -267,15 +267,15 @@ def test_the_account_as_json(run: Run, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = (tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed", "--report", report)
     assert run(*words)[0] == EXIT_OK
-    account = json.loads(report.read_text())
+    summary = json.loads(report.read_text())
     files = list((tmp_path / "out").glob("*.parquet"))
-    assert (account["type"], account["exitCode"], account["rows"], account["out"]) == (
+    assert (summary["type"], summary["exitCode"], summary["rows"], summary["out"]) == (
         "to-parquet",
         0,
         15,
         str(tmp_path / "out"),
     )
-    assert account["partitions"][0] == {
+    assert summary["partitions"][0] == {
         "topic": "events",
         "partition": 0,
         "rows": 11,
@@ -285,14 +285,14 @@ def test_the_account_as_json(run: Run, tmp_path: Path) -> None:
         "lostOffsets": 0,
         "lostRanges": [],
     }
-    assert (account["outputFiles"], account["outputSizeInBytes"]) == (len(files), sum(file.stat().st_size for file in files))
+    assert (summary["outputFiles"], summary["outputSizeInBytes"]) == (len(files), sum(file.stat().st_size for file in files))
     first = log.path(".log", 0)
     damaged = bytearray(first.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     first.write_bytes(damaged)
     assert run(*words, "--mode", "overwrite")[0] == EXIT_FINDINGS
-    account = json.loads(report.read_text())
-    assert account["exitCode"] == EXIT_FINDINGS and str(first) in account["error"]
+    summary = json.loads(report.read_text())
+    assert summary["exitCode"] == EXIT_FINDINGS and str(first) in summary["error"]
 
 
 @pytest.mark.parametrize("name", ["out/report.json", "logs/report.json", "meta.properties", "nope/report.json"])
@@ -309,14 +309,14 @@ def test_the_report_is_no_file_of_the_log_or_the_output(tmp_path: Path, name: st
 
 @pytest.mark.spark
 def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
-    """Partitions whose high watermark is known end there; of the others all is read, and the account says so."""
+    """Partitions whose high watermark is known end there; of the others all is read, and the summary says so."""
     build(tmp_path / "logs")
     (tmp_path / "logs" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
     (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n1\ntext 1 3\n")
     code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
     assert code == EXIT_OK
     assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
-    assert "records of 1 partition are read up to the high watermark, of 1 to the end of the log\n" in out
+    assert "1 partition read up to the high watermark, 1 up to the end of the log\n" in out
 
 
 @pytest.mark.spark
@@ -347,7 +347,7 @@ def test_the_last_line_tells_of_time_and_bytes(
 
 
 @pytest.mark.spark
-def test_the_account_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of each log is decided once: rows and what was left out are about the same offsets though a broker goes on."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     log.append([(b"k", b"v")] * 3)
@@ -371,12 +371,12 @@ def test_the_account_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.spark
-def test_the_account_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tasks cannot write files for the driver they tell by a row of their own, and that row is not written."""
     build(tmp_path / "logs")
     words = (tmp_path / "logs", "--isolation", "read_committed")
     code, here, _ = run(*words, "--out", tmp_path / "here")
-    monkeypatch.setattr("kcli.spark.parquet_export.is_here", lambda master: False)
+    monkeypatch.setattr("kcli.spark.parquet_export.is_on_this_machine", lambda master: False)
     assert (code, run(*words, "--out", tmp_path / "there")[1]) == (EXIT_OK, here.replace("/here", "/there"))
     tables = [pq.read_table(tmp_path / name) for name in ("here", "there")]
     assert tables[0].schema.equals(tables[1].schema)

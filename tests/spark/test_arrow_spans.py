@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from kcli.format.batch_scan import SOUND, BatchColumns
 from kcli.format.record_scan import RecordColumns
-from kcli.spark import batch_spans, column_builders, span_walk
+from kcli.spark import arrow_columns, arrow_spans, column_builders
 from tests.conftest import every_log_set
 from tests.interpreted import interpreted
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 
-INTERPRETED = interpreted(batch_spans)
-MODULES = [batch_spans, INTERPRETED]
+INTERPRETED = interpreted(arrow_columns)
+MODULES = [arrow_columns, INTERPRETED]
 
 
 def read_three_ways(monkeypatch: pytest.MonkeyPatch, path: Path, **options: str) -> list[dict[str, Any]]:
@@ -29,26 +29,26 @@ def read_three_ways(monkeypatch: pytest.MonkeyPatch, path: Path, **options: str)
     spanned: list[int] = []
 
     def counted(*args: Any) -> int:
-        spanned.append(batch_spans.scan_span(*args))
+        spanned.append(arrow_columns.scan_span(*args))
         return spanned[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "scan_span", counted)
+        patch.setattr(arrow_spans, "scan_span", counted)
         rows = rows_of(path, **options)
     assert any(spanned), "no span was read, so nothing is compared"
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "scan_span", INTERPRETED.scan_span)
-        patch.setattr(span_walk, "usual_batches", INTERPRETED.usual_batches)
+        patch.setattr(arrow_spans, "scan_span", INTERPRETED.scan_span)
+        patch.setattr(arrow_spans, "span_length", INTERPRETED.span_length)
         patch.setattr(column_builders, "put_repeated", INTERPRETED.put_repeated)
         assert rows_of(path, **options) == rows
     with monkeypatch.context() as patch:
-        patch.setattr(span_walk, "usual_batches", lambda *args: 0)
+        patch.setattr(arrow_spans, "span_length", lambda *args: 0)
         assert rows_of(path, **options) == rows
     return rows
 
 
 def build(directory: Path) -> PartitionBuilder:
-    """Stretches of like batches of each codec, with LogAppendTime, producers and gaps among them."""
+    """Batches of each codec, several in a row with the same attributes, with LogAppendTime, producers and gaps among them."""
     log = PartitionBuilder(directory)
     for batch in range(60):
         rows = [(b"key-%d" % i, None if i == 3 else b"v" * (batch * 7)) for i in range(batch % 4 + 1)]
@@ -80,15 +80,15 @@ def test_given_logs_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_damaged_logs_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Bits flipped anywhere: the same sound rows, and the same report of what was passed over."""
+    """Bits flipped anywhere: the same sound rows, and the same report of corrupt bytes."""
     log = build(tmp_path / "t-0")
     chosen = random.Random(seed)
     data = bytearray(log.path(".log").read_bytes())
     for _ in range(chosen.randint(1, 4)):
         data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
     log.path(".log").write_bytes(data)
-    rows = read_three_ways(monkeypatch, tmp_path / "t-0", onCorrupt="skip", reportColumn="told")
-    assert rows[-1]["told"]
+    rows = read_three_ways(monkeypatch, tmp_path / "t-0", onCorrupt="skip", reportColumn="report")
+    assert rows[-1]["report"]
 
 
 def columns_of(rows: list[tuple[int, int, int, int, int]]) -> BatchColumns:
@@ -100,41 +100,41 @@ def columns_of(rows: list[tuple[int, int, int, int, int]]) -> BatchColumns:
 
 
 # (base offset, last offset, attributes, records, fault)
-USUAL = [(10, 14, 0, 5, SOUND), (15, 15, 0, 1, SOUND), (16, 19, 0, 4, SOUND)]
+SOUND_BATCHES = [(10, 14, 0, 5, SOUND), (15, 15, 0, 1, SOUND), (16, 19, 0, 4, SOUND)]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_ends_a_span(module: ModuleType) -> None:
-    """Each thing that makes a batch unusual ends a span before it; see the module's table."""
+    """Each condition of the module's table ends a span before the batch that does not meet it."""
 
-    def usual(second: tuple[int, int, int, int, int] = USUAL[1], **other: int) -> int:
-        wanted = {"last_offset": 9, "first_offset": 0, "end_offset": 99, "bound_offset": 99, "refused": 0x20, "most": 99}
+    def length(second: tuple[int, int, int, int, int] = SOUND_BATCHES[1], **other: int) -> int:
+        wanted = {"last_offset": 9, "first_offset": 0, "end_offset": 99, "bound_offset": 99, "excluded": 0x20, "most": 99}
         limits = (wanted | other).values()
-        return int(module.usual_batches(columns_of([USUAL[0], second, USUAL[2]]), 0, 3, *limits))
+        return int(module.span_length(columns_of([SOUND_BATCHES[0], second, SOUND_BATCHES[2]]), 0, 3, *limits))
 
-    assert usual() == 3
-    assert usual((15, 15, 0, 1, 1)) == 1  # a fault
-    assert usual((15, 15, 1, 1, 2)) == 1  # another codec
-    assert usual((15, 15, 8, 1, SOUND)) == 1  # another timestamp type
-    assert usual((15, 15, 0, 0, SOUND)) == 1  # no records
-    assert usual((14, 15, 0, 1, SOUND)) == 1  # offsets that go back
-    assert usual((15, 16, 0, 1, SOUND)) == 2  # offsets that the next batch has, too: that one is behind
-    assert usual((16, 16, 0, 1, SOUND)) == 1  # a gap, and the next batch lies within
-    assert usual(last_offset=5) == 3  # a gap, and the next batch lies behind
-    assert usual(last_offset=10) == 0
-    assert usual(first_offset=11) == 0
-    assert usual(end_offset=19) == 2
-    assert usual(bound_offset=15) == 1
-    assert usual(most=6) == 2
-    assert module.usual_batches(columns_of(USUAL), 2, 3, 9, 0, 99, 99, 0, 99) == 0  # a gap, nothing behind it at hand
-    assert module.usual_batches(columns_of([(10, 14, 0x20, 5, SOUND)]), 0, 1, 9, 0, 99, 99, 0x20, 99) == 0
-    assert module.usual_batches(columns_of([]), 0, 0, 9, 0, 99, 99, 0, 99) == 0
+    assert length() == 3
+    assert length((15, 15, 0, 1, 1)) == 1  # a fault
+    assert length((15, 15, 1, 1, 2)) == 1  # another codec
+    assert length((15, 15, 8, 1, SOUND)) == 1  # another timestamp type
+    assert length((15, 15, 0, 0, SOUND)) == 1  # no records
+    assert length((14, 15, 0, 1, SOUND)) == 1  # offsets that go back
+    assert length((15, 16, 0, 1, SOUND)) == 2  # offsets that the next batch has, too: that one is behind
+    assert length((16, 16, 0, 1, SOUND)) == 1  # a gap, and the next batch lies within
+    assert length(last_offset=5) == 3  # a gap, and the next batch lies behind
+    assert length(last_offset=10) == 0
+    assert length(first_offset=11) == 0
+    assert length(end_offset=19) == 2
+    assert length(bound_offset=15) == 1
+    assert length(most=6) == 2
+    assert module.span_length(columns_of(SOUND_BATCHES), 2, 3, 9, 0, 99, 99, 0, 99) == 0  # a gap, nothing behind it at hand
+    assert module.span_length(columns_of([(10, 14, 0x20, 5, SOUND)]), 0, 1, 9, 0, 99, 99, 0x20, 99) == 0
+    assert module.span_length(columns_of([]), 0, 0, 9, 0, 99, 99, 0, 99) == 0
 
 
 @pytest.mark.parametrize("module", MODULES)
 @given(garbage=st.binary(max_size=200), starts=st.lists(st.integers(-5, 250), max_size=4), count=st.integers(1, 9))
 def test_spans_of_garbage(module: ModuleType, garbage: bytes, starts: list[int], count: int) -> None:
-    """Bytes that are no records, and bounds that are none of theirs: nothing is read or written outside."""
+    """Bytes that are not records, and wrong bounds: nothing is read or written outside of them."""
     batches = columns_of([(index, index, 0, count, SOUND) for index in range(len(starts))])
     records = RecordColumns(40)
     scratch = array("q", (0, 0))
@@ -146,12 +146,12 @@ def test_spans_of_garbage(module: ModuleType, garbage: bytes, starts: list[int],
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
-    """Rows that are not there and records without room raise before anything is written."""
-    batches, numbers = columns_of(USUAL), array("q", bytes(24))
+    """Rows that do not exist, and too little space for the records, raise before anything is written."""
+    batches, numbers = columns_of(SOUND_BATCHES), array("q", bytes(24))
     out = memoryview(bytearray(8 * 4)).cast("q")
     for call in (
-        lambda: module.usual_batches(batches, 0, 9, 0, 0, 9, 9, 0, 9),
-        lambda: module.usual_batches(batches, -1, 3, 0, 0, 9, 9, 0, 9),
+        lambda: module.span_length(batches, 0, 9, 0, 0, 9, 9, 0, 9),
+        lambda: module.span_length(batches, -1, 3, 0, 0, 9, 9, 0, 9),
         lambda: module.scan_span(b"", numbers, numbers, batches, 0, 4, RecordColumns(9), array("q", (0, 0))),
         lambda: module.scan_span(b"", numbers, numbers, batches, 6, 3, RecordColumns(9), array("q", (0, 0))),
         lambda: module.scan_span(b"", numbers, numbers, batches, 0, 1, RecordColumns(4), array("q", (0, 0))),
