@@ -47,8 +47,8 @@ from kcli.format.end_transaction_marker import encode_marker
 from kcli.format.primitives import write_varint
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import read_batches
 from tests.log.cleaner.random_logs import RandomLog, batches_of

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kcli.log import log_opener
-from kcli.log.cleaner import cleanable, cleaning_round
+from kcli.log.cleaner import cleaner, log_cleaner_manager
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
-from kcli.log.cleaner.live_offsets import LiveOffsets
+from kcli.log.cleaner.retained_offsets import LiveOffsets
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.replica_mover import ReplicaMover
@@ -219,8 +219,8 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
     "cleans away the last value of a key": patched(LiveOffsets, "move", forgets_a_live_offset),
-    "cleans tombstones away at once": patched(cleaning_round, "RoundFacts", gives_tombstones_no_time),
-    "cleans what min.compaction.lag.ms keeps": patched(cleanable, "first_uncleanable_offset", ignores_the_lag),
+    "cleans tombstones away at once": patched(cleaner, "RoundFacts", gives_tombstones_no_time),
+    "cleans what min.compaction.lag.ms keeps": patched(log_cleaner_manager, "first_uncleanable_offset", ignores_the_lag),
     "does not flush what it has cleaned": patched(CleanedSegment, "finish", flushes_no_cleaned_segment),
 }
 

@@ -12,7 +12,7 @@
                                                                                                            lag-ms 0
 
 The cleaner takes whole segments, so the first dirty segment decides: while it cannot be cleaned, nothing behind it can be
-(kcli.log.cleaner.cleanable). All of its obstacles are reported, since each of them alone stops the round.
+(kcli.log.cleaner.log_cleaner_manager). All of its obstacles are reported, since each of them alone stops the round.
 
 Without a checkpointed high watermark Kafka starts a partition with its log start offset as the high watermark and cleans
 nothing, until the leader or the followers' fetches raise it. No broker runs here that could raise it.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, Reason
-from kcli.log.cleaner.cleanable import closed_from, first_dirty_offset
+from kcli.log.cleaner.log_cleaner_manager import closed_from, first_dirty_offset
 from kcli.log.time_lookup import largest_timestamp
 from kcli.log.unified_log import UnifiedLog
 

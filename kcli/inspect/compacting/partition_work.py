@@ -23,8 +23,8 @@ from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, PartitionOutcom
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.inspect.compacting.staged_files import Store
-from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import LogToClean, log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache

@@ -3,8 +3,8 @@
     figure                  is
     ----------------------  --------------------------------------------------------------------------------------------
     cleaned to              what cleaner-offset-checkpoint says
-    dirty bytes and ratio   what a cleaner would count that looks now (kcli.log.cleaner.cleanable); not known where the
-                            last stable offset or the high watermark is not, or with min.compaction.lag.ms what time it is
+    dirty bytes and ratio   what a broker's cleaner would count now (kcli.log.cleaner.log_cleaner_manager); unknown if the last
+                            stable offset, the high watermark or, with min.compaction.lag.ms, the time is unknown
     given up                what kcli-uncleanable-partitions says, unless the partition was cleaned since
 
 Settings are the topic's own, else the node's (kcli.inspect.node_defaults), else Kafka's defaults. What server.properties sets
@@ -21,7 +21,7 @@ from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.partition_log import PartitionLog
 from kcli.inspect.description.topic_sections import Row, Surveyed, place
-from kcli.log.cleaner.cleanable import LogToClean, dirty_from, measure, uncleanable_from
+from kcli.log.cleaner.log_cleaner_manager import LogToClean, dirty_from, measure, uncleanable_from
 from kcli.log.log_config import LogConfig
 from kcli.state.metadata_values import ConfigResource
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from kcli.format import batch_header, loop_results
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import offset_map, stride_state
+from kcli.log.cleaner import batch_reader, offset_map
 
 # A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
@@ -51,8 +51,8 @@ def note_batches(
     crc32c: Callable[..., int],
     inflate: Callable[[int, memoryview], bytes | None],
     start_offset: int,
-    transactions: "stride_state.OpenTransactions",
-    columns: "stride_state.StrideColumns",
+    transactions: "batch_reader.OpenTransactions",
+    columns: "batch_reader.StrideColumns",
     offsets: "offset_map.OffsetMap",
     stride: Stride,
 ) -> int:
@@ -112,7 +112,7 @@ def note_batches(
 def note_batch(
     buffer: Buffer,
     start_offset: int,
-    columns: "stride_state.StrideColumns",
+    columns: "batch_reader.StrideColumns",
     offsets: "offset_map.OffsetMap",
     stride: Stride,
 ) -> int:
@@ -147,8 +147,8 @@ def pass_dead(
     limit: int,
     file_limit: int,
     stop_offset: int,
-    live: "stride_state.LiveWindow",
-    transactions: "stride_state.OpenTransactions",
+    live: "batch_reader.LiveWindow",
+    transactions: "batch_reader.OpenTransactions",
     stride: Stride,
 ) -> int:
     """Pass over the batches of buffer[position:limit] that have no live record -> where it ended, maybe behind `limit`.

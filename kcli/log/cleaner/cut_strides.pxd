@@ -1,7 +1,7 @@
 # C types for cut_strides.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
 from kcli.format cimport batch_header, loop_results, structs
-from kcli.log.cleaner cimport batch_cut, batch_strides
+from kcli.log.cleaner cimport batch_filter, batch_strides
 
 cdef class CutStride:
     cdef public batch_strides.Stride passed
@@ -14,7 +14,7 @@ cdef class CutStride:
 
     cpdef int begin(self) except? -9
 
-    cpdef int count(self, batch_cut.BatchCutter cutter) except? -9
+    cpdef int count(self, batch_filter.BatchCutter cutter) except? -9
 
     @cython.locals(at=Py_ssize_t)
     cpdef int add_row(self, long long size_bytes, long long last_offset, long long max_timestamp) except? -9
@@ -24,4 +24,4 @@ cdef class CutStride:
 )
 cpdef Py_ssize_t clean_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t file_limit, int passes_dead,
-    batch_cut.BatchCutter cutter, CutStride stride) except? -9
+    batch_filter.BatchCutter cutter, CutStride stride) except? -9

@@ -1,7 +1,7 @@
 """Strides of a cleaning round's second half: many usual batches a call, the dead ones passed over, the others cut.
 
 Batches of which nothing stays are passed over unread where live offsets tell (kcli.log.cleaner.batch_strides.pass_dead). What
-stays of the others (kcli.log.cleaner.batch_cut) is gathered in one buffer, with a row for each batch. Only to deflate a cut
+stays of the others (kcli.log.cleaner.batch_filter) is gathered in one buffer, with a row for each batch. Only to deflate a cut
 batch the caller is asked.
 
 This one source runs two ways, as kcli.format.record_scan does; its C types stand in cut_strides.pxd.
@@ -11,7 +11,7 @@ from array import array
 
 from kcli.format import loop_results, structs
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import batch_cut, batch_strides
+from kcli.log.cleaner import batch_filter, batch_strides
 from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, INFLATED_WEIGHT
 
 # What a stride tells of each batch that is left.
@@ -56,7 +56,7 @@ class CutStride:
         self.is_at_stop = False
         return 0
 
-    def count(self, cutter: "batch_cut.BatchCutter") -> int:
+    def count(self, cutter: "batch_filter.BatchCutter") -> int:
         """Add the counts of the last batch to those of the stride -> 0."""
         self.records += cutter.records
         self.stay += cutter.stay
@@ -89,7 +89,7 @@ def clean_batches(
     limit: int,
     file_limit: int,
     passes_dead: int,
-    cutter: "batch_cut.BatchCutter",
+    cutter: "batch_filter.BatchCutter",
     stride: CutStride,
 ) -> int:
     """Clean usual batches from buffer[position] on -> where it ended, maybe behind `limit`; `stride` says why there.

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import UncleanablePartition
-from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
+from kcli.log.cleaner.log_cleaner_manager import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
-from kcli.log.cleaner.pace import Throttle
+from kcli.log.cleaner.throttler import Throttle
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.flush_request import FlushRequest
 from kcli.log.disk.port import parent_path

@@ -13,8 +13,8 @@ from typing import Any
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig

@@ -24,8 +24,8 @@ from typing import Any
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.records import Header
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import LogConfig

@@ -14,8 +14,8 @@ import pytest
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningRound
+from kcli.log.cleaner.cleaner import CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.log.cleaner.cleanable import first_dirty_offset, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningAbortedError
+from kcli.log.cleaner.cleaner import CleaningAbortedError
 from kcli.log.cleaner.log_cleaner import GivenUp
+from kcli.log.cleaner.log_cleaner_manager import first_dirty_offset, log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import COMPACTED, CompactedLog, PretendedMap
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets

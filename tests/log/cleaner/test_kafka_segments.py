@@ -13,8 +13,8 @@ import pytest
 from kcli.format.compression import GZIP, deflate
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import CorruptRecordError
-from kcli.log.cleaner.cleaning_round import CleaningAbortedError
-from kcli.log.cleaner.pace import SLICE_BYTES
+from kcli.log.cleaner.cleaner import CleaningAbortedError
+from kcli.log.cleaner.throttler import SLICE_BYTES
 from kcli.log.log_config import DAY_MS
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, map_of
 from tests.log.live_logs import NOW_MS, new_batch

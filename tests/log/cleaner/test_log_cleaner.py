@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound, CleaningSteps
 from kcli.log.disk.os_disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningRound
+from kcli.log.cleaner.cleaner import CleaningRound
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition

@@ -31,17 +31,17 @@ from kcli.format.file_names import FileKind
 from kcli.format.loop_results import CUT, NEED_MORE, OTHER, WINDOW
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
-from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
-from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.cut_strides import ROW_SLOTS
-from kcli.log.cleaner.live_offsets import LiveOffsets
-from kcli.log.cleaner.map_builder import MapBuilder, located, sound_batch
+from kcli.log.cleaner.general_batch_filter import BatchFilter, FilterCounts, RoundFacts
+from kcli.log.cleaner.log_cleaner_manager import LogToClean
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.cleaner.pace import REWRITTEN, Pace
+from kcli.log.cleaner.offset_map_builder import MapBuilder, located, sound_batch
+from kcli.log.cleaner.retained_offsets import LiveOffsets
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
-from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
+from kcli.log.cleaner.throttler import REWRITTEN, Pace
+from kcli.log.cleaner.transaction_metadata import CleanedTransactions, LastRecord
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.log_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog

@@ -3,14 +3,14 @@
     class              holds
     -----------------  ------------------------------------------------------------------------------------------------------
     StrideColumns      the columns that the records of a batch are scanned into
-    OpenTransactions   of kcli.log.cleaner.transactions what a batch is asked for: from which offset on one was aborted that
+    OpenTransactions   of transaction_metadata what a batch is asked for: from which offset on one was aborted that
                        has not begun yet, whose aborted ones are under way, who had data since the last marker
     LiveWindow         of a window of offsets, as bits, which are the last of their keys
 
 Live offsets are those in the map: each is the last one of its key. As bits they tell of a whole batch at once, with its records
 unread, whether anything of it may stay.
 
-This one source runs two ways, as kcli.format.record_scan does; its C types stand in stride_state.pxd.
+This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_reader.pxd.
 """
 
 from array import array

@@ -9,8 +9,8 @@ windows would be gathered more often than they are worth (offsets far apart), a 
 from __future__ import annotations
 
 from kcli.format.record_batch import MAGIC, RecordBatch
+from kcli.log.cleaner.batch_reader import LiveWindow
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.cleaner.stride_state import LiveWindow
 
 WINDOW_OFFSETS = 1 << 23
 # So many slots of the map are gone through in a slice of gathering.

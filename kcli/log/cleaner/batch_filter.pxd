@@ -1,13 +1,13 @@
-# C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
+# C types for batch_filter.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
 from kcli.format cimport batch_header, loop_results, record_copy, structs
-from kcli.log.cleaner cimport offset_map, stride_state
+from kcli.log.cleaner cimport offset_map, batch_reader
 
 cdef class BatchCutter:
-    cdef public stride_state.StrideColumns columns
+    cdef public batch_reader.StrideColumns columns
     cdef public offset_map.OffsetMap offsets
-    cdef public stride_state.LiveWindow live
-    cdef public stride_state.OpenTransactions transactions
+    cdef public batch_reader.LiveWindow live
+    cdef public batch_reader.OpenTransactions transactions
     cdef public object marker_ids, out_view, crc32c, inflate
     cdef public long long now_ms, horizon_ms, stop_offset
     cdef public unsigned char[::1] out, kept
@@ -29,7 +29,7 @@ cdef class BatchCutter:
     cpdef int _cut_records(
         self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-    @cython.locals(head=batch_header.BatchHeader, columns=stride_state.StrideColumns, counts=cython.longlong[::1])
+    @cython.locals(head=batch_header.BatchHeader, columns=batch_reader.StrideColumns, counts=cython.longlong[::1])
     cpdef int _choose(self, const unsigned char[::1] buffer, int keeps_tombstones) except? -9
 
     @cython.locals(

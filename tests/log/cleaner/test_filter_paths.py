@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from kcli.format import batch_header, limits, loop_results, record_copy, record_scan
 from kcli.log.cleaner import (
-    batch_cut,
     batch_filter,
+    batch_reader,
     batch_strides,
     cut_strides,
-    live_offsets,
-    map_builder,
+    general_batch_filter,
     offset_map,
-    stride_state,
-    transactions,
+    offset_map_builder,
+    retained_offsets,
+    transaction_metadata,
 )
 from tests.interpreted import interpreted
 from tests.log.cleaner import random_logs
@@ -33,20 +33,20 @@ ROUNDS = 3
 SCANS = {"record_scan": interpreted(record_scan)}
 INTERPRETED_MAP = interpreted(offset_map)
 INTERPRETED_HEAD = interpreted(batch_header)
-INTERPRETED_STATE = interpreted(stride_state, **SCANS)
-STATES: dict[str, ModuleType] = {"as installed": stride_state, "interpreted": INTERPRETED_STATE}
-PARTS = {"batch_header": INTERPRETED_HEAD, "offset_map": INTERPRETED_MAP, "stride_state": INTERPRETED_STATE}
+INTERPRETED_STATE = interpreted(batch_reader, **SCANS)
+STATES: dict[str, ModuleType] = {"as installed": batch_reader, "interpreted": INTERPRETED_STATE}
+PARTS = {"batch_header": INTERPRETED_HEAD, "offset_map": INTERPRETED_MAP, "batch_reader": INTERPRETED_STATE}
 INTERPRETED_STRIDES = interpreted(batch_strides, **PARTS)
-INTERPRETED_CUT = interpreted(batch_cut, record_copy=interpreted(record_copy), **PARTS)
-INTERPRETED_CUTS = interpreted(cut_strides, batch_strides=INTERPRETED_STRIDES, batch_cut=INTERPRETED_CUT)
+INTERPRETED_CUT = interpreted(batch_filter, record_copy=interpreted(record_copy), **PARTS)
+INTERPRETED_CUTS = interpreted(cut_strides, batch_strides=INTERPRETED_STRIDES, batch_filter=INTERPRETED_CUT)
 INTERPRETED = (INTERPRETED_MAP, INTERPRETED_STATE, INTERPRETED_STRIDES, INTERPRETED_CUT, INTERPRETED_CUTS)
 # Who makes and calls what is compiled.
-USERS = (batch_filter, live_offsets, map_builder, random_logs, transactions)
+USERS = (general_batch_filter, retained_offsets, offset_map_builder, random_logs, transaction_metadata)
 
 
 def by_objects(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(map_builder, "note_batches", no_notes)
-    patch.setattr(batch_filter, "clean_batches", no_batches)
+    patch.setattr(offset_map_builder, "note_batches", no_notes)
+    patch.setattr(general_batch_filter, "clean_batches", no_batches)
 
 
 def no_notes(*arguments: Any) -> object:
@@ -65,15 +65,15 @@ def no_batches(*arguments: Any) -> object:
 
 def by_keys(patch: pytest.MonkeyPatch) -> None:
     """No bits of live offsets."""
-    patch.setattr(live_offsets, "SLOTS_OF_A_RECORD", 0)
-    patch.setattr(live_offsets, "WINDOW_OFFSETS", 0)
+    patch.setattr(retained_offsets, "SLOTS_OF_A_RECORD", 0)
+    patch.setattr(retained_offsets, "WINDOW_OFFSETS", 0)
 
 
 def by_small_windows(patch: pytest.MonkeyPatch) -> None:
     """Bits of few live offsets at a time, gathered in many slices."""
-    patch.setattr(live_offsets, "SLOTS_OF_A_RECORD", 1 << 40)
-    patch.setattr(live_offsets, "WINDOW_OFFSETS", 64)
-    patch.setattr(live_offsets, "GATHERED_SLOTS", 5)
+    patch.setattr(retained_offsets, "SLOTS_OF_A_RECORD", 1 << 40)
+    patch.setattr(retained_offsets, "WINDOW_OFFSETS", 64)
+    patch.setattr(retained_offsets, "GATHERED_SLOTS", 5)
 
 
 def by_short_strides(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def by_short_strides_and_small_windows(patch: pytest.MonkeyPatch) -> None:
 def by_little_room(patch: pytest.MonkeyPatch) -> None:
     """For what is read at once, what is left of batches, and producers with open transactions."""
     patch.setattr(limits, "READ_CHUNK_BYTES", 500)
-    patch.setattr(stride_state, "_PRODUCERS", 1)
+    patch.setattr(batch_reader, "_PRODUCERS", 1)
 
 
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:

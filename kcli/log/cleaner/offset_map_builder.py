@@ -20,12 +20,12 @@ from kcli.format.compression import inflate_at_once
 from kcli.format.loop_results import NEED_MORE, NO_ROOM
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
+from kcli.log.cleaner.batch_reader import StrideColumns
 from kcli.log.cleaner.batch_strides import Stride, note_batches
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.cleaner.pace import Pace
-from kcli.log.cleaner.stride_state import StrideColumns
-from kcli.log.cleaner.transactions import CleanedTransactions
+from kcli.log.cleaner.throttler import Pace
+from kcli.log.cleaner.transaction_metadata import CleanedTransactions
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_walk import read_marker, walk_batches
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
@@ -65,7 +65,7 @@ class MapBuilder:
     """Fills `offsets` from the batches of `log`; `check(segments)` raises where these are no longer part of it.
 
     `keyless` and `tombstones` are how many records without a key, and without a value, it has met in batches that
-    kcli.log.cleaner.live_offsets holds. `runs` are where whole strides of such lie. So much as `buffer_bytes` is read at once.
+    retained_offsets holds. `runs` are where whole strides of such lie. So much as `buffer_bytes` is read at once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-# C types for stride_state.py when Cython compiles it; the Python source knows nothing of them.
+# C types for batch_reader.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
 from kcli.format cimport batch_header, record_scan
 from kcli.format.batch_header cimport read_int32

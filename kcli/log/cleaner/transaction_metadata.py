@@ -24,7 +24,7 @@ from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
-from kcli.log.cleaner.stride_state import OpenTransactions
+from kcli.log.cleaner.batch_reader import OpenTransactions
 
 
 class LastRecord(NamedTuple):
