@@ -96,7 +96,7 @@ def test_both_leave_the_same(kafka_peer: Peer, seeds: range, tmp_path: Path) -> 
             continue
         assert twin.ours == list(twin.readable(twin.copy)), name
         assert answer["end_offset"] == twin.done.end_offset, name
-        counts = twin.done.counts
+        counts = twin.done.stats
         if not twin.log_start_offset:
             assert (answer["messages_written"], answer["invalid_messages"]) == (counts.records_kept, counts.without_key), name
     assert sum(twin.is_misjudged for twin in twins.values()) < len(twins) / 10

@@ -13,7 +13,7 @@ from typing import Any
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
@@ -73,11 +73,11 @@ class PretendedMap(OffsetMap):
             columns.offset[index] = _FAR_OFFSET
             columns.key_position[index], columns.key_size[index] = position, len(key)
             position += len(key)
-        super().note(buffer, columns, len(listed), 0)
+        super().put(buffer, columns, len(listed), 0)
         # It takes no key more, and which record stays is asked of its keys alone.
         self.most_used, self.is_in_order = 0, False
 
-    def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
+    def put(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         return count
 
 
@@ -163,12 +163,12 @@ class CompactedLog:
 
     def round(
         self, first_dirty: int = 0, *, end: int | None = None, offsets: OffsetMap | None = None, now_ms: int = NOW_MS
-    ) -> CleaningRound:
+    ) -> Cleaner:
         """A round that has not begun, up to `end`, the active segment without it."""
         cleanable = log_to_clean(self.log, first_dirty, now_ms)._replace(
             first_dirty_offset=first_dirty, first_uncleanable_offset=self.active if end is None else end
         )
-        return CleaningRound(self.log, cleanable, map_of(10_000) if offsets is None else offsets, now_ms)
+        return Cleaner(self.log, cleanable, map_of(10_000) if offsets is None else offsets, now_ms)
 
     def clean(
         self, first_dirty: int = 0, *, end: int | None = None, offsets: OffsetMap | None = None, now_ms: int = NOW_MS

@@ -24,7 +24,7 @@ from typing import Any
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.records import Header
-from kcli.log.cleaner.cleaner import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.disk.os_disk import OsDisk
@@ -39,10 +39,10 @@ SECRET = bytes(16)
 def clean(live: LiveLog, checkpoint: int | None, now_ms: int, memory_bytes: int) -> CleanedLog:
     """One round of the cleaner; what is to be flushed is, and the files that go are removed."""
     log = live.log
-    return finish(live, CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms))
+    return finish(live, Cleaner(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms))
 
 
-def finish(live: LiveLog, under_way: CleaningRound) -> CleanedLog:
+def finish(live: LiveLog, under_way: Cleaner) -> CleanedLog:
     """Do a round of the cleaner to its end; what is to be flushed is, and the files that go are removed."""
     steps = under_way.run()
     while True:

@@ -14,7 +14,7 @@ import pytest
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.cleaner.cleaner import CleaningRound
+from kcli.log.cleaner.cleaner import Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
@@ -67,7 +67,7 @@ class Machine:
     def clean(self, log: UnifiedLog) -> None:
         """One round, with everything flushed that it wants flushed, and removed what it replaced."""
         cleanable = log_to_clean(log, self.log.checkpoint, self.log.now_ms)
-        under_way = CleaningRound(log, cleanable, OffsetMap(self.log.memory_bytes, SECRET), self.log.now_ms)
+        under_way = Cleaner(log, cleanable, OffsetMap(self.log.memory_bytes, SECRET), self.log.now_ms)
         steps = under_way.run()
         for paths in steps:
             for path in paths:

@@ -96,7 +96,7 @@ def test_empty_batch_retention(tmp_path: Path) -> None:
     assert before[0][1] == []
     done = filtered.log.clean()
     assert filtered.log.batches() == before
-    assert done.counts.records_read == done.counts.records_kept == 1
+    assert done.stats.records_read == done.stats.records_kept == 1
 
 
 def test_empty_batch_deletion(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_filter_to(codec: int, tmp_path: Path) -> None:
     batches = [batch_of(rows, codec=codec, base_offset=base) for rows, base in zip(BATCHES, BASES, strict=True)]
     whole = bytes(batches[3])
     filtered = Filtered(tmp_path / "t-0", *batches)
-    counts = filtered.done.counts
+    counts = filtered.done.stats
     assert (counts.records_read, counts.records_kept, counts.without_key) == (8, 5, 3)
     assert counts.bytes_kept == filtered.log.log.size_bytes
     headers = [header for header, _ in filtered.found]

@@ -11,9 +11,9 @@ import pytest
 
 from kcli.format.primitives import INT32_MAX
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.cleaner import SegmentSize, group_segments
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import ABSENT
-from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, as_bytes, map_of
 from tests.log.live_logs import NOW_MS, new_batch
 

@@ -200,11 +200,11 @@ def test_marks_partitions_as_offline_and_populates_uncleanable_metrics(running: 
     for log in logs[:2]:
         (Path(log.directory) / f"{log.base_offsets[1]:020}.log").write_bytes(b"no log")
     running.until(NOW_MS + 500)
-    assert set(running.manager.cleaner.uncleanable) == set(logs[:2])
+    assert set(running.manager.cleaner.manager.uncleanable) == set(logs[:2])
     assert [log.cleaned_offset is None for log in logs] == [True, True, False]
     running.manager.delete_log("t", 0, NOW_MS + 500)
     running.until(NOW_MS + 1000)
-    assert set(running.manager.cleaner.uncleanable) == {logs[1]}
+    assert set(running.manager.cleaner.manager.uncleanable) == {logs[1]}
 
 
 @pytest.mark.parametrize("codec", CODECS)

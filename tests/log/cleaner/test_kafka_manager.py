@@ -11,8 +11,7 @@ import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.log.cleaner.cleaner import CleaningAbortedError
-from kcli.log.cleaner.log_cleaner import GivenUp
-from kcli.log.cleaner.log_cleaner_manager import first_dirty_offset, log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import UncleanableLog, first_dirty_offset, log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import COMPACTED, CompactedLog, PretendedMap
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
@@ -49,13 +48,13 @@ def filthy(running: Running, partition: int, batches: int, cleaned_offset: int |
 def cleaned(running: Running) -> list[int]:
     """The partitions in the order in which their rounds end, from now on."""
     order: list[int] = []
-    write = running.manager.cleaner.on_cleaned
+    write = running.manager.cleaner.manager.on_cleaned
 
     def on_cleaned(log: UnifiedLog) -> None:
         order.append(log.partition)
         write(log)
 
-    running.manager.cleaner.on_cleaned = on_cleaned
+    running.manager.cleaner.manager.on_cleaned = on_cleaned
     return order
 
 
@@ -71,7 +70,7 @@ def test_grab_filthiest_compacted_log_returns_log_with_dirtiest_ratio(running: R
 def test_grab_filthiest_compacted_log_ignores_uncleanable_partitions(running: Running) -> None:
     """A log that was given up is not looked at, however filthy it is."""
     logs = [filthy(running, partition, batches, 20) for partition, batches in enumerate((20, 25, 30))]
-    running.manager.cleaner.uncleanable[logs[2]] = GivenUp(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[2]] = UncleanableLog(NOW_MS, 0, "damaged")
     order = cleaned(running)
     running.until(NOW_MS + 500)
     assert order == [1]
@@ -85,7 +84,7 @@ def order_beside_a_round(running: Running, *given_up: int) -> list[int]:
         running.step()
     logs = {0: filthy(running, 0, 26, 20), 1: filthy(running, 1, 30, 20)}
     for partition in given_up:
-        running.manager.cleaner.uncleanable[logs[partition]] = GivenUp(NOW_MS, 0, "damaged")
+        running.manager.cleaner.manager.uncleanable[logs[partition]] = UncleanableLog(NOW_MS, 0, "damaged")
     order = cleaned(running)
     while 2 not in order:
         running.step()
@@ -108,7 +107,7 @@ def test_grab_filthiest_compacted_log_throws_exception(running: Running) -> None
     with (Path(log.directory) / f"{0:020}.log").open("r+b") as file:
         file.write(bytes(61))
     running.until(NOW_MS + 500)
-    assert list(running.manager.cleaner.uncleanable) == [log]
+    assert list(running.manager.cleaner.manager.uncleanable) == [log]
     assert (log.cleaned_offset, other.cleaned_offset) == (None, 30)
     assert running.manager.get_log("t", 0) is log
 
@@ -253,7 +252,7 @@ def test_logs_with_segments_to_delete_without_uncleanable_partitions(running: Ru
     """A log that was given up stays whole: neither retention nor a new log start takes segments of it."""
     policy = frozenset(("compact", "delete"))
     logs = [filthy(running, partition, 30, 30, cleanup_policy=policy, retention_ms=1) for partition in (0, 1)]
-    running.manager.cleaner.uncleanable[logs[1]] = GivenUp(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[1]] = UncleanableLog(NOW_MS, 0, "damaged")
     logs[1].maybe_increment_log_start_offset(12)
     running.until(NOW_MS + running.manager.settings.initial_task_delay_ms + 1000)
     assert [log.base_offsets for log in logs] == [(30,), (0, 1, 6, 11, 16, 21, 26, 30)]

@@ -45,7 +45,7 @@ def test_clean_segments(log: CompactedLog) -> None:
     gone = (1, 3, 5, 7, 9)
     done = log.clean(offsets=PretendedMap(gone))
     assert log.keys() == [key for key in before if key not in gone]
-    assert done.counts.bytes_read == sum(sizes[:3])
+    assert done.stats.bytes_read == sum(sizes[:3])
 
 
 def test_clean_segments_with_concurrent_segment_deletion(log: CompactedLog) -> None:
@@ -140,9 +140,9 @@ def test_log_cleaner_stats(log: CompactedLog) -> None:
     size = log.log.size_bytes
     done = log.clean(2, offsets=map_of(3))
     assert done.end_offset == 5
-    assert (done.counts.records_read, done.counts.bytes_read) == (5, size)
-    assert (done.counts.records_kept, done.counts.bytes_kept) == (2, log.log.size_bytes)
-    assert done.counts.without_key == 0
+    assert (done.stats.records_read, done.stats.bytes_read) == (5, size)
+    assert (done.stats.records_kept, done.stats.bytes_kept) == (2, log.log.size_bytes)
+    assert done.stats.without_key == 0
 
 
 def test_partial_segment_clean(log: CompactedLog) -> None:
@@ -192,7 +192,7 @@ def test_cleaning_with_unkeyed_messages(log: CompactedLog) -> None:
     assert all(row[2] is not None for _, rows in log.batches() for row in rows)
     # The last one without a key has begun the segment in which the first with one are.
     assert log.log.size_bytes == expected
-    assert done.counts.without_key == unkeyed
+    assert done.stats.without_key == unkeyed
 
 
 def test_clean_segments_with_abort(log: CompactedLog) -> None:

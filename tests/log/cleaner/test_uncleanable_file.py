@@ -78,7 +78,7 @@ def test_it_outlives_a_stop_and_a_crash_and_goes_with_the_next_start(node: Node)
 def test_what_was_on_its_way_at_a_clean_stop_is_written(node: Node) -> None:
     running = Running(node)
     log = damaged_log(running, 0)
-    while not running.manager.cleaner.uncleanable:
+    while not running.manager.cleaner.manager.uncleanable:
         deadline_ms = running.timer.next_deadline_ms()
         assert deadline_ms is not None
         running.timer.advance(max(deadline_ms, running.timer.clock_ms))
@@ -128,5 +128,5 @@ def test_a_directory_that_goes_offline_takes_nobody_with_it(node: Node) -> None:
     running.until(NOW_MS + 500)
     running.manager.take_offline(logs[0].directory, OSError(5, "of a test"))
     running.until(NOW_MS + 1000)
-    assert list(running.manager.cleaner.uncleanable) == [logs[1]]
+    assert list(running.manager.cleaner.manager.uncleanable) == [logs[1]]
     assert [entry.partition for entry in told(home(logs[1]))] == [1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kcli.log.cleaner.cleaner import CleaningRound
+from kcli.log.cleaner.cleaner import Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
@@ -58,7 +58,7 @@ def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
     append(b"newest")
     log.update_high_watermark(log.log_end_offset)
     assert [one.base_offset for one in log.local_log().segments] == [0, 1, 2]
-    under_way = CleaningRound(log, log_to_clean(log, None, NOW_MS), OffsetMap(10_000, SECRET), NOW_MS).run()
+    under_way = Cleaner(log, log_to_clean(log, None, NOW_MS), OffsetMap(10_000, SECRET), NOW_MS).run()
     is_over = False
     for _ in range(steps):
         try:
