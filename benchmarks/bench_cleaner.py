@@ -1,4 +1,4 @@
-"""A round of the cleaner beside Apache Kafka's own: the same log, cleaned by both, in turn, on the same machine.
+"""A round of the cleaner compared with Apache Kafka's: the same log, cleaned by both on the same machine, one after the other.
 
     python -m benchmarks.bench_cleaner DIR [--rows 100b-none,...] [--megabytes 1000] [--rounds 3]
 
@@ -20,9 +20,9 @@ was cleaned before. --megabytes counts the records' bytes before they are deflat
 Measured is the round itself: no start of a process, no opening of the log; what is written is flushed by both, before it takes
 the old segments' place. Kafka's is its Cleaner with its defaults (a map of 128 MiB, buffers of 512 KiB, no throttle) in a JVM
 of its own, with the JVM's own defaults; it cleans the same log ROUNDS_OF_A_JVM times, and the best of these counts, by when its
-compiler has done its work: CPU is that of the whole JVM meanwhile, or of the cleaner's thread alone, as the columns say. Ours
-is one round in a new process, CPU is user and system. Each row's figure is the best of --rounds. Segments' bytes are in the
-page cache.
+compiler has done its work: CPU is that of the whole JVM during the round, or of the cleaner's thread alone, as the columns say.
+Ours is one round in a new process, CPU is user and system. Each row's figure is the best of --rounds. Segments' bytes are in
+the page cache.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Row(NamedTuple):
     record_bytes: int
     keys: int
     codec: str
-    transaction_records: int = 0  # in transactions of one batch of so many records each
+    transaction_records: int = 0  # in transactions of one batch of this many records each
 
     @property
     def batch_records(self) -> int:
@@ -104,18 +104,18 @@ def open_at(directory: Path, *, clean: bool, end: int = 0) -> UnifiedLog:
     return log
 
 
-def record(row: Row, at: int, dice: random.Random, pool: bytes) -> bytes:
+def record(row: Row, at: int, rng: random.Random, pool: bytes) -> bytes:
     """The record of that number in its batch."""
-    head = b"\0\0" + write_varint(at) + write_varint(KEY_BYTES) + b"%012d" % dice.randrange(row.keys)
+    head = b"\0\0" + write_varint(at) + write_varint(KEY_BYTES) + b"%012d" % rng.randrange(row.keys)
     value_bytes = row.record_bytes - len(head) - 5  # two varints of two bytes, and no headers
-    start = dice.randrange(POOL_BYTES - value_bytes)
+    start = rng.randrange(POOL_BYTES - value_bytes)
     return write_varint(row.record_bytes - 2) + head + write_varint(value_bytes) + pool[start : start + value_bytes] + b"\0"
 
 
 def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
-    """Batches of so many bytes of records, as a producer sends them; and the markers of their transactions."""
-    dice = random.Random(row.name)
-    pool = dice.randbytes(POOL_BYTES).translate(bytes(65 + byte % 26 for byte in range(256)))
+    """Batches with this many megabytes of records, as a producer sends them, and the markers of their transactions."""
+    rng = random.Random(row.name)
+    pool = rng.randbytes(POOL_BYTES).translate(bytes(65 + byte % 26 for byte in range(256)))
     codec = codec_id(row.codec)
     count = row.batch_records
     attributes = codec | (TRANSACTIONAL_FLAG if row.transaction_records else 0)
@@ -124,7 +124,7 @@ def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
         0, 0, NOW_MS, NOW_MS, 1, encode_records([Record(0, 0, key, value)]), TRANSACTIONAL_FLAG | CONTROL_FLAG, 0, 7, 0, -1
     ).encode()
     for number in range(megabytes * 1_000_000 // (count * row.record_bytes)):
-        body = b"".join(record(row, at, dice, pool) for at in range(count))
+        body = b"".join(record(row, at, rng, pool) for at in range(count))
         made = NewRecordBatch(
             0, count - 1, NOW_MS, NOW_MS, count, deflate(codec, body), attributes, 0, 7, 0, number * count % (1 << 31)
         )
@@ -187,7 +187,7 @@ def drive(log: UnifiedLog) -> tuple[CleanedLog, float, float]:
 
 
 def peak_mb() -> float:
-    """The most that this process had resident (getrusage tells its parent's where that had more)."""
+    """The most that this process had resident (getrusage returns its parent's if that was more)."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) / 1024
 

@@ -84,7 +84,7 @@ def test_both_leave_the_same(kafka_peer: Peer, seeds: range, tmp_path: Path) -> 
             log.grow()
             if log.is_dirty:
                 twins[f"seed {seed}, round {number}"] = Twin(log, tmp_path / f"{seed}.{number}" / "t-0")
-            log.now_ms += log.dice.choice((0, 500, 1500))
+            log.now_ms += log.rng.choice((0, 500, 1500))
     (tmp_path / "cases").write_text("".join(twin.line for twin in twins.values()))
     ran = kafka_peer.run_java("CleanLog", [str(tmp_path / "cases")])
     assert ran.exit_code == 0, ran.stderr

@@ -1,7 +1,7 @@
 """Logs that are short to write and to read out: keys are numbers, a batch a call, and what is left comes out as numbers.
 
-What is told of records is what has a key and a value, as Kafka's tests of its cleaner tell it: markers count among the
-offsets, since they have both, and tombstones do not.
+Records are listed if they have a key and a value, as in Kafka's tests of its cleaner: so offsets include markers and exclude
+tombstones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_batches(directory: Path) -> Iterator[tuple[Any, list[Row]]]:
 
 
 def map_of(most_keys: int) -> OffsetMap:
-    """A map that is full with so many keys."""
+    """A map that is full with `most_keys` keys."""
     slots = max(most_keys, 2) + 1
     return OffsetMap(slots * SLOT_BYTES, SECRET, (most_keys + 0.5) / slots)
 
@@ -140,7 +140,7 @@ class CompactedLog:
         return self.append(new_batch([data], keys=[None if key is None else as_bytes(key)], timestamps=[now_ms]), now_ms=now_ms)
 
     def fill(self, segments: int, keys: int | None = None, now_ms: int = NOW_MS) -> None:
-        """Put until there are so many segments; a key is the offset, of `keys` that modulo those. Values are offsets."""
+        """Put until the log has this many segments; a key is the offset, modulo `keys` if given. Values are offsets."""
         while self.log.segment_count < segments:
             end = self.log.log_end_offset
             self.put(end if keys is None else end % keys, end, now_ms)

@@ -96,7 +96,7 @@ class Machine:
 
 
 def check(log: RandomLog, seed: int, calls: int | None, *, loses_power: bool, before: list[Row], after: list[Row]) -> bool:
-    """A round that dies behind so many calls, and a start -> whether it came so far as to die."""
+    """A round that dies after this many calls, and a start -> whether it made that many calls."""
     machine = Machine(log, seed)
     opened = machine.open(clean=True)
     if calls is not None:

@@ -114,7 +114,7 @@ def rounds_of(seed: int, directory: Path) -> list[object]:
         found += [
             (path.name, path.read_bytes()) for path in sorted((directory / "t-0").glob("*.*")) if ".check" not in path.name
         ]
-        log.now_ms += log.dice.choice((0, 500, 1500))
+        log.now_ms += log.rng.choice((0, 500, 1500))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Protects what a round leaves of segments, plain records, tombstones and damage: Kafka's LogCleanerTest, by name.
+"""Protects what a round writes of segments, records, tombstones and damage: Kafka's LogCleanerTest, by name.
 
 tests/log/cleaner/kafka_names.txt says which of Kafka's tests is where. A "pretended" map has keys at an offset behind every
 record: as Kafka's tests do, it says what is to go without a log that says so.
@@ -49,7 +49,7 @@ def test_clean_segments(log: CompactedLog) -> None:
 
 
 def test_clean_segments_with_concurrent_segment_deletion(log: CompactedLog) -> None:
-    """Retention takes segments while what replaces them is written: the round is given up, and nothing is renamed twice."""
+    """Retention deletes segments while their replacement is written: the round is aborted, and nothing is renamed twice."""
     log.set(cleanup_policy=frozenset(("compact", "delete")))
     for _ in range(2):
         log.put(0, log.log.log_end_offset)

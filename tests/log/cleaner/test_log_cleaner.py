@@ -133,7 +133,7 @@ def test_a_log_that_is_deleted_in_its_round_is_let_be(node: Node) -> None:
     assert log.log_end_offset == 300
 
 
-def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) -> None:
+def test_a_damaged_batch_makes_a_log_uncleanable_and_is_reported_once(node: Node) -> None:
     running = Running(node)
     log, other = running.make(0), running.make(1)
     path = Path(log.directory) / f"{0:020}.log"
@@ -141,8 +141,8 @@ def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) ->
     data[70] ^= 1
     path.write_bytes(data)
     running.until(NOW_MS + 1000)
-    (given_up,) = running.manager.cleaner.manager.uncleanable.values()
-    assert "wrong CRC" in given_up.reason
+    (uncleanable,) = running.manager.cleaner.manager.uncleanable.values()
+    assert "wrong CRC" in uncleanable.reason
     assert [line for line in node.reports if "not cleaned any more" in line] == node.reports
     assert len(node.reports) == 1
     assert other.cleaned_offset is not None and log.cleaned_offset is None
@@ -171,7 +171,7 @@ def test_its_bytes_are_held_to_a_rate(node: Node) -> None:
 
 
 def test_segments_that_retention_takes_while_others_are_flushed_end_the_round(node: Node) -> None:
-    """A group of segments is looked at anew when its turn comes; the log is cleaned in a later round."""
+    """A group of segments is checked again before it is cleaned; the log is cleaned in a later round."""
     running = Running(node)
     config = COMPACTED._replace(cleanup_policy=frozenset(("compact", "delete")), segment_bytes=200)
     log = running.make(0, config, records=300, keys=200)
@@ -218,7 +218,7 @@ def test_a_fault_of_kcli_costs_one_log_its_cleaning_and_no_more(node: Node, monk
 
 
 def test_a_stop_in_order_gives_the_round_up_and_leaves_nothing_of_it(node: Node) -> None:
-    """What it was writing would lie there until the next start, as large as the log may be."""
+    """Its files would exist until the next start, as large as the log may be."""
     running = Running(node)
     log = running.make()
     while not [name for name in names(log) if name.endswith(".cleaned")]:

@@ -1,4 +1,4 @@
-"""Protects the offset map: it is a dictionary of the last offsets, in bounded memory, whose hash nobody can make collide."""
+"""Protects the offset map: it is a dictionary of the last offsets, in bounded memory, whose hash no client can make collide."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_is_a_dictionary_of_last_offsets(way: str, rows: list[Row], first: in
                 expected[key] = first + 100 * number + index
     assert len(made) == len(expected)
     assert {key: made.get(key) for key in expected} == expected
-    assert made.get(b"a key that nobody writes") == -1
+    assert made.get(b"a key that no client writes") == -1
 
 
 @pytest.mark.parametrize("way", WAYS)

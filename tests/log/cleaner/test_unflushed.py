@@ -40,7 +40,7 @@ def values(disk: SimulatedDisk) -> list[bytes | None]:
 
 
 def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
-    """What a loss of power behind so many steps of a round leaves, and whether the round was over before."""
+    """What a loss of power after this many steps of a round leaves, and whether the round was over before."""
     disk = SimulatedDisk(Random(seed), lambda: NOW_MS)
     disk.make_directory(DIRECTORY)
     log = open_there(disk)
@@ -73,7 +73,7 @@ def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
 
 
 def test_the_last_value_of_a_key_that_was_on_the_device_stays_or_has_a_successor_there() -> None:
-    """Whenever in a round the power goes, and whatever the disk has kept of what nobody flushed."""
+    """Whenever in a round the power fails, and whatever the disk has kept of what was not flushed."""
     steps, is_over = 0, False
     while not is_over:
         for seed in range(30):
