@@ -101,11 +101,11 @@ class BatchFilter:
         settings: FilterSettings,
         out: memoryview,
     ) -> None:
-        self.reader = reader
-        self.offsets = offsets
-        self.window = window
-        self.transactions = transactions
-        self.stats = CleanerStats()
+        self.reader = reader  # has the header and the columns of the last batch
+        self.offsets = offsets  # complete, and only read
+        self.window = window  # the cleaner moves it when the result is OUTSIDE_WINDOW
+        self.transactions = transactions  # GeneralBatchFilter writes it, too
+        self.stats = CleanerStats()  # GeneralBatchFilter and the cleaner, which skips ranges, write it, too
         self.now_ms = settings.now_ms
         self.horizon_ms = settings.now_ms + settings.delete_retention_ms  # the delete horizon that this round sets
         # The producers whose last marker is retained.
@@ -117,8 +117,8 @@ class BatchFilter:
         self.next_stop = 0
         self.stop_offset = self.stop_offsets[0]
         self.out = out
-        self.out_view = out
-        self.retained = offset_map.RetainedRecords(reader.capacity)  # the records of the last batch
+        self.out_view = out  # the same for Python code
+        self.retained = offset_map.RetainedRecords(reader.capacity)  # of the last batch; GeneralBatchFilter uses it, too
         # The last call of `filter_batches`.
         self.result = loop_results.NEED_MORE  # why it ended: NEED_MORE, OTHER, ENOUGH, OUTSIDE_WINDOW, or REWRITTEN: see there
         self.used_bytes = 0  # bytes of `out` with whole batches
@@ -132,7 +132,7 @@ class BatchFilter:
         self.c_max_timestamps = self.max_timestamps
         # The last call of `filter_batch`.
         self.max_timestamp = 0  # of the batch that is written
-        self.base_timestamp = 0
+        self.base_timestamp = 0  # the same
         self.records_bytes = 0  # of a rewritten batch: its records, not compressed
         self.is_mapped = False  # RetainedOffsets knows the batch: what is dropped of it was counted when the map was built
         self.is_discarded = False  # a marker that is removed
@@ -144,7 +144,7 @@ class BatchFilter:
         """Filter batches from buffer[position] on; return the index where it ended, perhaps after `limit`, and set `result`.
 
         `view` is a memoryview of `buffer`; the segment would end at buffer[file_limit]. REWRITTEN says that the last batch
-        is to be compressed: it is behind the others, and `compressed_batch` returns it.
+        is to be compressed: it follows the others in `out`, and `compressed_batch` returns it.
         """
         header = self.reader.header
         out = self.out

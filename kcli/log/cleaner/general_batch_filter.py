@@ -108,21 +108,26 @@ class GeneralBatchFilter:
             and header.base_offset <= header.last_offset
             and self._fast.window.is_mapped(header.base_offset, header.last_offset)
         )
+        for window in self._counted_windows(batch, retained, is_mapped=is_mapped):
+            retained.window = window
+            retained.windows += 1
+            retained.count += self._records.count
+            retained.tombstones += self._records.tombstones
+
+    def _counted_windows(self, batch: LogBatch, retained: _Retained, *, is_mapped: bool) -> Iterator[RecordWindow]:
+        """Yield the windows of a batch, with `_records` for each, and count them. Raises FormatError for damaged records."""
         stats, records = self._stats, self._records
         for window in batch.windows(self._scanner):
             self._retain_window(window, retained)
-            retained.window = window
-            retained.windows += 1
-            retained.count += records.count
-            retained.tombstones += records.tombstones
             stats.records_read += window.count
+            stats.records_kept += records.count
+            stats.tombstones_kept += records.tombstones
             if is_mapped:
                 stats.tombstones_dropped -= records.tombstones
             else:
                 stats.without_key += records.without_key
                 stats.tombstones_dropped += records.dropped_tombstones
-        stats.records_kept += retained.count
-        stats.tombstones_kept += retained.tombstones
+            yield window
 
     def _retain_window(self, window: RecordWindow, retained: _Retained) -> None:
         """Write to `_records` which records of a window are retained. Raises FormatError for damaged records."""
@@ -179,15 +184,8 @@ class GeneralBatchFilter:
         """Return a batch of format 2 of the messages that are retained."""
         retained = _Retained(is_control=False, keeps_tombstones=keeps_tombstones)
         kept: list[LegacyRecord] = []
-        stats, records = self._stats, self._records
-        for window in batch.windows(self._scanner):
-            self._retain_window(window, retained)
-            kept += compress(window.legacy or (), records.flags)
-            stats.records_read += window.count
-            stats.records_kept += records.count
-            stats.tombstones_kept += records.tombstones
-            stats.tombstones_dropped += records.dropped_tombstones
-            stats.without_key += records.without_key
+        for window in self._counted_windows(batch, retained, is_mapped=False):
+            kept += compress(window.legacy or (), self._records.flags)
         if not kept:
             return None
         has_tombstones = any(record.value is None for record in kept)

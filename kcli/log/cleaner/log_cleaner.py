@@ -141,7 +141,8 @@ class LogCleaner:
         cleaner = Cleaner(log, cleanable, offsets, registry.wall.at(now_ms), buffer_bytes)
         number = min(set(range(len(self._threads) + 1)) - {thread.number for thread in self._threads})
         self._threads.append(_CleanerThread(number, log, cleaner, now_ms, map_bytes))
-        self._stats.setdefault(number, ThreadStats()).delay_ms = self.manager.delay_ms()
+        last_run = self.manager.last_run
+        self._stats.setdefault(number, ThreadStats()).delay_ms = 0 if last_run is None else last_run.delay_ms
         return True
 
     def _step(self, thread: _CleanerThread, now_ms: int) -> None:

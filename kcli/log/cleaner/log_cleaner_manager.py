@@ -283,10 +283,6 @@ class LogCleanerManager:
                 WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, offset=cleaned)
             )
 
-    def delay_ms(self) -> int:
-        """Return by how much the latest log of the last run is overdue."""
-        return self._run.delay_ms
-
     def done_cleaning(self, log: UnifiedLog, end_offset: int) -> None:
         """Move the checkpoint of a log to the end of its round."""
         log.cleaned_offset = end_offset

@@ -1,4 +1,4 @@
-"""The last offset of each key: what a cleaning round builds first, and looks up for each record then (Kafka: OffsetMap).
+"""The last offset of each key: a cleaning round builds it first, and then looks up each record (Kafka: OffsetMap).
 
     per key    24 bytes: a hash of 128 bits and the offset, in an open table that grows by a quarter, up to the memory limit
     hash       SipHash-2-4 of 128 bits (Aumasson and Bernstein), keyed with a secret that is drawn for each round

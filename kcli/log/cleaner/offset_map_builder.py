@@ -50,10 +50,10 @@ class BatchMapper:
         start_offset: int,
     ) -> None:
         self.reader = reader
-        self.transactions = transactions
+        self.transactions = transactions  # OffsetMapBuilder writes it, too
         self.offsets = offsets
         self.start_offset = start_offset  # records below it are not put
-        self.without_key = 0  # records without a key in batches that begin at the start offset or above, in all calls
+        self.without_key = 0  # records without a key in batches from the start offset on; OffsetMapBuilder adds to it
         self.tombstones = 0  # the same, records without a value
         # The last call.
         self.result = loop_results.NEED_MORE  # why it ended: NEED_MORE, OTHER, ENOUGH or MAP_FULL
