@@ -47,8 +47,8 @@ from kcli.format.end_transaction_marker import encode_marker
 from kcli.format.primitives import write_varint
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
@@ -169,7 +169,7 @@ def copy_of(source: Path, target: Path) -> int:
 def drive(log: UnifiedLog) -> tuple[CleanedLog, float, float]:
     """Run a round -> the result, the CPU time of its longest step, and the time of all flushes, in seconds."""
     cleanable = log_to_clean(log, None, NOW_MS)
-    under_way = CleaningRound(log, cleanable, OffsetMap(DEDUPE_BUFFER_BYTES, os.urandom(SECRET_BYTES)), NOW_MS, BUFFER_BYTES)
+    under_way = Cleaner(log, cleanable, OffsetMap(DEDUPE_BUFFER_BYTES, os.urandom(SECRET_BYTES)), NOW_MS, BUFFER_BYTES)
     steps, longest, flushes = under_way.run(), 0.0, 0.0
     disk = OsDisk()
     while True:
@@ -201,8 +201,8 @@ def clean_here(directory: Path, end: int) -> None:
     print(
         json.dumps(
             {
-                "records": done.counts.records_read,
-                "kept": done.counts.records_kept,
+                "records": done.stats.records_read,
+                "kept": done.stats.records_kept,
                 "keys": done.keys,
                 "seconds": wall,
                 "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,

@@ -11,8 +11,8 @@ cdef enum:
     BAD_HEADERS = 8
     BAD_HEADER_KEY = 9
     OUT_OF_INT64 = 10
-    NO_ROOM = 11
-    WINDOW = 12
-    GONE = 13
-    WHOLE = 14
-    CUT = 15
+    MAP_FULL = 11
+    OUTSIDE_WINDOW = 12
+    EMPTY = 13
+    UNCHANGED = 14
+    REWRITTEN = 15

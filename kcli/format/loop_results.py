@@ -9,9 +9,9 @@
     OTHER                         stopped at a batch that it does not handle: the caller does, with objects
     ENOUGH                        stopped after a slice of work, so that others get their turn
     BAD_LENGTH ... OUT_OF_INT64   stopped at a record that does not parse (kcli.format.record_scan.STATUS_TEXT)
-    NO_ROOM                       stopped because the batch may not fit into the cleaner's offset map
-    WINDOW                        stopped at a batch with offsets outside of the window of live offsets
-    GONE, WHOLE, CUT              cleaned a batch of which no record, every record or some records are retained
+    MAP_FULL                      stopped because the cleaner's offset map may not have enough free slots for the batch
+    OUTSIDE_WINDOW                stopped at a batch with offsets outside of the cleaner's window of retained offsets
+    EMPTY, UNCHANGED, REWRITTEN   filtered a batch of which no record, every record or some records are retained
 
 `kcli.format.struct_writer` generates loop_results.pxd from this module, so that compiled modules have the numbers as constants.
 """
@@ -27,8 +27,8 @@ BAD_VARINT = 7  # a varint of more bytes than its type has
 BAD_HEADERS = 8  # a negative number of headers, or more than there are bytes
 BAD_HEADER_KEY = 9  # a header with a negative key length
 OUT_OF_INT64 = 10  # an offset or timestamp beyond 64 bits
-NO_ROOM = 11
-WINDOW = 12
-GONE = 13
-WHOLE = 14
-CUT = 15
+MAP_FULL = 11
+OUTSIDE_WINDOW = 12
+EMPTY = 13
+UNCHANGED = 14
+REWRITTEN = 15

@@ -2,6 +2,8 @@
 cimport cython
 from kcli.format.record_scan cimport read_zigzag
 
+cdef int MOST_GROWTH_BYTES
+
 @cython.locals(done=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t)
 cpdef Py_ssize_t copy_unchanged(
     const unsigned char[::1] buffer, long long[::1] positions, Py_ssize_t end, Py_ssize_t count,

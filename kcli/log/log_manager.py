@@ -60,11 +60,14 @@ class LogManager(LogRegistry):
     def cleaner(self) -> LogCleaner:
         """What cleans compacted logs; it is loaded when it runs first, since a start must not wait for it."""
         from kcli.log.cleaner.log_cleaner import LogCleaner
+        from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 
-        made = LogCleaner(self, lambda at_ms: None if self._cleaning is None else self._cleaning.wake(at_ms))
-        made.on_uncleanable = lambda path: self.checkpoints.write_uncleanable(self.dirs[path], made.uncleanable_in(path))
-        made.on_cleaned = lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT)
-        return made
+        cleaner_manager = LogCleanerManager(
+            self,
+            lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT),
+            lambda path, partitions: self.checkpoints.write_uncleanable(self.dirs[path], partitions),
+        )
+        return LogCleaner(self, cleaner_manager, lambda at_ms: None if self._cleaning is None else self._cleaning.wake(at_ms))
 
     def start(
         self,
@@ -95,7 +98,7 @@ class LogManager(LogRegistry):
             return schedule(at_ms, lambda now_ms: None if self._is_closing else callback(now_ms))
 
         def is_uncleanable(log: UnifiedLog) -> bool:
-            return log in self.cleaner.uncleanable
+            return log in self.cleaner.manager.uncleanable
 
         begin_tasks(self, self.checkpoints, self.mover, is_uncleanable, now_ms, until_shutdown, after)
         self.tasks_began_ms = now_ms
@@ -111,7 +114,7 @@ class LogManager(LogRegistry):
         """Go by these from now on. The cleaner looks at once, as Kafka's does, which begins anew with them."""
         self.settings = self.settings._replace(**settings)
         if self._cleaning is not None:
-            self.cleaner.look_again()
+            self.cleaner.skip_backoff()
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
@@ -209,7 +212,7 @@ class LogManager(LogRegistry):
             self.checkpoints.write_all(log_dir, FileKind.LOG_START_OFFSET_CHECKPOINT)
             self.checkpoints.write_all(log_dir, FileKind.CLEANER_CHECKPOINT)
         if with_checkpoints and self._cleaning is not None:
-            self.cleaner.forget_the_gone()
+            self.cleaner.manager.remove_deleted()
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")
@@ -222,6 +225,6 @@ class LogManager(LogRegistry):
 
         self._is_closing = True
         if self._cleaning is not None:
-            self.cleaner.give_up_rounds()
-            self.cleaner.forget_the_gone()
+            self.cleaner.abort_rounds()
+            self.cleaner.manager.remove_deleted()
         return close_logs(self, self.checkpoints, broker_epoch)

@@ -118,7 +118,7 @@ def check(machine: Machine, seed: int, calls: int, *, loses_power: bool, before:
 
 
 def options_of(log: RandomLog, way: str) -> CompactOptions:
-    recompression = Recompression(log.dice.randrange(5), None) if way == "recompress" else None
+    recompression = Recompression(log.rng.randrange(5), None) if way == "recompress" else None
     return CompactOptions(
         log.now_ms, lambda count: SECRET[:count], log.memory_bytes, with_active=way == "active", recompression=recompression
     )

@@ -12,7 +12,7 @@ from kcli.commands.app import main
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.description.options import OVERVIEW_SECTIONS
 from kcli.inspect.renderers.description_text import description_lines
-from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import by_partition, described

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import read_batches
 from tests.log.cleaner.random_logs import RandomLog, batches_of
@@ -84,7 +84,7 @@ def test_both_leave_the_same(kafka_peer: Peer, seeds: range, tmp_path: Path) -> 
             log.grow()
             if log.is_dirty:
                 twins[f"seed {seed}, round {number}"] = Twin(log, tmp_path / f"{seed}.{number}" / "t-0")
-            log.now_ms += log.dice.choice((0, 500, 1500))
+            log.now_ms += log.rng.choice((0, 500, 1500))
     (tmp_path / "cases").write_text("".join(twin.line for twin in twins.values()))
     ran = kafka_peer.run_java("CleanLog", [str(tmp_path / "cases")])
     assert ran.exit_code == 0, ran.stderr
@@ -96,7 +96,7 @@ def test_both_leave_the_same(kafka_peer: Peer, seeds: range, tmp_path: Path) -> 
             continue
         assert twin.ours == list(twin.readable(twin.copy)), name
         assert answer["end_offset"] == twin.done.end_offset, name
-        counts = twin.done.counts
+        counts = twin.done.stats
         if not twin.log_start_offset:
             assert (answer["messages_written"], answer["invalid_messages"]) == (counts.records_kept, counts.without_key), name
     assert sum(twin.is_misjudged for twin in twins.values()) < len(twins) / 10

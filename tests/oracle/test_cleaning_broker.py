@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.record_batch import DELETE_HORIZON_FLAG
 from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
-from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from tests.log.cleaner.random_logs import RandomLog, batches_of
 from tests.oracle.brokers import KcliBroker, broker_at
 from tests.oracle.peer import Peer

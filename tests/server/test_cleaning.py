@@ -305,7 +305,7 @@ def log_dir_lines(directory: Path) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("change", ["policy", "broker", "topic"])
-def test_a_round_is_given_up_when_its_log_is_not_compacted_any_more(change: str, tmp_path: Path) -> None:
+def test_a_round_is_aborted_when_its_log_is_not_compacted_any_more(change: str, tmp_path: Path) -> None:
     node = started(tmp_path / "a", "log.cleaner.io.max.bytes.per.second=5000", "log.cleanup.policy=compact")
     own = {"cleanup_policy": "compact"} if change == "policy" else {}
     node.create_topic("t", **own, **SMALL_SEGMENTS)
@@ -320,7 +320,7 @@ def test_a_round_is_given_up_when_its_log_is_not_compacted_any_more(change: str,
     directory = Path(log_of(node).directory)
     changes[change]()
     node.advance(60_000)
-    assert cleaner(node).totals.rounds == 0 and not cleaner(node).uncleanable
+    assert cleaner(node).totals.rounds == 0 and not cleaner(node).manager.uncleanable
     if change == "topic":
         assert not directory.exists()
         return
@@ -332,7 +332,7 @@ def test_a_round_is_given_up_when_its_log_is_not_compacted_any_more(change: str,
 
 
 def test_what_is_produced_while_the_policy_changes_is_all_there(tmp_path: Path) -> None:
-    """Of each key the last record, whatever rounds were given up on the way."""
+    """Of each key the last record, whatever rounds were aborted on the way."""
     node = started(tmp_path / "a", "log.cleaner.io.max.bytes.per.second=20000")
     node.create_topic("t", **COMPACT, min_cleanable_dirty_ratio="0")
     for policy in ("delete", "compact", "compact,delete", "compact") * 3:
@@ -371,7 +371,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_describe_tells_of_what_was_given_up_until_it_is_cleaned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_describe_reports_an_uncleanable_log_until_it_is_cleaned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """While the broker runs, when it was stopped, and no more when a later start could clean it."""
     node = started(tmp_path / "a")
     node.create_topic("t", **COMPACT)
@@ -380,7 +380,7 @@ def test_describe_tells_of_what_was_given_up_until_it_is_cleaned(tmp_path: Path,
     grow(node, "other")
     damaged = Path(log_of(node).directory) / f"{0:020}.log"
     flip(damaged)
-    node.until(lambda: is_clean(node, "other") and bool(cleaner(node).uncleanable))
+    node.until(lambda: is_clean(node, "other") and bool(cleaner(node).manager.uncleanable))
     node.advance(10)
     for _ in range(2):
         assert main(["describe", str(tmp_path / "a"), "--show", "compaction"]) == 1

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kcli.log import log_opener
-from kcli.log.cleaner import cleanable, cleaning_round
+from kcli.log.cleaner import cleaner, log_cleaner_manager
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
-from kcli.log.cleaner.live_offsets import LiveOffsets
+from kcli.log.cleaner.retained_offsets import RetainedOffsets
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.replica_mover import ReplicaMover
@@ -182,17 +182,18 @@ def loses_names(real: Any) -> Any:
     return lambda self, path: None
 
 
-def forgets_a_live_offset(real: Any) -> Any:
+def forgets_a_retained_offset(real: type[RetainedOffsets]) -> type[RetainedOffsets]:
     """The first one of each window."""
 
-    def move(self: LiveOffsets, offset: int) -> bool:
-        is_unfinished: bool = real(self, offset)
-        word = next((at for at, word in enumerate(self.words) if word), None)
-        if not is_unfinished and word is not None:
-            self.words[word] &= self.words[word] - 1
-        return is_unfinished
+    class Forgetful(real):  # type: ignore[misc, valid-type]
+        def move_window(self, offset: int) -> bool:
+            is_unfinished: bool = super().move_window(offset)
+            word = next((at for at, word in enumerate(self.words) if word), None)
+            if not is_unfinished and word is not None:
+                self.words[word] &= self.words[word] - 1
+            return is_unfinished
 
-    return move
+    return Forgetful
 
 
 def gives_tombstones_no_time(real: Any) -> Any:
@@ -219,9 +220,9 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
     "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
-    "cleans away the last value of a key": patched(LiveOffsets, "move", forgets_a_live_offset),
-    "cleans tombstones away at once": patched(cleaning_round, "RoundFacts", gives_tombstones_no_time),
-    "cleans what min.compaction.lag.ms keeps": patched(cleanable, "first_uncleanable_offset", ignores_the_lag),
+    "cleans away the last value of a key": patched(cleaner, "RetainedOffsets", forgets_a_retained_offset),
+    "cleans tombstones away at once": patched(cleaner, "FilterSettings", gives_tombstones_no_time),
+    "cleans what min.compaction.lag.ms keeps": patched(log_cleaner_manager, "first_uncleanable_offset", ignores_the_lag),
     "does not flush what it has cleaned": patched(CleanedSegment, "finish", flushes_no_cleaned_segment),
 }
 

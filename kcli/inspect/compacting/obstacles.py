@@ -12,7 +12,7 @@
                                                                                                            lag-ms 0
 
 The cleaner takes whole segments in order, so while the first dirty segment cannot be cleaned, no later one can be
-(kcli.log.cleaner.cleanable). All obstacles of this segment are reported, since each of them alone stops the round.
+(kcli.log.cleaner.log_cleaner_manager). All obstacles of this segment are reported, since each of them alone stops the round.
 
 Without a checkpointed high watermark, Kafka starts a partition with the log start offset as its high watermark, and cleans
 nothing until the leader or the fetches of the followers raise it. Here no broker runs that could raise it.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, Reason
-from kcli.log.cleaner.cleanable import closed_from, first_dirty_offset
+from kcli.log.cleaner.log_cleaner_manager import closed_from, first_dirty_offset
 from kcli.log.time_lookup import largest_timestamp
 from kcli.log.unified_log import UnifiedLog
 

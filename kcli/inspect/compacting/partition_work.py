@@ -24,8 +24,8 @@ from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, PartitionOutcom
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.inspect.compacting.staged_files import Store
-from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
+from kcli.log.cleaner.log_cleaner_manager import LogToClean, log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
@@ -174,7 +174,7 @@ class PartitionCleaning:
             plan = PartitionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
             return WorkedOn(plan, None, find_obstacles(log, job, checkpoint))
         cleaned_offset = rounds[-1].end_offset
-        if self._drops_at_once and any(one.counts.tombstones_kept > 0 for one in rounds):
+        if self._drops_at_once and any(one.stats.tombstones_kept > 0 for one in rounds):
             self._is_last = True
             rounds += self._rounds(log, None)
         if is_rolled:
@@ -250,7 +250,7 @@ class PartitionCleaning:
         options = self._job.options
         self._offsets = OffsetMap(options.memory_bytes, options.random_bytes(SECRET_BYTES), options.load_factor)
         self._end_offset = cleanable.first_uncleanable_offset
-        under_way = CleaningRound(log, cleanable, self._offsets, options.now_ms)
+        under_way = Cleaner(log, cleanable, self._offsets, options.now_ms)
         steps = under_way.run()
         moved = 0
         while True:
@@ -272,16 +272,16 @@ class PartitionCleaning:
 
 def _plan_of(rounds: list[CleanedLog]) -> PartitionPlan:
     """Return what all rounds removed, and what the last one left: each round rewrites the log from its start."""
-    last = rounds[-1].counts
-    records = sum(one.counts.records_read + one.counts.records_discarded - one.counts.records_kept for one in rounds)
-    tombstones = sum(one.counts.tombstones_dropped for one in rounds)
-    size_bytes = sum(one.counts.bytes_read - one.counts.bytes_kept for one in rounds)
+    last = rounds[-1].stats
+    records = sum(one.stats.records_read + one.stats.records_discarded - one.stats.records_kept for one in rounds)
+    tombstones = sum(one.stats.tombstones_dropped for one in rounds)
+    size_bytes = sum(one.stats.bytes_read - one.stats.bytes_kept for one in rounds)
     return PartitionPlan(
         records=records + last.records_kept,
         records_left=last.records_kept,
         tombstones=tombstones + last.tombstones_kept,
         tombstones_left=last.tombstones_kept,
-        without_key=sum(one.counts.without_key for one in rounds),
+        without_key=sum(one.stats.without_key for one in rounds),
         keys=sum(one.keys for one in rounds),
         size_bytes=size_bytes + last.bytes_kept,
         size_bytes_left=last.bytes_kept,

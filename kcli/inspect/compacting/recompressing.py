@@ -22,7 +22,7 @@ from kcli.inspect.compacting.conversion import Converted, Converter
 from kcli.inspect.compacting.jobs import PartitionJob, PartitionPlan, Recompression
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
-from kcli.log.cleaner.map_builder import located
+from kcli.log.cleaner.offset_map_builder import located
 from kcli.log.disk.load_disk import LiveDisk
 from kcli.log.disk.port import join_path
 from kcli.log.files.indexes import IndexSettings

@@ -3,7 +3,7 @@
     figure                  source
     ----------------------  --------------------------------------------------------------------------------------------
     cleaned to              cleaner-offset-checkpoint
-    dirty bytes and ratio   as a cleaner would count them now (kcli.log.cleaner.cleanable); unknown without the last stable
+    dirty bytes and ratio   as a cleaner would count them now (log_cleaner_manager); unknown without the last stable
                             offset or the high watermark, and with min.compaction.lag.ms without the current time
     not cleaned since       kcli-uncleanable-partitions, unless the partition was cleaned since
 
@@ -22,7 +22,7 @@ from kcli.format.primitives import FormatError
 from kcli.inspect.description.partition_log import PartitionLog
 from kcli.inspect.description.topic_sections import Surveyed, place
 from kcli.inspect.json_text import JsonObject as Row
-from kcli.log.cleaner.cleanable import LogToClean, dirty_from, measure, uncleanable_from
+from kcli.log.cleaner.log_cleaner_manager import LogToClean, dirty_from, measure, uncleanable_from
 from kcli.log.log_config import LogConfig
 from kcli.state.metadata_values import ConfigResource
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS

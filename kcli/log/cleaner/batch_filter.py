@@ -1,67 +1,73 @@
-"""What a cleaner leaves of a batch: all of it byte for byte, some of its records, its header alone, or nothing.
+"""One batch is filtered here: `BatchFilter.filter_batch` (Kafka: Cleaner.cleanInto, RecordFilter, MemoryRecords.filterTo).
 
-    batch                                                         what is left
+    batch                                                         written
     ------------------------------------------------------------  ------------------------------------------------------
-    all records stay, no delete horizon is to be set              its bytes
-    some stay, or it gets its delete horizon                      a batch of those, see below
-    none stay, but it is an active producer's last, or the last   its header, with no records, so that the producer's
-      one that the round may clean                                sequence and the log's end survive
-    none stay                                                     nothing
+    all records are retained, no delete horizon is to be set      its bytes (UNCHANGED)
+    some are retained, or it gets its delete horizon              a batch of those, see below (REWRITTEN)
+    none is retained, but it is an active producer's last batch   its header with no records, so that the producer's
+      or the last one that the round may clean                    sequence and the log's end survive
+    none is retained                                              nothing (EMPTY)
 
-    record                                                        stays
+    record                                                        retained
     ------------------------------------------------------------  ------------------------------------------------------
     of a batch that is discarded (an aborted transaction; a       no
-      marker without data behind its horizon)
+      marker without data after its delete horizon)
     a control record                                              yes
-    any other                                                     as kcli.log.cleaner.offset_map says; a tombstone up to
-                                                                  the delete horizon of its batch
+    any other                                                     if it is the last one of its key (OffsetMap.retain); a
+                                                                  tombstone only until the delete horizon of its batch
 
-The delete horizon (KIP-534) is when a tombstone or a marker without data may go. The first round that leaves such a record
-sets it: attribute bit 6, and the base timestamp is now + delete.retention.ms, from which the deltas are counted anew. Batches
-of format 0 and 1 have none: there a tombstone goes by the age of its segment, or it stays and its new batch gets a horizon.
+The delete horizon (KIP-534) is when a tombstone or a marker without data may be removed. The first round that retains such a
+record sets it: attribute bit 6, and the base timestamp is now + delete.retention.ms, from which the deltas are counted anew.
+A batch of format 0 or 1 has none: there a tombstone is removed by the age of its segment, or its new batch gets a horizon.
 
-A batch of some records keeps its base offset, its last offset, producer, sequence, epoch, flags and codec; its maxTimestamp is
-that of what is left (of LogAppendTime: as it was). One of format 0 or 1 becomes format 2, from its first record that stays on.
-(Kafka: MemoryRecords.filterTo, Cleaner.cleanInto.)
+A rewritten batch keeps its base offset, last offset, producer, sequence, epoch, flags and codec; its maxTimestamp is that of
+its records (LogAppendTime: as it was). Format 0 or 1 becomes format 2, with the offset of its first retained record.
+
+    filter                         batches
+    -----------------------------  -----------------------------------------------------------------------------------------
+    BatchFilter, compiled          those that BatchReader handles, except one that is written without records
+    GeneralBatchFilter             all; the cleaner calls it for batches that BatchFilter does not handle (OTHER)
+
+Both write the same bytes (tests/log/cleaner/test_filter_paths.py). This one source runs two ways, as kcli.format.record_scan
+does; its C types are in batch_filter.pxd.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.format.compression import deflate, inflate_at_once
-from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-from kcli.format.legacy_upgrade import UpgradedBatch
-from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError, crc32c
-from kcli.format.record_batch import (
-    DELETE_HORIZON_FLAG,
-    HEADER_BYTES,
-    NO_TIMESTAMP,
-    RecordBatch,
-    empty_batch,
-    read_header,
-    with_records,
-)
-from kcli.format.record_copy import copy_records
-from kcli.log.cleaner.batch_cut import BatchCutter
-from kcli.log.cleaner.cut_strides import CutStride, clean_batches
-from kcli.log.cleaner.live_offsets import LiveOffsets
-from kcli.log.cleaner.noted_runs import NotedRuns
-from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
-from kcli.log.cleaner.stride_state import StrideColumns
-from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.format import loop_results, record_copy, structs
+from kcli.format.compression import deflate
+from kcli.format.primitives import INT64_MAX
+from kcli.format.record_batch import DELETE_HORIZON_FLAG, HEADER_BYTES, read_header, with_records
+from kcli.format.record_scan import Buffer
+from kcli.log.cleaner import batch_reader, offset_map, retained_offsets, transaction_metadata
 
-# Markers are read apart from the records: a batch holds one.
-_MARKER_RECORDS = 16
+# A call of `filter_batches` ends after this many batches, or this much work in bytes; each batch counts for its bytes and a
+# constant, one that is rewritten twice, and one that is compressed again for what that takes.
+MOST_BATCHES = 512
+SLICE_BYTES = 512 * 1024
+BATCH_WORK = 500
+COMPRESSED_BATCH_WORK = 4000
+REWRITTEN_FACTOR = 2
+RECOMPRESSED_BATCH_WORK = 16_000
+RECOMPRESSED_FACTOR = 8
+
+# Timestamps beyond 2**61, whose deltas may not fit into 64 bits, are left to GeneralBatchFilter.
+MOST_TIMESTAMP = 2305843009213693952
 
 
-class RoundFacts(NamedTuple):
-    """What holds for a whole round: times in ms, `upper_bound_offset` is where the round must stop."""
+class LastRecord(NamedTuple):
+    """What is retained of an active producer: the batch with its last data offset or, if None, its last marker by epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+class FilterSettings(NamedTuple):
+    """What applies to a whole round; times in ms, the batch that ends at `upper_bound_offset` is the last one to clean."""
 
     now_ms: int
     delete_retention_ms: int
@@ -69,275 +75,361 @@ class RoundFacts(NamedTuple):
     last_records: Mapping[int, LastRecord]
 
 
-class FilterCounts:
-    """What the filter has met: records read, kept and dropped for want of a key; bytes read and kept; tombstones.
-
-    `records_discarded` are those of aborted transactions and markers, which go without being read.
-    """
-
-    __slots__ = (
-        "bytes_kept",
-        "bytes_read",
-        "records_discarded",
-        "records_kept",
-        "records_read",
-        "tombstones_dropped",
-        "tombstones_kept",
-        "without_key",
-    )
+class CleanerStats:
+    """What the batches of a round contained; both filters count (Kafka: CleanerStats)."""
 
     def __init__(self) -> None:
-        self.records_read = self.records_kept = self.records_discarded = self.without_key = 0
-        self.tombstones_dropped = self.tombstones_kept = 0
-        self.bytes_read = self.bytes_kept = 0
-
-
-class _Selection:
-    """What stays of a batch: how many records, and how many of them are tombstones. `window` is the last one, still at hand."""
-
-    __slots__ = ("is_control", "keeps_tombstones", "stay", "tombstones", "window", "windows")
-
-    def __init__(self, *, is_control: bool, keeps_tombstones: bool) -> None:
-        self.is_control = is_control
-        self.keeps_tombstones = keeps_tombstones
-        self.stay = self.tombstones = self.windows = 0
-        self.window: RecordWindow | None = None
+        self.bytes_read = 0
+        self.bytes_kept = 0  # bytes written
+        self.records_read = 0
+        self.records_kept = 0
+        self.records_discarded = 0  # of aborted transactions, and markers: they are not read
+        self.without_key = 0  # records that were dropped because they have no key
+        self.tombstones_kept = 0
+        self.tombstones_dropped = 0
 
 
 class BatchFilter:
-    """Applies a round's map to batches, which must be given front to back."""
+    """Filters batches in the order of the log into `out`."""
 
     def __init__(
         self,
-        offsets: OffsetMap,
-        transactions: CleanedTransactions,
-        facts: RoundFacts,
-        live: LiveOffsets,
-        buffer_bytes: int,
+        reader: batch_reader.BatchReader,
+        offsets: offset_map.OffsetMap,
+        window: retained_offsets.RetainedOffsets,
+        transactions: transaction_metadata.CleanedTransactionMetadata,
+        settings: FilterSettings,
+        out: memoryview,
     ) -> None:
-        self.counts = FilterCounts()
-        self.live = live
-        self._offsets = offsets
-        self._transactions = transactions
-        self._facts = facts
-        self._scanner = RecordScanner()
-        self._marker_scanner = RecordScanner(_MARKER_RECORDS)
-        self._kept = bytearray(self._scanner.columns.capacity)
-        self._record_counts = array("q", bytes(8 * COUNT_SLOTS))
-        # Batches with these offsets may have to stay without a record.
-        ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
-        self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
-        self._next_stop = 0
-        # Producers of which a marker is the last that was written, and stays.
-        markers = (producer_id for producer_id, last in facts.last_records.items() if last.last_data_offset is None)
-        self._out = memoryview(bytearray(buffer_bytes))
-        self.cutter = BatchCutter(
-            StrideColumns(self._scanner.columns),
-            offsets,
-            live.window,
-            transactions.open,
-            facts.now_ms,
-            facts.now_ms + facts.delete_retention_ms,
-            frozenset(markers),
-            self._out,
-            crc32c,
-            inflate_at_once,
-        )
-        self.stride = CutStride()
+        self.reader = reader  # has the header and the columns of the last batch
+        self.offsets = offsets  # complete, and only read
+        self.window = window  # the cleaner moves it when the result is OUTSIDE_WINDOW
+        self.transactions = transactions  # GeneralBatchFilter writes it, too
+        self.stats = CleanerStats()  # GeneralBatchFilter and the cleaner, which skips ranges, write it, too
+        self.now_ms = settings.now_ms
+        self.horizon_ms = settings.now_ms + settings.delete_retention_ms  # the delete horizon that this round sets
+        # The producers whose last marker is retained.
+        last_records = settings.last_records.items()
+        self.marker_ids = frozenset(producer_id for producer_id, last in last_records if last.last_data_offset is None)
+        # A batch that reaches the next of these offsets may have to be written without records.
+        ends = {last.last_data_offset for _, last in last_records if last.last_data_offset is not None}
+        self.stop_offsets = sorted(ends | {settings.upper_bound_offset - 1, INT64_MAX})
+        self.next_stop = 0
+        self.stop_offset = self.stop_offsets[0]
+        self.out = out
+        self.out_view = out  # the same for Python code
+        self.retained = offset_map.RetainedRecords(
+            reader.columns.capacity
+        )  # of the last batch; GeneralBatchFilter uses it, too
+        # The last call of `filter_batches`.
+        self.result = loop_results.NEED_MORE  # why it ended: NEED_MORE, OTHER, ENOUGH, OUTSIDE_WINDOW, or REWRITTEN: see there
+        self.used_bytes = 0  # bytes of `out` with whole batches
+        self.work_bytes = 0  # bytes of batches that were read, rewritten and compressed, and a constant for each
+        self.batch_count = 0  # batches in `out`
+        self.sizes = array("q", bytes(8 * MOST_BATCHES))  # their bytes
+        self.last_offsets = array("q", bytes(8 * MOST_BATCHES))
+        self.max_timestamps = array("q", bytes(8 * MOST_BATCHES))
+        self.c_sizes = self.sizes  # the same three for compiled code
+        self.c_last_offsets = self.last_offsets
+        self.c_max_timestamps = self.max_timestamps
+        # The last call of `filter_batch`.
+        self.max_timestamp = 0  # of the batch that is written
+        self.base_timestamp = 0  # the same
+        self.records_bytes = 0  # of a rewritten batch: its records, not compressed
+        self.is_mapped = False  # RetainedOffsets knows the batch: what is dropped of it was counted when the map was built
+        self.is_discarded = False  # a marker that is removed
+        self.sets_horizon = False  # a rewritten batch gets its delete horizon
 
-    def pass_runs(self, runs: NotedRuns, segment: int, position: int) -> tuple[int, int]:
-        """Pass over the dead runs from a byte of a segment on -> the byte behind them, and where one begins or ends next."""
-        while (start := runs.seek(segment, position)) == position:
-            first, last = runs.offsets
-            if last >= self._stop_offsets[self._next_stop] or not self.live.has_none(first, last):
-                return position, runs.end
-            self.counts.bytes_read += runs.end - position
-            self.counts.records_read += runs.records
-            self.live.passed(runs.records)
-            position = runs.end
-        return position, INT64_MAX if start is None else start
+    # ---------------------------------------------------------------------------------------------------- many batches
 
-    def clean_usual(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
-        """Clean usual batches of buffer[index:limit] -> the index behind them, maybe behind `limit`; `stride` says why there.
+    def filter_batches(self, buffer: Buffer, view: memoryview, position: int, limit: int, file_limit: int) -> int:
+        """Filter batches from buffer[position] on; return the index where it ended, perhaps after `limit`, and set `result`.
 
-        The segment ends at `file_limit`, counted as the others are. What is left of them lies in `left`.
+        `view` is a memoryview of `buffer`; the segment would end at buffer[file_limit]. REWRITTEN says that the last batch
+        is to be compressed: it follows the others in `out`, and `compressed_batch` returns it.
         """
-        stride, live = self.stride, self.live
-        self.cutter.stop_offset = self._stop_offsets[self._next_stop]
-        passes_dead = 1 if live.is_worth_it else 0
-        behind = clean_batches(buffer, buffer, index, limit, file_limit, passes_dead, self.cutter, stride)
-        live.passed(stride.dead_records)
-        counts = self.counts
-        counts.bytes_read += behind - index
-        counts.bytes_kept += stride.used_bytes
-        counts.records_read += stride.dead_records + stride.records
-        counts.records_kept += stride.stay
-        counts.tombstones_kept += stride.tombstones
-        counts.without_key += stride.keyless
-        counts.tombstones_dropped += stride.dropped_tombstones
-        counts.records_discarded += stride.discarded
-        if stride.is_at_stop:
-            self._pass_stops(self.cutter.head.last_offset)
-        return behind
+        header = self.reader.header
+        out = self.out
+        start = position
+        self.result = loop_results.ENOUGH
+        self.used_bytes = 0
+        self.work_bytes = 0
+        self.batch_count = 0
+        while self.work_bytes < SLICE_BYTES and self.batch_count < MOST_BATCHES:
+            if self.window.is_useful:
+                skipped_to = self._skip_batches(buffer, position, limit, file_limit)
+                self.work_bytes += skipped_to - position
+                position = skipped_to
+                if self.result != loop_results.OTHER:
+                    break
+            self.result = self.filter_batch(buffer, view, position, limit)
+            size = header.end_position - position
+            if self.result == loop_results.UNCHANGED and size > len(out) - self.used_bytes:
+                self.result = loop_results.FULL
+            if self.result == loop_results.FULL:
+                self.result = loop_results.ENOUGH if self.used_bytes else loop_results.OTHER
+                break
+            if self.result == loop_results.NEED_MORE or self.result == loop_results.OTHER:
+                break
+            self._count_records()
+            if header.last_offset >= self.stop_offset:
+                self.pass_stops(header.last_offset)
+            if self.result == loop_results.REWRITTEN and header.codec:
+                self.work_bytes += RECOMPRESSED_FACTOR * size + RECOMPRESSED_BATCH_WORK
+                position += size
+                break
+            self.work_bytes += size + (COMPRESSED_BATCH_WORK if header.codec else BATCH_WORK)
+            if self.result == loop_results.UNCHANGED:
+                out[self.used_bytes : self.used_bytes + size] = buffer[position : position + size]
+                self._add_batch(size)
+            elif self.result == loop_results.REWRITTEN:
+                self.work_bytes += (REWRITTEN_FACTOR - 1) * size
+                self._add_batch(structs.RECORD_BATCH_HEADER_BYTES + self.records_bytes)
+            position += size
+            self.result = loop_results.ENOUGH
+        self.stats.bytes_read += position - start
+        self.stats.bytes_kept += self.used_bytes
+        return position
 
-    @property
-    def left(self) -> memoryview:
-        """What the last `clean_usual` left, without what `deflate_cut` gives."""
-        return self._out[: self.stride.used_bytes]
+    def _skip_batches(self, buffer: Buffer, position: int, limit: int, file_limit: int) -> int:
+        """Skip batches of the dirty part without a retained record; return the index of the next one, perhaps after `limit`.
 
-    def deflate_cut(self) -> bytes:
-        """The batch that `clean_usual` ended with, where it says CUT."""
-        start = self.stride.used_bytes
-        header = read_header(self._out, start)
-        records = self._out[start + HEADER_BYTES : start + HEADER_BYTES + self.cutter.records_bytes]
-        made = with_records(header, deflate(header.codec, records)).encode()
-        self.counts.bytes_kept += len(made)
-        return made
-
-    def _pass_stops(self, offset: int) -> None:
-        while self._stop_offsets[self._next_stop] <= offset < INT64_MAX:
-            self._next_stop += 1
-
-    def clean(self, batch: LogBatch, *, keeps_legacy_tombstones: bool = True) -> Buffer | None:
-        """What is left of a batch, None for nothing; valid until the reader of the batch moves on.
-
-        Raises FormatError for a batch that is damaged: what its records say cannot be known.
+        `result` is NEED_MORE, OUTSIDE_WINDOW, or OTHER for a batch that is to be read.
         """
-        if not batch.is_valid:
-            raise CorruptRecordError(f"the batch at byte {batch.position} has a wrong CRC", batch.position)
-        header = batch.header
-        self.counts.bytes_read += header.size_bytes
-        self._pass_stops(header.last_offset)
-        if isinstance(header, RecordBatch):
-            left = self._clean(batch, header)
-        else:
-            left = self._clean_legacy(batch, header, keeps_tombstones=keeps_legacy_tombstones)
-        if left is not None:
-            self.counts.bytes_kept += len(left)
-        return left
+        header = self.reader.header
+        window = self.window
+        records = 0
+        while True:
+            self.result = header.read(buffer, position, limit)
+            if self.result != loop_results.USUAL:
+                break
+            self.result = loop_results.OTHER
+            if (
+                header.end_position > file_limit
+                or header.record_count == 0
+                or header.has_unknown_attributes
+                or header.is_control
+                or header.last_offset >= self.stop_offset
+                or not window.is_mapped(header.base_offset, header.last_offset)
+            ):
+                break
+            if not window.is_in_window(header.base_offset, header.last_offset):
+                self.result = loop_results.OUTSIDE_WINDOW
+                break
+            if window.has_any(header.base_offset, header.last_offset):
+                break
+            if header.is_transactional:
+                if self.transactions.may_be_aborted(header.producer_id, header.last_offset):
+                    break
+                self.transactions.add_ongoing(header.producer_id)
+            records += header.record_count
+            position = header.end_position
+        self.stats.records_read += records
+        window.skipped_records += records
+        return position
 
-    def _clean(self, batch: LogBatch, header: RecordBatch) -> Buffer | None:
-        horizon_ms = header.delete_horizon_ms
-        is_past_horizon = horizon_ms is not None and horizon_ms <= self._facts.now_ms
-        is_bare_marker = False
-        if header.is_control:
-            is_bare_marker = self._transactions.on_control(header, batch.read_marker(self._marker_scanner))
-            is_discarded = is_bare_marker and is_past_horizon
-        else:
-            is_discarded = self._transactions.on_data(header)
-        selection = _Selection(is_control=header.is_control, keeps_tombstones=not is_past_horizon)
-        if is_discarded:
-            self.counts.records_discarded += header.record_count
-        else:
-            self._select(batch, header, selection)
-        if not selection.stay:
-            return empty_batch(header).encode() if self._must_stay(header) else None
-        sets_horizon = horizon_ms is None and (selection.tombstones > 0 or is_bare_marker)
-        if selection.stay == header.record_count and not sets_horizon:
-            return batch.read_whole() if batch.data is None else batch.data
-        return self._rewrite(batch, header, selection, sets_horizon=sets_horizon)
-
-    def _must_stay(self, header: RecordBatch) -> bool:
-        """Whether a batch stays even with no records."""
-        if header.next_offset == self._facts.upper_bound_offset:
-            return True
-        last = self._facts.last_records.get(header.producer_id) if header.has_producer else None
-        if last is None:
-            return False
-        if last.last_data_offset is not None:
-            return header.last_offset == last.last_data_offset
-        return header.is_control and header.producer_epoch == last.producer_epoch
-
-    def _select(self, batch: LogBatch, header: RecordBatch, selection: _Selection) -> None:
-        """Decide which records stay. Raises FormatError where they are damaged."""
-        is_known = self.live.holds(header)  # what goes of it was counted when the map was built
-        for window in batch.windows(self._scanner):
-            stay, tombstones, without_key, dropped = self._mark(window, selection)
-            selection.window = window
-            selection.windows += 1
-            selection.stay += stay
-            selection.tombstones += tombstones
-            self.counts.records_read += window.count
-            if is_known:
-                self.counts.tombstones_dropped -= tombstones
-            else:
-                self.counts.without_key += without_key
-                self.counts.tombstones_dropped += dropped
-        self.counts.records_kept += selection.stay
-        self.counts.tombstones_kept += selection.tombstones
-
-    def _mark(self, window: RecordWindow, selection: _Selection) -> Sequence[int]:
-        """Tell in `self._kept` which records of a window stay -> the counts of kcli.log.cleaner.offset_map."""
-        if window.error is not None:
-            raise window.error
-        count = window.count
-        if selection.is_control:
-            self._kept[:count] = b"\1" * count
-            return count, 0, 0, 0
-        keeps_tombstones = selection.keeps_tombstones
-        self._offsets.keep(
-            window.buffer, window.columns, count, self._kept, self._record_counts, keeps_tombstones=keeps_tombstones
-        )
-        return self._record_counts
-
-    def _marked(self, batch: LogBatch, selection: _Selection) -> Iterator[RecordWindow]:
-        """The windows of a batch once more, with `self._kept` for each."""
-        if selection.windows == 1 and selection.window is not None:
-            yield selection.window
+    def _count_records(self) -> None:
+        """Count the records of the batch that was filtered last."""
+        stats = self.stats
+        retained = self.retained
+        if self.is_discarded:
+            stats.records_discarded += 1
             return
-        for window in batch.windows(self._scanner):
-            self._mark(window, selection)
-            yield window
+        stats.records_read += self.reader.header.record_count
+        stats.records_kept += retained.count
+        stats.tombstones_kept += retained.tombstones
+        if self.is_mapped:
+            stats.tombstones_dropped -= retained.tombstones
+        else:
+            stats.without_key += retained.without_key
+            stats.tombstones_dropped += retained.dropped_tombstones
 
-    def _rewrite(self, batch: LogBatch, header: RecordBatch, selection: _Selection, *, sets_horizon: bool) -> bytes:
-        """A batch of the records that stay."""
-        append_time_ms = header.log_append_time_ms
-        base_timestamp: int | None = append_time_ms
+    def _add_batch(self, size: int) -> None:
+        """Add the batch that was filtered last, the next `size` bytes of `out`."""
+        self.c_sizes[self.batch_count] = size
+        self.c_last_offsets[self.batch_count] = self.reader.header.last_offset
+        self.c_max_timestamps[self.batch_count] = self.max_timestamp
+        self.batch_count += 1
+        self.used_bytes += size
+
+    def batches(self) -> Iterable[tuple[int, int, int]]:
+        """Return size, last offset and largest timestamp of each batch that the last call wrote to out[:used_bytes]."""
+        count = self.batch_count
+        return zip(self.sizes[:count], self.last_offsets[:count], self.max_timestamps[:count], strict=True)
+
+    def compressed_batch(self) -> bytes:
+        """Return the batch that `filter_batches` ended with, if its result is REWRITTEN."""
+        start = self.used_bytes
+        header = read_header(self.out_view, start)
+        records = self.out_view[start + HEADER_BYTES : start + HEADER_BYTES + self.records_bytes]
+        batch = with_records(header, deflate(header.codec, records)).encode()
+        self.stats.bytes_kept += len(batch)
+        return batch
+
+    def pass_stops(self, offset: int) -> None:
+        """Move `stop_offset` above the last offset of a batch that was filtered."""
+        while self.stop_offsets[self.next_stop] <= offset < INT64_MAX:
+            self.next_stop += 1
+        self.stop_offset = self.stop_offsets[self.next_stop]
+
+    # ------------------------------------------------------------------------------------------------------- one batch
+
+    def filter_batch(self, buffer: Buffer, view: memoryview, position: int, limit: int) -> int:
+        """Filter the batch at buffer[position]; return EMPTY, UNCHANGED, REWRITTEN, FULL, NEED_MORE or OTHER.
+
+        A batch that is REWRITTEN is in `out` from `used_bytes` on. FULL says that `out` may not have space for it.
+        """
+        reader = self.reader
+        header = reader.header
+        result = reader.read_header(buffer, view, position, limit, self.transactions)
+        if result != loop_results.USUAL:
+            return result
+        self.max_timestamp = header.max_timestamp
+        self.base_timestamp = header.base_timestamp
+        self.is_mapped = False
+        self.is_discarded = False
+        if header.is_control:
+            result = self._filter_marker(buffer)
+        elif not reader.read_records(buffer, view):
+            return loop_results.OTHER
+        else:
+            result = self._filter_records()
+            if header.is_transactional and result != loop_results.OTHER:
+                self.transactions.add_ongoing(header.producer_id)
+        if result == loop_results.REWRITTEN:
+            self._write_header(buffer)
+        return result
+
+    def _filter_marker(self, buffer: Buffer) -> int:
+        """Filter a marker of a transaction that is not aborted."""
+        header = self.reader.header
+        retained = self.retained
+        marker = self.reader.read_marker(buffer)
+        if marker == batch_reader.NO_MARKER:
+            return loop_results.OTHER
+        retained.count = 1
+        retained.tombstones = 0
+        retained.without_key = 0
+        retained.dropped_tombstones = 0
+        if header.end_position - header.position + record_copy.MOST_GROWTH_BYTES > len(self.out) - self.used_bytes:
+            return loop_results.FULL
+        if marker == batch_reader.COMMIT and self.transactions.complete(header.producer_id):
+            return loop_results.UNCHANGED
+        # No data of its transaction was read before it.
+        if not header.has_delete_horizon:
+            retained.c_flags[0] = 1
+            return self._copy_records(True)
+        if header.base_timestamp > self.now_ms:
+            return loop_results.UNCHANGED
+        if header.last_offset >= self.stop_offset or header.producer_id in self.marker_ids:
+            return loop_results.OTHER
+        self.is_discarded = True
+        return loop_results.EMPTY
+
+    def _filter_records(self) -> int:
+        """Filter a batch of data of a transaction that is not aborted, or of none."""
+        header = self.reader.header
+        retained = self.retained
+        self._retain(not header.has_delete_horizon or header.base_timestamp > self.now_ms)
+        sets_horizon = retained.tombstones > 0 and not header.has_delete_horizon
+        if retained.count == 0:
+            return loop_results.EMPTY if header.last_offset < self.stop_offset else loop_results.OTHER
+        if retained.count == header.record_count and not sets_horizon:
+            return loop_results.UNCHANGED
+        return self._copy_records(sets_horizon)
+
+    def _retain(self, keeps_tombstones: bool) -> None:
+        """Write to `retained` which records are retained: by their offsets, or by their keys if these are not in the window."""
+        reader = self.reader
+        header = reader.header
+        self.is_mapped = self.window.is_mapped(header.base_offset, header.last_offset)
+        if self.is_mapped and self.window.is_in_window(header.base_offset, header.last_offset):
+            self.window.retain(reader, header.record_count, keeps_tombstones, self.retained)
+        else:
+            self.offsets.retain_columns(
+                reader.data,
+                reader.columns.offset_view,
+                reader.columns.key_position_view,
+                reader.columns.key_size_view,
+                reader.columns.value_size_view,
+                header.record_count,
+                keeps_tombstones,
+                self.retained,
+            )
+
+    def _copy_records(self, sets_horizon: bool) -> int:
+        """Copy the retained records to `out`, after the bytes of the header; return REWRITTEN, FULL or OTHER.
+
+        Timestamps count from the delete horizon, if there is one, else from the time of the first one that is retained.
+        """
+        reader = self.reader
+        header = reader.header
+        timestamps = reader.columns.timestamp_view
+        flags = self.retained.c_flags
+        count = header.record_count
+        index = 0
+        if header.is_log_append_time:
+            while index < count:
+                timestamps[index] = header.max_timestamp
+                index += 1
+            index = 0
+        while not flags[index]:
+            index += 1
+        base = timestamps[index]
+        largest = base
+        smallest = base
+        while index < count:
+            if flags[index]:
+                if timestamps[index] > largest:
+                    largest = timestamps[index]
+                if timestamps[index] < smallest:
+                    smallest = timestamps[index]
+            index += 1
         if sets_horizon:
-            base_timestamp = self.cutter.horizon_ms
-        elif header.delete_horizon_ms is not None:
-            base_timestamp = header.delete_horizon_ms
-        parts: list[bytearray] = []
-        timestamps: list[int] = []
-        for window in self._marked(batch, selection):
-            told = window.columns.timestamp
-            if append_time_ms is not None:
-                told[: window.count] = array("q", (append_time_ms,)) * window.count
-            kept = list(compress(told[: window.count], self._kept))
-            if kept:
-                base_timestamp = kept[0] if base_timestamp is None else base_timestamp
-                is_moved = base_timestamp != header.base_timestamp or append_time_ms is not None
-                moved_to = base_timestamp if is_moved else None
-                parts.append(copy_records(window.buffer, window.columns, window.count, self._kept, moved_to))
-                timestamps.append(max(kept))
-        made = with_records(header, deflate(header.codec, b"".join(parts)))._replace(
-            base_timestamp=NO_TIMESTAMP if base_timestamp is None else base_timestamp,
-            max_timestamp=max(timestamps) if append_time_ms is None else append_time_ms,
-            record_count=selection.stay,
-            attributes=header.attributes | (DELETE_HORIZON_FLAG if sets_horizon else 0),
-        )
-        return made.encode()
+            base = self.horizon_ms
+        elif header.has_delete_horizon:
+            base = header.base_timestamp
+        if largest > MOST_TIMESTAMP or smallest < -MOST_TIMESTAMP or base > MOST_TIMESTAMP or base < -MOST_TIMESTAMP:
+            return loop_results.OTHER
+        out = self.out[self.used_bytes + structs.RECORD_BATCH_HEADER_BYTES :]
+        positions = reader.columns.record_position_view
+        end = reader.records_end
+        if len(out) < end - positions[0] + count * record_copy.MOST_GROWTH_BYTES:
+            return loop_results.FULL
+        if base == header.base_timestamp and not header.is_log_append_time:
+            self.records_bytes = record_copy.copy_unchanged(reader.data, positions, end, count, flags, out)
+        else:
+            self.records_bytes = record_copy.copy_rebased(
+                reader.data, positions, timestamps, end, count, flags, base, out, reader.columns.scratch
+            )
+        self.max_timestamp = largest
+        self.base_timestamp = base
+        self.sets_horizon = sets_horizon
+        return loop_results.REWRITTEN
 
-    def _clean_legacy(self, batch: LogBatch, header: LegacyBatch, *, keeps_tombstones: bool) -> bytes | None:
-        """A batch of format 2 of the messages that stay."""
-        selection = _Selection(is_control=False, keeps_tombstones=keeps_tombstones)
-        stay: list[LegacyRecord] = []
-        for window in batch.windows(self._scanner):
-            count, tombstones, without_key, dropped = self._mark(window, selection)
-            stay += compress(window.legacy or (), self._kept)
-            self.counts.records_read += window.count
-            self.counts.records_kept += count
-            self.counts.tombstones_kept += tombstones
-            self.counts.tombstones_dropped += dropped
-            self.counts.without_key += without_key
-        if not stay:
-            return None
-        has_tombstones = any(one.value is None for one in stay)
-        upgraded = UpgradedBatch(
-            is_log_append_time=header.is_log_append_time,
-            flags=DELETE_HORIZON_FLAG if has_tombstones else 0,
-            base_timestamp=self._facts.now_ms + self._facts.delete_retention_ms if has_tombstones else None,
-        )
-        for one in stay:
-            upgraded.add(one)
-        return upgraded.encode(header.codec)
+    def _write_header(self, buffer: Buffer) -> None:
+        """Write the header of a batch whose records were copied; with a codec its length and CRC are not known yet."""
+        out = self.out
+        header = self.reader.header
+        start = self.used_bytes
+        records_position = start + structs.RECORD_BATCH_HEADER_BYTES
+        out[start:records_position] = buffer[header.position : header.records_position]
+        if self.sets_horizon:
+            out[start + structs.BATCH_ATTRIBUTES_AT + 1] |= DELETE_HORIZON_FLAG
+        put_integer(out, start + structs.BATCH_BASE_TIMESTAMP_AT, 8, self.base_timestamp)
+        put_integer(out, start + structs.BATCH_MAX_TIMESTAMP_AT, 8, self.max_timestamp)
+        put_integer(out, start + structs.BATCH_RECORD_COUNT_AT, 4, self.retained.count)
+        if not header.codec:
+            end_position = records_position + self.records_bytes
+            put_integer(out, start + structs.BATCH_LENGTH_AT, 4, end_position - start - structs.LOG_OVERHEAD_BYTES)
+            crc = self.reader.crc32c(self.out_view[start + structs.BATCH_ATTRIBUTES_AT : end_position])
+            put_integer(out, start + structs.BATCH_CRC_AT, 4, crc)
+
+
+def put_integer(out: memoryview, position: int, size: int, value: int) -> None:
+    """Write a big-endian integer of `size` bytes at out[position]."""
+    index = position + size
+    while index > position:
+        index -= 1
+        out[index] = value & 255
+        value >>= 8

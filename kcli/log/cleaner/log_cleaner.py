@@ -1,20 +1,15 @@
-"""The cleaner of a broker: which log is next, and its round in slices between requests (Kafka: LogCleaner and its manager).
+"""The cleaner of a broker: rounds in time slices between requests (Kafka: LogCleaner).
 
-    state of a log     means                                                left by
+    state of a log     means                                                ends with
     -----------------  ---------------------------------------------------  ---------------------------------------------
-    idle               nobody cleans it                                     being the filthiest of those that need it
-    in its round       slices go on; reads and appends too                  the round's end, or giving it up
-    uncleanable        a round found damage, or a fault of kcli: told once  a start of the broker
-                       with the reason
+    idle               no round cleans it                                   being the filthiest of those that need it
+    in its round       it is cleaned, and read and appended to              the end of the round, or its abort
+    uncleanable        a round found damage, or failed by an error of       a start of the broker
+                       kcli, which is reported once with the reason
 
-The filthiest log is cleaned first: the largest dirty ratio of those that are above their min.cleanable.dirty.ratio or overdue
-(max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. As many rounds are under way at a
-time as there are log.cleaner.threads, slice by slice in turn, which share log.cleaner.dedupe.buffer.size; one whose log is not
-compacted any more is given up. What rounds read and write together is held to log.cleaner.io.max.bytes.per.second.
-
-`kcli-uncleanable-partitions` of each log directory tells which of its logs were given up, for `kcli describe`.
-`cleaner-offset-checkpoint` of each log directory tells up to where its logs are cleaned. It is written behind each round and
-when logs are deleted or moved; a line that is lost, or is that of an earlier topic of the name, costs a round and no record.
+LogCleanerManager chooses the log. If none needs cleaning, it checks again after log.cleaner.backoff.ms. There are up to
+log.cleaner.threads rounds at a time, in alternating time slices, which share log.cleaner.dedupe.buffer.size; the round of a log
+that is not compacted any more is aborted. What all rounds read and write is limited to log.cleaner.io.max.bytes.per.second.
 """
 
 from __future__ import annotations
@@ -26,28 +21,23 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.format.uncleanable_partitions import UncleanablePartition
-from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningAbortedError, CleaningSteps
+from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
-from kcli.log.cleaner.pace import Throttle
+from kcli.log.cleaner.throttler import Throttler
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.flush_request import FlushRequest
-from kcli.log.disk.port import parent_path
 from kcli.log.managing.log_registry import LogRegistry
-from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
 
-# Of logs that are looked at to find the filthiest: some microseconds each, more where time bounds are set.
-LOGS_PER_STEP = 64
-# Kafka's cleaner is a thread, which may look again at once; here requests are served by whoever would look all the time.
+# Kafka's cleaner is a thread, which may check again at once; here that would take the time of requests.
 LEAST_BACKOFF_MS = 10
-# Larger batches than a buffer are looked at singly, so that a small one costs time.
+# Batches above the buffer are filtered one by one, so that a small buffer costs time.
 LEAST_BUFFER_BYTES = 16 * 1024
 
 
 class CleanerTotals:
-    """What all rounds of this run of the broker have met."""
+    """What all rounds of this run of the broker have read and written."""
 
     __slots__ = ("bytes_kept", "bytes_read", "rounds")
 
@@ -56,7 +46,7 @@ class CleanerTotals:
 
 
 class LastRound(NamedTuple):
-    """The round of a thread that ended last; `map_used` is how much of its memory for offsets it took, from 0 to 1."""
+    """The last round of a thread; `map_used` is the part of its memory for offsets that was used, from 0 to 1."""
 
     bytes_read: int = 0
     bytes_kept: int = 0
@@ -65,7 +55,7 @@ class LastRound(NamedTuple):
 
 
 class ThreadStats:
-    """What is told of a thread: the round that ended last, and how overdue logs were when the last one began."""
+    """The last round of a thread, and how overdue logs were when the last one began."""
 
     __slots__ = ("delay_ms", "last_round")
 
@@ -74,286 +64,160 @@ class ThreadStats:
         self.delay_ms = 0
 
 
-class LastLook(NamedTuple):
-    """What the last look at all logs found: its time, the largest dirty ratio, by how much the latest log is overdue."""
-
-    at_ms: int
-    dirtiest_ratio: float = 0.0
-    delay_ms: int = 0
-
-
-class Uncleanable(NamedTuple):
-    """Of a log directory: how many logs are not cleaned any more, and their bytes that should be."""
-
-    logs: int
-    size_bytes: int
-
-
-class GivenUp(NamedTuple):
-    """When and why a log was given up, and from where on it is not cleaned."""
-
-    at_ms: int
-    dirty_offset: int
-    reason: str
-
-
 class _CleanerThread:
-    """A round under way over `log`, with `map_bytes` for its keys; no thread of the system's. `number` is from 0 on."""
+    """A round over `log`, with `map_bytes` for its keys; not a thread of the system. `number` is from 0 on."""
 
-    __slots__ = ("began_ms", "is_flushing", "log", "map_bytes", "number", "round", "steps")
+    __slots__ = ("began_ms", "cleaner", "is_flushing", "log", "map_bytes", "number", "steps")
 
-    def __init__(self, number: int, log: UnifiedLog, under_way: CleaningRound, now_ms: int, map_bytes: int) -> None:
+    def __init__(self, number: int, log: UnifiedLog, cleaner: Cleaner, now_ms: int, map_bytes: int) -> None:
         self.number = number
         self.log = log
-        self.round = under_way
-        self.steps: CleaningSteps[CleanedLog] = under_way.run()
+        self.cleaner = cleaner
+        self.steps: CleaningSteps[CleanedLog] = cleaner.run()
         self.began_ms = now_ms
         self.map_bytes = map_bytes
         self.is_flushing = False
 
 
 class LogCleaner:
-    """Cleans the compacted logs of a registry, a slice a call of `run`, which `wake(at_ms)` has called.
+    """Cleans the compacted logs of a registry, a time slice a call of `run`; `wake(at_ms)` asks for a call."""
 
-    `uncleanable` are logs that it gave up; `on_cleaned(log)` is called when it is known anew up to where a log is cleaned, and
-    `on_uncleanable(path)` when it is known anew which logs of a log directory are given up.
-    """
-
-    def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
+    def __init__(self, registry: LogRegistry, manager: LogCleanerManager, wake: Callable[[int], None]) -> None:
+        self.manager = manager
         self.totals = CleanerTotals()
-        self.last_look: LastLook | None = None
-        self.uncleanable: dict[UnifiedLog, GivenUp] = {}
-        self.on_cleaned: Callable[[UnifiedLog], None] = lambda log: None
-        self.on_uncleanable: Callable[[str], None] = lambda path: None
         self._registry = registry
         self._wake = wake
-        self._candidates: list[UnifiedLog] | None = None
-        self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
-        self._look_now = LastLook(0)
-        self._threads: list[_CleanerThread] = []  # whose turn it is first
+        self._threads: list[_CleanerThread] = []  # the one that runs next is first
         self._stats: dict[int, ThreadStats] = {}  # by the number of a thread
-        self._throttle = Throttle()
-        self._rest_until_ms = 0
+        self._throttler = Throttler()
+        self._next_check_ms = 0
 
     def run(self, now_ms: int) -> int:
-        """The next slice -> when to come again."""
-        settings, rest_until_ms = self._registry.settings, NEVER_MS
+        """Do the next slice; return when `run` is to be called again."""
+        settings, next_check_ms = self._registry.settings, NEVER_MS
         if len(self._threads) < settings.cleaner_threads:
-            if now_ms >= self._rest_until_ms:
-                if self._look(now_ms) or self._begin(now_ms):
+            if now_ms >= self._next_check_ms:
+                in_progress = [thread.log for thread in self._threads]
+                if self.manager.find_filthiest(now_ms, in_progress) or self._begin(now_ms):
                     return now_ms
-                self._rest_until_ms = now_ms + max(LEAST_BACKOFF_MS, settings.cleaner_backoff_ms)
-            rest_until_ms = self._rest_until_ms
+                self._next_check_ms = now_ms + max(LEAST_BACKOFF_MS, settings.cleaner_backoff_ms)
+            next_check_ms = self._next_check_ms
         thread = next((one for one in self._threads if not one.is_flushing), None)
         if thread is None:
-            return rest_until_ms
-        due_ms = self._throttle.due_ms(now_ms, settings.cleaner_max_bytes_per_second)
+            return next_check_ms
+        due_ms = self._throttler.due_ms(now_ms, settings.cleaner_max_bytes_per_second)
         if due_ms > now_ms:
-            return min(due_ms, rest_until_ms)
+            return min(due_ms, next_check_ms)
         self._threads.remove(thread)
         self._threads.append(thread)
         self._step(thread, now_ms)
         return now_ms
 
-    def look_again(self) -> None:
-        """Do not rest: what is to be cleaned may be other logs now."""
-        self._rest_until_ms = 0
+    def skip_backoff(self) -> None:
+        """Check the logs at once: the settings changed, and so may which logs need cleaning."""
+        self._next_check_ms = 0
         self._wake(0)
 
     def thread_stats(self) -> list[ThreadStats]:
-        """Of the threads that there are now and that have had a round."""
+        """Return those of the current threads that have had a round."""
         return [stats for number, stats in self._stats.items() if number < self._registry.settings.cleaner_threads]
 
-    def uncleanable_by_directory(self, now_ms: int) -> dict[str, Uncleanable]:
-        """By log directory; those without any are left out."""
-        found: dict[str, Uncleanable] = {}
-        for log in self.uncleanable:
-            if self._registry.is_live(log):
-                path = self._registry.log_dir_of(log).path
-                before = found.get(path, Uncleanable(0, 0))
-                found[path] = Uncleanable(before.logs + 1, before.size_bytes + dirty_bytes(log, self._registry.wall.at(now_ms)))
-        return found
-
-    def uncleanable_in(self, path: str) -> list[UncleanablePartition]:
-        """The logs of a log directory that are given up."""
-        return [
-            UncleanablePartition(log.topic, log.partition, *given_up)
-            for log, given_up in self.uncleanable.items()
-            if self._registry.is_live(log) and parent_path(log.directory) == path
-        ]
-
-    def forget_the_gone(self) -> None:
-        """Drop the logs that are out of service of those that were given up."""
-        gone = [log for log in self.uncleanable if not self._registry.is_live(log)]
-        for log in gone:
-            del self.uncleanable[log]
-        for path in {parent_path(log.directory): None for log in gone}:
-            self.on_uncleanable(path)
-
-    # ------------------------------------------------------------------------------------------------------- choosing
-
-    def _look(self, now_ms: int) -> bool:
-        """Look at some of the compacted logs -> whether there are more to look at."""
-        registry = self._registry
-        if self._candidates is None:
-            self.forget_the_gone()
-            taken = {*self.uncleanable, *(thread.log for thread in self._threads)}
-            self._candidates = [log for log in registry.logs.values() if log.config.is_compacted and log not in taken]
-            self._filthiest, self._look_now = None, LastLook(now_ms)
-        for _ in range(min(LOGS_PER_STEP, len(self._candidates))):
-            log = self._candidates.pop()
-            if not registry.is_live(log):
-                continue
-            self._correct(log)
-            try:
-                found = log_to_clean(log, log.cleaned_offset, registry.wall.at(now_ms))
-            except FormatError as error:
-                self._tell_uncleanable(log, error.message, now_ms)
-                continue
-            except OSError as error:
-                registry.take_offline(log.directory, error)
-                continue
-            self._look_now = LastLook(
-                self._look_now.at_ms,
-                max(self._look_now.dirtiest_ratio, found.dirty_ratio),
-                max(self._look_now.delay_ms, found.delay_ms),
-            )
-            if found.needs_cleaning(log.config.min_cleanable_dirty_ratio):
-                filthier = (found.dirty_ratio, log, found)
-                if self._filthiest is None or filthier[0] > self._filthiest[0]:
-                    self._filthiest = filthier
-        if self._candidates:
-            return True
-        self._candidates = None
-        self.last_look = self._look_now
-        return False
-
-    def _correct(self, log: UnifiedLog) -> None:
-        """Have the next round begin where the log does, if the last one's end lies outside of the log, and the file say so.
-
-        It is told of, unless retention has moved the start past what was cleaned, which is in order with compact,delete.
-        """
-        cleaned = log.cleaned_offset
-        if cleaned is None or (first_dirty := first_dirty_offset(log, cleaned)) == cleaned:
-            return
-        log.cleaned_offset = first_dirty
-        self.on_cleaned(log)
-        if cleaned > log.log_end_offset or not log.config.is_retained:
-            text = (
-                f"{log.directory}: cleaner-offset-checkpoint says that it is cleaned up to {cleaned}, but the log has "
-                f"[{log.log_start_offset}, {log.log_end_offset}): it is cleaned from {first_dirty} on"
-            )
-            self._registry.report(
-                WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, offset=cleaned)
-            )
+    def abort_rounds(self) -> None:
+        """Abort all rounds and remove what they were writing."""
+        for thread in list(self._threads):
+            self._end(thread)
 
     def _begin(self, now_ms: int) -> bool:
-        """Begin the round of the filthiest log -> whether there is one."""
-        if self._filthiest is None:
+        """Begin the round of the filthiest log; return whether there is one."""
+        found = self.manager.take_filthiest()
+        if found is None:
             return False
-        (_, log, cleanable), self._filthiest = self._filthiest, None
+        log, cleanable = found
         registry, settings = self._registry, self._registry.settings
-        secret, map_bytes = (
-            registry.random_bytes(SECRET_BYTES),
-            settings.cleaner_dedupe_buffer_bytes // settings.cleaner_threads,
-        )
-        offsets = OffsetMap(map_bytes, secret, settings.cleaner_load_factor)
-        # Half of it for what is read, half for what is left.
+        map_bytes = settings.cleaner_dedupe_buffer_bytes // settings.cleaner_threads
+        offsets = OffsetMap(map_bytes, registry.random_bytes(SECRET_BYTES), settings.cleaner_load_factor)
+        # Half of it for input, half for output.
         buffer_bytes = max(settings.cleaner_io_buffer_bytes // settings.cleaner_threads // 2, LEAST_BUFFER_BYTES)
-        under_way = CleaningRound(log, cleanable, offsets, registry.wall.at(now_ms), buffer_bytes)
+        cleaner = Cleaner(log, cleanable, offsets, registry.wall.at(now_ms), buffer_bytes)
         number = min(set(range(len(self._threads) + 1)) - {thread.number for thread in self._threads})
-        self._threads.append(_CleanerThread(number, log, under_way, now_ms, map_bytes))
-        self._stats.setdefault(number, ThreadStats()).delay_ms = self._look_now.delay_ms
+        self._threads.append(_CleanerThread(number, log, cleaner, now_ms, map_bytes))
+        last_run = self.manager.last_run
+        self._stats.setdefault(number, ThreadStats()).delay_ms = 0 if last_run is None else last_run.delay_ms
         return True
 
-    # ------------------------------------------------------------------------------------------------------- cleaning
-
     def _step(self, thread: _CleanerThread, now_ms: int) -> None:
-        """Go on with a round."""
+        """Continue a round."""
         log = thread.log
         try:
             if not self._registry.is_live(log) or not log.config.is_compacted:
-                raise CleaningAbortedError(f"{log} is out of service, or not compacted any more")
+                raise CleaningAbortedError(f"{log} is out of service, or is not compacted any more")
             paths = self._next_step(thread, now_ms)
         except StopIteration as end:
-            self._put_aside(thread, now_ms)
+            self._delete_replaced(thread, now_ms)
             self._finish(thread, end.value, now_ms)
         except CleaningAbortedError:
             self._end(thread)
         except FormatError as error:
             self._end(thread)
-            self._tell_uncleanable(log, error.message, now_ms)
+            self.manager.mark_uncleanable(log, error.message, now_ms)
         except OSError as error:
             self._fail(thread, error)
-        except Exception as error:  # whatever it is, requests are served, and the other logs cleaned
+        except Exception as error:  # requests are served, and other logs cleaned, whatever it is
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
             self._end(thread)
-            self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it", now_ms)
+            self.manager.mark_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it", now_ms)
         else:
-            self._put_aside(thread, now_ms)
+            self._delete_replaced(thread, now_ms)
             if paths:
                 thread.is_flushing = True
                 self._registry.queue_flush(FlushRequest(paths, partial(self._flushed, thread)))
 
     def _next_step(self, thread: _CleanerThread, now_ms: int) -> tuple[str, ...]:
-        """A step of a round -> what it wants flushed; its bytes are held to the rate."""
-        moved_before = thread.round.moved_bytes
+        """Do a step of a round, count its bytes, and return the paths that it wants flushed."""
+        moved_before = thread.cleaner.moved_bytes
         try:
             return next(thread.steps)
         finally:
-            moved = thread.round.moved_bytes - moved_before
-            self._throttle.add(moved, now_ms, self._registry.settings.cleaner_max_bytes_per_second)
+            moved = thread.cleaner.moved_bytes - moved_before
+            self._throttler.add(moved, now_ms, self._registry.settings.cleaner_max_bytes_per_second)
 
     def _flushed(self, thread: _CleanerThread, error: OSError | None) -> None:
-        """What a round wanted on the device is there, or not."""
+        """Continue a round after its flush."""
         thread.is_flushing = False
         if isinstance(error, FileNotFoundError):
-            self._end(thread)  # retention was faster; it is looked again at what is left
+            self._end(thread)  # retention removed the file: the log is checked again
         elif error is not None and thread in self._threads:
             self._fail(thread, error)
         self._wake(0)
 
-    def _put_aside(self, thread: _CleanerThread, now_ms: int) -> None:
-        """Have the files go that were replaced, for good."""
-        removed = thread.round.take_removed()
+    def _delete_replaced(self, thread: _CleanerThread, now_ms: int) -> None:
+        """Delete the files that were replaced after file.delete.delay.ms."""
+        removed = thread.cleaner.take_removed()
         if removed:
             self._registry.deletions.add(removed, now_ms + thread.log.config.file_delete_delay_ms)
 
     def _finish(self, thread: _CleanerThread, done: CleanedLog, now_ms: int) -> None:
         self._end(thread)
-        thread.log.cleaned_offset = done.end_offset
         totals = self.totals
         totals.rounds += 1
-        totals.bytes_read += done.counts.bytes_read
-        totals.bytes_kept += done.counts.bytes_kept
+        totals.bytes_read += done.stats.bytes_read
+        totals.bytes_kept += done.stats.bytes_kept
         map_used = done.keys / (thread.map_bytes / SLOT_BYTES)
-        last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, now_ms - thread.began_ms, map_used)
+        last_round = LastRound(done.stats.bytes_read, done.stats.bytes_kept, now_ms - thread.began_ms, map_used)
         self._stats[thread.number].last_round = last_round
-        self.on_cleaned(thread.log)
-
-    def _tell_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:
-        """Have no round look at a log again until the broker starts anew."""
-        self.uncleanable[log] = GivenUp(self._registry.wall.at(now_ms), first_dirty_offset(log, log.cleaned_offset), why)
-        text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` tells what is wrong"
-        self._registry.report(WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
-        self.on_uncleanable(parent_path(log.directory))
+        self.manager.done_cleaning(thread.log, done.end_offset)
 
     def _fail(self, thread: _CleanerThread, error: OSError) -> None:
-        """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""
+        """Take the log directory offline, as after any disk error, unless the log was deleted."""
         self._end(thread)
         if self._registry.is_live(thread.log):
             self._registry.take_offline(thread.log.directory, error)
 
-    def give_up_rounds(self) -> None:
-        """All that is under way is over, and what it had begun to write goes."""
-        for thread in list(self._threads):
-            self._end(thread)
-
     def _end(self, thread: _CleanerThread) -> None:
-        """A round is over; what it had begun to write goes. Its thread looks for another at once."""
+        """End a round and remove what it was writing; the logs are checked at once for the next one."""
         if thread in self._threads:
             self._threads.remove(thread)
-            self._rest_until_ms = 0
-        with suppress(OSError):  # its log directory failed: what is left goes with the next start
-            thread.round.discard()
+            self._next_check_ms = 0
+        with suppress(OSError):  # the log directory failed: the next start removes the files
+            thread.cleaner.discard()

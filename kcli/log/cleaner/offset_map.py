@@ -1,22 +1,24 @@
-"""The last offset of each key: what a round of the cleaner gathers first, and asks of each record then.
+"""The last offset of each key: a cleaning round builds it first, and then looks up each record (Kafka: OffsetMap).
 
-    per key    24 bytes: a hash of 128 bits and the offset, in an open table that grows by a quarter, up to the bound
+    per key    24 bytes: a hash of 128 bits and the offset, in an open table that grows by a quarter, up to the memory limit
     hash       SipHash-2-4 of 128 bits (Aumasson and Bernstein), keyed with a secret that is drawn for each round
-    probing    from slot = (highest 32 bits of the hash * slots) >> 32 on, one slot behind the other
+    probing    from slot = (highest 32 bits of the hash * slots) >> 32 on, one slot after the other
 
-Kafka (SkimpyOffsetMap) takes MD5 and does not compare keys either, so whoever makes two keys of one MD5 loses a record. Without
-the secret nobody can make two keys collide here, or crowd one place of the table, and by chance 2**32 keys do with a
-probability below 2**-64.
+Kafka (SkimpyOffsetMap) takes MD5 and does not compare keys either, so a client that makes two keys with one MD5 loses a record.
+Without the secret a client can neither make two keys collide nor crowd one part of the table; by chance 2**32 keys collide with
+a probability below 2**-64.
 
 A larger table has its keys in the same order as a smaller one, so growing reads one and writes the other from front to back,
-and gives the one back as it goes: there is never memory for both. It goes in slices, since nothing may take above 10 ms.
+and frees the old one page by page: there is never memory for both. It grows in time slices, since no call may take above 10 ms.
 
-Memory is what a probe waits for. So the keys of many records are hashed first, each with a look at its slot, which has the
-processor fetch them side by side; then the slots are compared.
+A probe waits for memory. So the keys of many records are hashed first and their slots touched, so that the processor fetches
+them in parallel; then the slots are compared.
 
-A map that is full ends the round's range, between two records where need be; the next round goes on there. This one source
-runs two ways, as kcli.format.record_scan does; its C types stand in offset_map.pxd.
+A full map ends the round's range, between two records if necessary; the next round continues there. This one source runs
+two ways, as kcli.format.record_scan does; its C types are in offset_map.pxd.
 """
+
+from __future__ import annotations
 
 import mmap
 from array import array
@@ -27,88 +29,90 @@ SLOT_BYTES = 24
 SECRET_BYTES = 16
 FIRST_SLOTS = 1 << 12
 MOST_SLOTS = (1 << 32) - 1
-# Of the slots so many are used before the table is full (log.cleaner.io.buffer.load.factor), or grows.
+# The used part of the slots at which the table is full (log.cleaner.io.buffer.load.factor), or grows.
 LOAD_FACTOR = 0.9
 GROWING_LOAD_FACTOR = 0.85
 ABSENT = -1
 
-# What `keep_records` counts.
-KEPT = 0
-KEPT_TOMBSTONES = 1
-WITHOUT_KEY = 2
-DROPPED_TOMBSTONES = 3
-COUNT_SLOTS = 4
-
-# The keys of so many records are hashed before their slots are compared: what they have fetched still lies in the cache.
+# The keys of this many records are hashed before their slots are compared: what was fetched is still in the cache.
 HASHED_RECORDS = 256
-# So many slots are moved in a slice of growing, and their memory given back.
+# The slots that a call of `grow` moves.
 MOVED_SLOTS = 1 << 14
 
 
-class OffsetMap:
-    """The last offset of each key in at most `memory_bytes`; `secret` has SECRET_BYTES, drawn for this map.
+class RetainedRecords:
+    """Which of the records that were scanned last are retained: OffsetMap and RetainedOffsets write it, the filters read it."""
 
-    `latest_offset` is the last one that the map accounts for, -1 in a new one; whoever fills it moves it on. Of its `slots`,
-    `used` are, and `most_used` may be before it grows or is full. It `is_in_order` where each offset that was noted was above
-    the one before it, and lay in its batch.
-    """
+    def __init__(self, capacity: int) -> None:
+        self.flags = bytearray(capacity)  # 1 for a record that is retained, else 0
+        self.c_flags = self.flags  # the same for compiled code
+        self.count = 0  # records that are retained
+        self.tombstones = 0  # of these the ones without a value
+        self.without_key = 0  # records that are dropped because they have no key; 0 where no key was looked up
+        self.dropped_tombstones = 0  # records without a value that are dropped; 0 where no key was looked up
+
+
+class OffsetMap:
+    """The last offset of each key in at most `memory_bytes`; `secret` has SECRET_BYTES, drawn for this map."""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = LOAD_FACTOR) -> None:
         self._most_slots = min(max(memory_bytes // SLOT_BYTES, 3), MOST_SLOTS)
         self._load_factor = load_factor
         self.secret = sip_state(secret)
-        self.used = 0
-        self.is_in_order = True
-        self.hashes = array("Q", bytes(16 * HASHED_RECORDS))
-        self.rows = array("q", bytes(8 * HASHED_RECORDS))
-        self.places = array("q", bytes(8 * HASHED_RECORDS))
-        self.latest_offset = ABSENT
-        self._last_met = ABSENT  # the last offset, whether it has a key or not
-        self._old: tuple[mmap.mmap, memoryview] | None = None  # what the table grows from
-        self._moved = 0
-        self._use(min(self._most_slots, FIRST_SLOTS))
+        self.slots = 0  # the size of the table
+        self.used = 0  # slots with a key
+        self.most_used = 0  # `used` at which the table is full or grows
+        self.is_in_order = True  # each offset that was put was above the one before it, and was inside its batch
+        self.latest_offset = ABSENT  # the last offset that the map accounts for; the offset map builder advances it
+        self._last_offset = ABSENT  # of the record that was put last, with a key or not
+        self.hashes = array("Q", bytes(16 * HASHED_RECORDS))  # of the records that are put or looked up now
+        self.rows = array("q", bytes(8 * HASHED_RECORDS))  # their indexes in the columns
+        self.places = array("q", bytes(8 * HASHED_RECORDS))  # their slots, as indexes in the table
+        self._old: tuple[mmap.mmap, memoryview] | None = None  # the smaller table while the map grows
+        self._moved = 0  # slots of it that were moved
+        self._allocate(min(self._most_slots, FIRST_SLOTS))
 
     def __len__(self) -> int:
-        """How many keys it holds."""
+        """Return the number of keys."""
         return int(self.used)
 
     @property
     def memory_bytes(self) -> int:
-        """What its table takes now."""
+        """The size of the table now."""
         return int(self.slots * SLOT_BYTES)
 
     @property
     def is_full(self) -> bool:
-        """Whether not one more record may be noted."""
+        """Whether no record can be put any more."""
         return bool(self.slots == self._most_slots and self.used >= self.most_used)
 
     @property
     def may_grow(self) -> bool:
-        """Whether there may be a larger table."""
+        """Whether a larger table is allowed."""
         return bool(self.slots < self._most_slots)
 
-    def _use(self, slots: int) -> None:
-        """Go on with an empty table of so many slots."""
+    def _allocate(self, slots: int) -> None:
+        """Continue with an empty table."""
         self._memory = mmap.mmap(-1, slots * SLOT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self.table = memoryview(self._memory).cast("Q")
+        self.table = memoryview(self._memory).cast("Q")  # three words for each slot: the hash, and the offset plus one
         is_last = slots == self._most_slots
         load_factor = self._load_factor if is_last else min(self._load_factor, GROWING_LOAD_FACTOR)
         self.slots = slots
         self.most_used = min(int(slots * load_factor), slots - 1)
 
     def grow(self) -> bool:
-        """Move to a larger table, a slice a call -> whether there is more to move; the map must not be used until then."""
+        """Move a part of the keys to a larger table; return whether there are more. Until then the map must not be used."""
         if self._old is None:
             if self.slots == self._most_slots:
                 return False
             self._old, self._moved = (self._memory, self.table), 0
             larger = int(self.slots) * 5 // 4
-            self._use(larger if larger * 9 // 8 < self._most_slots else self._most_slots)
+            self._allocate(larger if larger * 9 // 8 < self._most_slots else self._most_slots)
         memory, table = self._old
         end = min(self._moved + MOVED_SLOTS, len(table) // 3)
-        put_slots(table, 3 * self._moved, 3 * end, self.table, self.slots)
+        move_slots(table, 3 * self._moved, 3 * end, self.table, self.slots)
         if hasattr(mmap, "MADV_DONTNEED"):
             start_byte, end_byte = (slot * SLOT_BYTES // mmap.PAGESIZE * mmap.PAGESIZE for slot in (self._moved, end))
             if end_byte > start_byte:
@@ -118,28 +122,28 @@ class OffsetMap:
             self._old = None
         return self._old is not None
 
-    def has_room(self, count: int) -> bool:
-        """Whether as many records may be noted, whatever their keys are."""
+    def can_put(self, count: int) -> bool:
+        """Return whether this many records can be put, even if each has another key."""
         return bool(self.used + count <= self.most_used)
 
-    def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
-        """Note the keys of records [first, count) of a window that stand at `start_offset` or behind -> where it needs room.
+    def put(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
+        """Put the keys of records [first, count) from `start_offset` on; return the index of the first that was not put.
 
-        That is the index of the first record that was not noted, `count` where all were: the map is full, or is to `grow`.
+        Less than `count` means that the map is full or must `grow`.
         """
-        return self.note_columns(buffer, columns.offset, columns.key_position, columns.key_size, first, count, start_offset)
+        return self.put_columns(buffer, columns.offset, columns.key_position, columns.key_size, first, count, start_offset)
 
-    def note_columns(
+    def put_columns(
         self,
         buffer: Buffer,
-        offsets: array,  # type: ignore[type-arg]
-        key_positions: array,  # type: ignore[type-arg]
-        key_sizes: array,  # type: ignore[type-arg]
+        offsets: array[int],
+        key_positions: array[int],
+        key_sizes: array[int],
         index: int,
         count: int,
         start_offset: int,
     ) -> int:
-        """The loop of `note`; it ends where as many slots are used as may be."""
+        """Put the keys of records [index, count) as `put` does."""
         table = self.table
         hashes = self.hashes
         rows = self.rows
@@ -147,24 +151,24 @@ class OffsetMap:
         slots = self.slots
         used = self.used
         limit = self.most_used
-        latest = self._last_met
-        room = len(rows)
+        latest = self._last_offset
+        most_hashed = len(rows)
         end = 3 * slots
         while index < count and used < limit:
-            put = 0
-            while index < count and put < room:
+            hashed = 0
+            while index < count and hashed < most_hashed:
                 if offsets[index] <= latest:
                     self.is_in_order = False
                 latest = offsets[index]
                 if key_sizes[index] >= 0 and latest >= start_offset:
-                    rows[put] = index
-                    put += 1
+                    rows[hashed] = index
+                    hashed += 1
                 index += 1
-            hash_keys(buffer, key_positions, key_sizes, rows, put, self.secret, hashes)
-            find_slots(table, slots, hashes, put, places)
+            hash_keys(buffer, key_positions, key_sizes, rows, hashed, self.secret, hashes)
+            find_slots(table, slots, hashes, hashed, places)
             done = 0
-            while done < put and used < limit:
-                # A key of this chunk may have taken the slot by now, or be this one.
+            while done < hashed and used < limit:
+                # A key of this chunk may have taken the slot since, or be the same key.
                 at = places[done]
                 while table[at + 2] != 0 and (table[at] != hashes[2 * done] or table[at + 1] != hashes[2 * done + 1]):
                     at += 3
@@ -176,101 +180,91 @@ class OffsetMap:
                     used += 1
                 table[at + 2] = offsets[rows[done]] + 1
                 done += 1
-            if done < put:
+            if done < hashed:
                 index = rows[done]
                 latest = offsets[index] - 1
         self.used = used
-        self._last_met = latest
-        # What follows without a key does not need room.
+        self._last_offset = latest
+        # Records without a key need no slot.
         while index < count and (key_sizes[index] < 0 or offsets[index] < start_offset):
             index += 1
         return index
 
-    def keep(
-        self,
-        buffer: Buffer,
-        columns: RecordColumns,
-        count: int,
-        kept: bytearray,
-        counts: array,  # type: ignore[type-arg]
-        *,
-        keeps_tombstones: bool,
-    ) -> int:
-        """Set kept[index] of the first `count` records of a window to 1 where a record stays, else 0 -> how many stay.
+    def retain(
+        self, buffer: Buffer, columns: RecordColumns, count: int, retained: RetainedRecords, *, keeps_tombstones: bool
+    ) -> None:
+        """Write which of the first `count` records are retained.
 
-        A record stays that the map does not account for, and the last one of its key where it has a value, or
-        `keeps_tombstones`. `counts` is filled: KEPT, KEPT_TOMBSTONES, WITHOUT_KEY (such go), DROPPED_TOMBSTONES.
+        These are records above `latest_offset`, and the last record of each key, without a value only if `keeps_tombstones`.
         """
-        tombstones = 1 if keeps_tombstones else 0
         offsets, positions, sizes = columns.offset, columns.key_position, columns.key_size
-        return self.keep_columns(buffer, offsets, positions, sizes, columns.value_size, count, tombstones, kept, counts)
+        self.retain_columns(buffer, offsets, positions, sizes, columns.value_size, count, keeps_tombstones, retained)
 
-    def keep_columns(
+    def retain_columns(
         self,
         buffer: Buffer,
-        offsets: array,  # type: ignore[type-arg]
-        key_positions: array,  # type: ignore[type-arg]
-        key_sizes: array,  # type: ignore[type-arg]
-        value_sizes: array,  # type: ignore[type-arg]
+        offsets: array[int],
+        key_positions: array[int],
+        key_sizes: array[int],
+        value_sizes: array[int],
         count: int,
-        keeps_tombstones: int,
-        kept: bytearray,
-        counts: array,  # type: ignore[type-arg]
-    ) -> int:
-        """The loop of `keep`."""
+        keeps_tombstones: bool,
+        retained: RetainedRecords,
+    ) -> None:
+        """Write which of the first `count` records are retained, as `retain` does."""
         table = self.table
         rows = self.rows
         places = self.places
+        flags = retained.c_flags
         latest_offset = self.latest_offset
         slots = self.slots
-        stay = 0
+        kept = 0
         tombstones = 0
         dropped_tombstones = 0
         without_key = 0
-        room = len(rows)
+        most_hashed = len(rows)
         index = 0
         while index < count:
             first = index
-            put = 0
-            while index < count and put < room:
-                kept[index] = 0
+            hashed = 0
+            while index < count and hashed < most_hashed:
+                flags[index] = 0
                 if offsets[index] > latest_offset:
-                    kept[index] = 1
+                    flags[index] = 1
                 elif key_sizes[index] < 0:
                     without_key += 1
                 elif value_sizes[index] >= 0 or keeps_tombstones:
-                    rows[put] = index
-                    put += 1
+                    rows[hashed] = index
+                    hashed += 1
                 index += 1
-            hash_keys(buffer, key_positions, key_sizes, rows, put, self.secret, self.hashes)
-            find_slots(table, slots, self.hashes, put, places)
+            hash_keys(buffer, key_positions, key_sizes, rows, hashed, self.secret, self.hashes)
+            find_slots(table, slots, self.hashes, hashed, places)
             done = 0
-            while done < put:
+            while done < hashed:
                 last = table[places[done] + 2]
                 if offsets[rows[done]] + 1 >= last:
-                    kept[rows[done]] = 1
+                    flags[rows[done]] = 1
                 done += 1
             while first < index:
-                stay += kept[first]
+                kept += flags[first]
                 if value_sizes[first] < 0:
-                    tombstones += kept[first]
-                    dropped_tombstones += 1 - kept[first]
+                    tombstones += flags[first]
+                    dropped_tombstones += 1 - flags[first]
                 first += 1
-        counts[0] = stay
-        counts[1] = tombstones
-        counts[2] = without_key
-        counts[3] = dropped_tombstones
-        return stay
+        retained.count = kept
+        retained.tombstones = tombstones
+        retained.without_key = without_key
+        retained.dropped_tombstones = dropped_tombstones
 
     def get(self, key: bytes) -> int:
-        """The offset of a key, ABSENT where it has none."""
+        """Return the offset of a key, ABSENT if it has none."""
         hash_keys(key, array("q", (0,)), array("q", (len(key),)), array("q", (0,)), 1, self.secret, self.hashes)
         find_slots(self.table, self.slots, self.hashes, 1, self.places)
         return int(self.table[self.places[0] + 2]) - 1
 
 
-def sip_state(secret: bytes) -> array:  # type: ignore[type-arg]
-    """The four words that a hash begins with, of the 16 bytes of a secret."""
+def sip_state(secret: bytes) -> array[int]:
+    """Return the four words that a hash begins with, from the 16 bytes of a secret."""
     low, high = (int.from_bytes(secret[at : at + 8], "little") for at in (0, 8))
     # "somepseudorandomlygeneratedbytes", and the 0xEE that asks for 128 bits.
     words = (low ^ 0x736F6D6570736575, high ^ 0x646F72616E646F6D ^ 0xEE, low ^ 0x6C7967656E657261, high ^ 0x7465646279746573)
@@ -279,19 +273,19 @@ def sip_state(secret: bytes) -> array:  # type: ignore[type-arg]
 
 def hash_keys(
     buffer: Buffer,
-    key_positions: array,  # type: ignore[type-arg]
-    key_sizes: array,  # type: ignore[type-arg]
-    rows: array,  # type: ignore[type-arg]
+    key_positions: array[int],
+    key_sizes: array[int],
+    rows: array[int],
     count: int,
-    secret: array,  # type: ignore[type-arg]
-    out: array,  # type: ignore[type-arg]
-) -> int:
-    """Put the SipHash-2-4 of 128 bits of the keys of rows[:count] into `out`, two words each -> 0; `secret` is of sip_state.
+    secret: array[int],
+    out: array[int],
+) -> None:
+    """Write the SipHash-2-4 of 128 bits of the keys of rows[:count] to `out`, two words each; `secret` is from sip_state.
 
-    Raises IndexError for a key behind the end of the buffer.
+    Raises IndexError for a key after the end of the buffer.
     """
     one = 1
-    mask = (one << 63) - 1 + (one << 63)  # 64 bits: C has no more and leaves it out, Python needs it
+    mask = (one << 63) - 1 + (one << 63)  # only Python's integers need it
     index = 0
     while index < count:
         position = key_positions[rows[index]]
@@ -357,15 +351,14 @@ def hash_keys(
             else:
                 left -= 8
         index += 1
-    return 0
 
 
-def find_slots(table: memoryview, slots: int, hashes: array, count: int, places: array) -> int:  # type: ignore[type-arg]
-    """Put where the first `count` of the hashed keys stand in the table, or where each would, into `places` -> 0.
+def find_slots(table: memoryview, slots: int, hashes: array[int], count: int, places: array[int]) -> None:
+    """Write the slot of each of the first `count` hashed keys, or the slot that it would get, to `places`.
 
-    That is the index of the first word of three.
+    A slot is the index of the first of its three words.
     """
-    # All are fetched before one is compared: to guess wrong what a comparison gives would keep the processor from going on.
+    # All are fetched before one is compared: a wrong branch prediction would delay the fetches that follow.
     touched = 0
     index = 0
     while index < count:
@@ -383,12 +376,10 @@ def find_slots(table: memoryview, slots: int, hashes: array, count: int, places:
                 at = 0
         places[index] = at
         index += 1
-    return 0
 
 
-def put_slots(old: memoryview, start: int, stop: int, table: memoryview, slots: int) -> int:
-    """Put every key that stands in words [start, stop) of a table into another one, which has room -> how many."""
-    moved = 0
+def move_slots(old: memoryview, start: int, stop: int, table: memoryview, slots: int) -> None:
+    """Copy the keys in words [start, stop) of a table to a larger one."""
     end = 3 * slots
     while start < stop:
         if old[start + 2] != 0:
@@ -400,6 +391,4 @@ def put_slots(old: memoryview, start: int, stop: int, table: memoryview, slots: 
             table[at] = old[start]
             table[at + 1] = old[start + 1]
             table[at + 2] = old[start + 2]
-            moved += 1
         start += 3
-    return moved

@@ -220,7 +220,7 @@ def sample_cleaner(log_manager: LogManager, raw: RawSamples, now_ms: int) -> Non
     if not log_manager.settings.cleaner_enable:
         return
     cleaner = log_manager.cleaner
-    threads, look = cleaner.thread_stats(), cleaner.last_look
+    threads, look = cleaner.thread_stats(), cleaner.manager.last_run
     rounds = [thread.last_round for thread in threads]
     copied = sum(last.bytes_kept for last in rounds) / max(sum(last.bytes_read for last in rounds), 1)
     raw.add("kafka_log_logcleaner_cleaner_recopy_percent", int(100 * copied))
@@ -236,7 +236,7 @@ def sample_cleaner(log_manager: LogManager, raw: RawSamples, now_ms: int) -> Non
     dirtiest_ratio, scanned_ms = (0.0, log_manager.tasks_began_ms) if look is None else (look.dirtiest_ratio, look.at_ms)
     raw.add("kafka_log_logcleanermanager_max_dirty_percent", int(100 * dirtiest_ratio))
     raw.add("kafka_log_logcleanermanager_time_since_last_run_ms", max(0, now_ms - scanned_ms))
-    uncleanable = cleaner.uncleanable_by_directory(now_ms)
+    uncleanable = cleaner.manager.uncleanable_by_directory(now_ms)
     for path in log_manager.dirs:
         found = uncleanable.get(path)
         raw.add("kafka_log_logcleanermanager_uncleanable_partitions_count", 0 if found is None else found.logs, path)

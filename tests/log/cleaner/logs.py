@@ -1,7 +1,7 @@
 """Logs that are short to write and to read out: keys are numbers, a batch a call, and what is left comes out as numbers.
 
-What is told of records is what has a key and a value, as Kafka's tests of its cleaner tell it: markers count among the
-offsets, since they have both, and tombstones do not.
+Records are listed if they have a key and a value, as in Kafka's tests of its cleaner: so offsets include markers and exclude
+tombstones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig
@@ -56,7 +56,7 @@ def read_batches(directory: Path) -> Iterator[tuple[Any, list[Row]]]:
 
 
 def map_of(most_keys: int) -> OffsetMap:
-    """A map that is full with so many keys."""
+    """A map that is full with `most_keys` keys."""
     slots = max(most_keys, 2) + 1
     return OffsetMap(slots * SLOT_BYTES, SECRET, (most_keys + 0.5) / slots)
 
@@ -73,11 +73,11 @@ class PretendedMap(OffsetMap):
             columns.offset[index] = _FAR_OFFSET
             columns.key_position[index], columns.key_size[index] = position, len(key)
             position += len(key)
-        super().note(buffer, columns, len(listed), 0)
+        super().put(buffer, columns, len(listed), 0)
         # It takes no key more, and which record stays is asked of its keys alone.
         self.most_used, self.is_in_order = 0, False
 
-    def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
+    def put(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         return count
 
 
@@ -140,7 +140,7 @@ class CompactedLog:
         return self.append(new_batch([data], keys=[None if key is None else as_bytes(key)], timestamps=[now_ms]), now_ms=now_ms)
 
     def fill(self, segments: int, keys: int | None = None, now_ms: int = NOW_MS) -> None:
-        """Put until there are so many segments; a key is the offset, of `keys` that modulo those. Values are offsets."""
+        """Put until the log has this many segments; a key is the offset, modulo `keys` if given. Values are offsets."""
         while self.log.segment_count < segments:
             end = self.log.log_end_offset
             self.put(end if keys is None else end % keys, end, now_ms)
@@ -163,12 +163,12 @@ class CompactedLog:
 
     def round(
         self, first_dirty: int = 0, *, end: int | None = None, offsets: OffsetMap | None = None, now_ms: int = NOW_MS
-    ) -> CleaningRound:
+    ) -> Cleaner:
         """A round that has not begun, up to `end`, the active segment without it."""
         cleanable = log_to_clean(self.log, first_dirty, now_ms)._replace(
             first_dirty_offset=first_dirty, first_uncleanable_offset=self.active if end is None else end
         )
-        return CleaningRound(self.log, cleanable, map_of(10_000) if offsets is None else offsets, now_ms)
+        return Cleaner(self.log, cleanable, map_of(10_000) if offsets is None else offsets, now_ms)
 
     def clean(
         self, first_dirty: int = 0, *, end: int | None = None, offsets: OffsetMap | None = None, now_ms: int = NOW_MS

@@ -1,4 +1,4 @@
-"""Logs with all that a cleaner meets, from a seed: so much of it that a hundred seeds have each of these many times.
+"""Logs with all cases of a cleaner, from a seed: a hundred seeds have each of these many times.
 
     of                what
     ----------------  ------------------------------------------------------------------------------------------------------
@@ -24,8 +24,8 @@ from typing import Any
 from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.records import Header
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import LogConfig
@@ -40,10 +40,10 @@ SECRET = bytes(16)
 def clean(live: LiveLog, checkpoint: int | None, now_ms: int, memory_bytes: int) -> CleanedLog:
     """One round of the cleaner; what is to be flushed is, and the files that go are removed."""
     log = live.log
-    return finish(live, CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms))
+    return finish(live, Cleaner(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms))
 
 
-def finish(live: LiveLog, under_way: CleaningRound) -> CleanedLog:
+def finish(live: LiveLog, under_way: Cleaner) -> CleanedLog:
     """Do a round of the cleaner to its end; what is to be flushed is, and the files that go are removed."""
     steps = under_way.run()
     while True:
@@ -61,18 +61,18 @@ class RandomLog:
     """A log that grows and is cleaned in rounds; `checkpoint` is the cleaner's, `now_ms` its clock."""
 
     def __init__(self, directory: Path, seed: int, now_ms: int = NOW_MS) -> None:
-        self.dice = Random(seed)
+        self.rng = Random(seed)
         self.now_ms = now_ms
         self.checkpoint: int | None = None
-        self.memory_bytes = self.dice.choice((24 * 7, 24 * 37, 24 * 1009))  # primes: both have as many slots then
+        self.memory_bytes = self.rng.choice((24 * 7, 24 * 37, 24 * 1009))  # primes: both have as many slots then
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._leader_epoch = 0
         self._open: set[int] = set()
-        self._segment_bytes = self.dice.choice((4000, 4000, 4000, 200_000))
-        self._keys = [b"key-%d" % number for number in range(self.dice.choice((2, 6, 30)))]
-        self._is_append_time = self.dice.random() < 0.2
-        if self.dice.random() < 0.4:
+        self._segment_bytes = self.rng.choice((4000, 4000, 4000, 200_000))
+        self._keys = [b"key-%d" % number for number in range(self.rng.choice((2, 6, 30)))]
+        self._is_append_time = self.rng.random() < 0.2
+        if self.rng.random() < 0.4:
             self._write_legacy(directory)
         # Keys may be missing: such records came before the topic was compacted.
         self.live = LiveLog(directory, self._config(is_compacted=False))
@@ -110,81 +110,81 @@ class RandomLog:
         }
 
     def _pairs(self, count: int | None = None) -> tuple[list[bytes | None], list[bytes | None]]:
-        count = count or self.dice.choice((1, 1, 2, 3, 9))
-        keys = [self.dice.choice(self._keys) if self.dice.random() < 0.97 else None for _ in range(count)]
-        values = [None if self.dice.random() < 0.2 else self.dice.randbytes(self.dice.choice((0, 3, 40))) for _ in range(count)]
+        count = count or self.rng.choice((1, 1, 2, 3, 9))
+        keys = [self.rng.choice(self._keys) if self.rng.random() < 0.97 else None for _ in range(count)]
+        values = [None if self.rng.random() < 0.2 else self.rng.randbytes(self.rng.choice((0, 3, 40))) for _ in range(count)]
         return list(keys), values
 
     def _write_legacy(self, directory: Path) -> None:
         """First segments of format 0 and 1, as an old broker left them, cleaned up to somewhere; their indexes are missing."""
         directory.mkdir(parents=True)
-        dice, offset, modified_ms = self.dice, 0, self.now_ms - 9000
-        formats = dice.choice(((0,), (1,), (0, 1)))
+        rng, offset, modified_ms = self.rng, 0, self.now_ms - 9000
+        formats = rng.choice(((0,), (1,), (0, 1)))
         bases = []
-        for _ in range(dice.choice((1, 2, 3))):
+        for _ in range(rng.choice((1, 2, 3))):
             bases.append(offset)
             data = b""
-            for _ in range(dice.randrange(1, 8)):
-                encoded, offset = self._legacy_set(dice.choice(formats), offset)
+            for _ in range(rng.randrange(1, 8)):
+                encoded, offset = self._legacy_set(rng.choice(formats), offset)
                 data += encoded
             path = directory / f"{bases[-1]:020}.log"
             path.write_bytes(data)
-            # Tombstones of these formats go by the age of their segment beside that of the last clean one.
-            modified_ms += dice.choice((0, 400, 1500))
+            # Tombstones of these formats are removed by the age of their segment compared with the last clean one.
+            modified_ms += rng.choice((0, 400, 1500))
             os.utime(path, ns=(modified_ms * 10**6, modified_ms * 10**6))
-        if dice.random() < 0.6:
-            self.checkpoint = dice.choice((*bases[1:], offset))
+        if rng.random() < 0.6:
+            self.checkpoint = rng.choice((*bases[1:], offset))
 
     def _legacy_set(self, magic: int, offset: int) -> tuple[bytes, int]:
         """A message set from an offset on -> its bytes, and the next offset."""
-        dice = self.dice
+        rng = self.rng
         records = []
         for key, value in zip(*self._pairs(), strict=True):
-            records.append(NewLegacyRecord(offset, self.now_ms - 5000 + dice.randrange(50), key, value))
-            offset += dice.choice((1, 1, 1, 4))
-        append_time_ms = self.now_ms - 5000 if magic == 1 and dice.random() < 0.2 else None
-        codec = dice.choice((0, 1, 2, 3))
+            records.append(NewLegacyRecord(offset, self.now_ms - 5000 + rng.randrange(50), key, value))
+            offset += rng.choice((1, 1, 1, 4))
+        append_time_ms = self.now_ms - 5000 if magic == 1 and rng.random() < 0.2 else None
+        codec = rng.choice((0, 1, 2, 3))
         return encode_message_set(records, magic=magic, codec=codec, log_append_time_ms=append_time_ms), offset
 
     # -------------------------------------------------------------------------------------------------------- growing
 
     def grow(self) -> None:
         """Append some batches, in several segments."""
-        dice, live = self.dice, self.live
-        for _ in range(dice.randrange(5, 40)):
+        rng, live = self.rng, self.live
+        for _ in range(rng.randrange(5, 40)):
             self._append()
-            self.now_ms += dice.choice((0, 1, 200))
-            if dice.random() < 0.15:
+            self.now_ms += rng.choice((0, 1, 200))
+            if rng.random() < 0.15:
                 self._roll()
         for producer_id in sorted(self._open):
-            if dice.random() < 0.7:
+            if rng.random() < 0.7:
                 self._end(producer_id)
         live.log.roll(self.now_ms)
-        if dice.random() < 0.1:
-            live.log.maybe_increment_log_start_offset(dice.randrange(live.log.log_start_offset, live.log.log_end_offset))
+        if rng.random() < 0.1:
+            live.log.maybe_increment_log_start_offset(rng.randrange(live.log.log_start_offset, live.log.log_end_offset))
         self._reopen()
 
     def _append(self) -> None:
         """Append something."""
-        dice, live = self.dice, self.live
-        if dice.random() < 0.02:
+        rng, live = self.rng, self.live
+        if rng.random() < 0.02:
             self._leader_epoch += 1
-        if self._open and dice.random() < 0.2:
-            self._end(dice.choice(sorted(self._open)))
-        elif dice.random() < 0.03:
-            self._end(dice.choice((5, 6)))  # a transaction without data, of a producer that has none
-        elif dice.random() < 0.05:
-            self._follow(live.log.log_end_offset + dice.choice((1, 7, 3000)))
+        if self._open and rng.random() < 0.2:
+            self._end(rng.choice(sorted(self._open)))
+        elif rng.random() < 0.03:
+            self._end(rng.choice((5, 6)))  # a transaction without data, of a producer that has none
+        elif rng.random() < 0.05:
+            self._follow(live.log.log_end_offset + rng.choice((1, 7, 3000)))
         else:
             live.append(self._batch(), epoch=self._leader_epoch, now_ms=self.now_ms)
 
     def _end(self, producer_id: int) -> None:
         """End a transaction, as brokers do that raise the epoch with it or as those that do not."""
         self._open.discard(producer_id)
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self._raise_epoch(producer_id)
         epoch = self._epochs.get(producer_id, 0)
-        end = marker(producer_id, abort=self.dice.random() < 0.5, epoch=epoch, timestamp=self.now_ms)
+        end = marker(producer_id, abort=self.rng.random() < 0.5, epoch=epoch, timestamp=self.now_ms)
         self.live.append(end, epoch=self._leader_epoch, now_ms=self.now_ms)
 
     def _raise_epoch(self, producer_id: int) -> None:
@@ -201,10 +201,10 @@ class RandomLog:
 
     def _roll(self) -> None:
         """Begin a segment, some of them behind a gap."""
-        if self.dice.random() < 0.8:
+        if self.rng.random() < 0.8:
             self.live.log.roll(self.now_ms)
             return
-        base_offset = self.live.log.log_end_offset + self.dice.choice((1, 4, 900))
+        base_offset = self.live.log.log_end_offset + self.rng.choice((1, 4, 900))
         self.live.log.roll(self.now_ms, base_offset)
         self._follow(base_offset)
 
@@ -214,27 +214,27 @@ class RandomLog:
         self.live.stop()
 
     def _batch(self) -> memoryview:
-        dice = self.dice
-        is_large = self._segment_bytes > 100_000 and dice.random() < 0.02
+        rng = self.rng
+        is_large = self._segment_bytes > 100_000 and rng.random() < 0.02
         keys, values = self._pairs(4500 if is_large else None)
         if is_large:
             values = [value and value[:3] for value in values]
         producer, attributes = None, 0
-        if dice.random() < 0.6:
-            producer_id = dice.choice((1, 2, 3, 4))
-            if producer_id not in self._open and dice.random() < 0.03:
+        if rng.random() < 0.6:
+            producer_id = rng.choice((1, 2, 3, 4))
+            if producer_id not in self._open and rng.random() < 0.03:
                 self._raise_epoch(producer_id)
             producer = (producer_id, self._epochs.get(producer_id, 0), self._sequences.get(producer_id, 0))
             self._sequences[producer_id] = producer[2] + len(values)
             if producer_id > 2:
                 attributes = TRANSACTIONAL_FLAG
                 self._open.add(producer_id)
-        headers = (Header(b"h", b"1"),) if dice.random() < 0.2 else ()
+        headers = (Header(b"h", b"1"),) if rng.random() < 0.2 else ()
         return new_batch(
             values,
             keys=keys,
-            timestamps=[self.now_ms + dice.randrange(-100, 100) for _ in values],
-            codec=dice.choice((0, 0, 0, 1, 2, 3, 4)),
+            timestamps=[self.now_ms + rng.randrange(-100, 100) for _ in values],
+            codec=rng.choice((0, 0, 0, 1, 2, 3, 4)),
             attributes=attributes,
             producer=producer,
             headers=headers,
@@ -265,11 +265,11 @@ def batches_of(directory: Path) -> Iterator[tuple[Any, ...]]:
                 records: list[tuple[object, ...]] = []
                 for window in batch.windows(RecordScanner()):
                     assert window.error is None, (path, window.error)
-                    told = [batch.header.max_timestamp] * window.count
+                    timestamps = [batch.header.max_timestamp] * window.count
                     if not batch.header.is_log_append_time:
-                        told = list(window.columns.timestamp[: window.count])
+                        timestamps = list(window.columns.timestamp[: window.count])
                     records += [
-                        (window.columns.offset[at], told[at], window.key(at), window.value(at), window.headers(at))
+                        (window.columns.offset[at], timestamps[at], window.key(at), window.value(at), window.headers(at))
                         for at in range(window.count)
                     ]
                 header = batch.header

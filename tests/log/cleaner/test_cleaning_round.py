@@ -1,4 +1,4 @@
-"""Protects a round of the cleaner as a whole: what stays is the last record of each key, where Kafka would have it."""
+"""Protects a round of the cleaner as a whole: it retains the last record of each key, where Kafka would write it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_a_producer_commits_behind_its_abort_counts_where_a_round_begins_am
 
 
 def test_a_snapshot_that_knows_a_batch_which_is_gone_with_its_segment_is_sound(tmp_path: Path) -> None:
-    """The first two segments become empty; the snapshot between them tells of the first, and nothing else does."""
+    """The first two segments become empty; only the snapshot between them names the first."""
     log = CompactedLog(tmp_path / "t-0", segment_bytes=400)
     one = log.producer(1)
     one.put(0)

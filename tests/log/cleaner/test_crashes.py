@@ -14,8 +14,8 @@ import pytest
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningRound
+from kcli.log.cleaner.cleaner import Cleaner
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition
@@ -67,7 +67,7 @@ class Machine:
     def clean(self, log: UnifiedLog) -> None:
         """One round, with everything flushed that it wants flushed, and removed what it replaced."""
         cleanable = log_to_clean(log, self.log.checkpoint, self.log.now_ms)
-        under_way = CleaningRound(log, cleanable, OffsetMap(self.log.memory_bytes, SECRET), self.log.now_ms)
+        under_way = Cleaner(log, cleanable, OffsetMap(self.log.memory_bytes, SECRET), self.log.now_ms)
         steps = under_way.run()
         for paths in steps:
             for path in paths:
@@ -96,7 +96,7 @@ class Machine:
 
 
 def check(log: RandomLog, seed: int, calls: int | None, *, loses_power: bool, before: list[Row], after: list[Row]) -> bool:
-    """A round that dies behind so many calls, and a start -> whether it came so far as to die."""
+    """A round that dies after this many calls, and a start -> whether it made that many calls."""
     machine = Machine(log, seed)
     opened = machine.open(clean=True)
     if calls is not None:

@@ -23,10 +23,10 @@ from tests.message_sets import encode_message_set
 CODECS = range(5)
 LEGACY_CODECS = range(4)  # zstd came with format 2
 
-Told = tuple[int | None, str | None, str | None]  # timestamp, key, value
+Given = tuple[int | None, str | None, str | None]  # timestamp, key, value
 
 
-def batch_of(rows: Sequence[Told], **facts: Any) -> memoryview:
+def batch_of(rows: Sequence[Given], **facts: Any) -> memoryview:
     """A batch of these records."""
     return new_batch(
         [None if value is None else value.encode() for _, _, value in rows],
@@ -36,7 +36,7 @@ def batch_of(rows: Sequence[Told], **facts: Any) -> memoryview:
     )
 
 
-def told(rows: Sequence[Row]) -> list[tuple[int, int, str, str]]:
+def with_offsets(rows: Sequence[Row]) -> list[tuple[int, int, str, str]]:
     """Records as they are read: offset, timestamp, key, value."""
     return [(offset, timestamp, (key or b"").decode(), (value or b"").decode()) for offset, timestamp, key, value in rows]
 
@@ -58,7 +58,7 @@ class Filtered:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_filter_to_preserves_partition_leader_epoch(codec: int, tmp_path: Path) -> None:
-    rows: list[Told] = [(10, None, "a"), (11, "1", "b"), (12, None, "c")]
+    rows: list[Given] = [(10, None, "a"), (11, "1", "b"), (12, None, "c")]
     ((header, _),) = Filtered(tmp_path / "t-0", batch_of(rows, codec=codec, leader_epoch=67)).found
     assert header.partition_leader_epoch == 67
 
@@ -97,7 +97,7 @@ def test_empty_batch_retention(tmp_path: Path) -> None:
     assert before[0][1] == []
     done = filtered.log.clean()
     assert filtered.log.batches() == before
-    assert done.counts.records_read == done.counts.records_kept == 1
+    assert done.stats.records_read == done.stats.records_kept == 1
 
 
 def test_empty_batch_deletion(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_empty_batch_deletion(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_base_timestamp_to_delete_horizon_conversion(codec: int, tmp_path: Path) -> None:
     """The base timestamp is the horizon then; those of the records are what they were, though that be before it."""
-    rows: list[Told] = [(5, "0", "0"), (10, "1", None), (15, "2", "2")]
+    rows: list[Given] = [(5, "0", "0"), (10, "1", None), (15, "2", "2")]
     ((header, found),) = Filtered(tmp_path / "t-0", batch_of(rows, codec=codec)).found
     assert header.delete_horizon_ms == header.base_timestamp == NOW_MS + DAY_MS
     assert [row[1] for row in found] == [5, 10, 15]
@@ -140,7 +140,7 @@ def legacy(tmp_path: Path, magic: int, codec: int, *sets: list[tuple[int, int, s
     return Filtered(directory).found
 
 
-BATCHES: list[list[Told]] = [
+BATCHES: list[list[Given]] = [
     [(10, None, "a")],
     [(11, "1", "b"), (12, None, "c")],
     [(13, None, "d"), (20, "4", "e"), (15, "5", "f")],
@@ -155,14 +155,14 @@ def test_filter_to(codec: int, tmp_path: Path) -> None:
     batches = [batch_of(rows, codec=codec, base_offset=base) for rows, base in zip(BATCHES, BASES, strict=True)]
     whole = bytes(batches[3])
     filtered = Filtered(tmp_path / "t-0", *batches)
-    counts = filtered.done.counts
+    counts = filtered.done.stats
     assert (counts.records_read, counts.records_kept, counts.without_key) == (8, 5, 3)
     assert counts.bytes_kept == filtered.log.log.size_bytes
     headers = [header for header, _ in filtered.found]
     assert [(one.base_offset, one.last_offset, one.max_timestamp) for one in headers] == [(1, 2, 11), (3, 5, 20), (6, 6, 16)]
     assert {one.codec for one in headers} == {codec}
     rows = [row for _, rows in filtered.found for row in rows]
-    assert told(rows) == [(1, 11, "1", "b"), (4, 20, "4", "e"), (5, 15, "5", "f"), (6, 16, "6", "g")]
+    assert with_offsets(rows) == [(1, 11, "1", "b"), (4, 20, "4", "e"), (5, 15, "5", "f"), (6, 16, "6", "g")]
     assert whole in (filtered.log.directory / f"{0:020}.log").read_bytes()
 
 
@@ -180,13 +180,13 @@ def test_filter_to_of_formats_0_and_1(codec: int, magic: int, tmp_path: Path) ->
     assert {(header.magic, header.codec) for header, _ in found} == {(2, codec)}
     stamps = (11, 20, 15, 16) if magic else (-1,) * 4
     expected = zip((1, 4, 5, 6), stamps, ("1", "4", "5", "6"), ("b", "e", "f", "g"), strict=True)
-    assert told([row for _, rows in found for row in rows]) == list(expected)
+    assert with_offsets([row for _, rows in found for row in rows]) == list(expected)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_filter_to_batch_discard(codec: int, tmp_path: Path) -> None:
     """Whole batches go, the others stay, bytes and all: here the second and the fourth were aborted."""
-    rows: list[list[Told]] = [
+    rows: list[list[Given]] = [
         [(10, "1", "a")],
         [(11, "2", "b"), (12, "3", "c")],
         [(13, "4", "d"), (20, "5", "e"), (15, "6", "f")],
@@ -213,12 +213,12 @@ def test_filter_to_batch_discard(codec: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_filter_to_already_compacted_log(codec: int, tmp_path: Path) -> None:
     """A batch that a round has thinned already is thinned again, within the bounds that it began with."""
-    rows: list[Told] = [(10 + at, "9" if at not in (5, 8, 10) else str(at), "x") for at in range(11)]
+    rows: list[Given] = [(10 + at, "9" if at not in (5, 8, 10) else str(at), "x") for at in range(11)]
     filtered = Filtered(tmp_path / "t-0", batch_of(rows, codec=codec), gone=(9,))
     assert [row[0] for row in filtered.found[0][1]] == [5, 8, 10]
     filtered.log.clean(offsets=PretendedMap((5, 10)))
     (header, found), *_ = filtered.log.batches()
-    assert told(found) == [(8, 18, "8", "x")]
+    assert with_offsets(found) == [(8, 18, "8", "x")]
     assert (header.base_offset, header.last_offset, header.codec) == (0, 10, codec)
 
 
@@ -227,7 +227,7 @@ def test_filter_to_already_compacted_log(codec: int, tmp_path: Path) -> None:
 def test_filter_to_already_compacted_log_of_formats_0_and_1(codec: int, magic: int, tmp_path: Path) -> None:
     """A set with gaps, as old cleaners left them; the batch that it becomes begins with its first record."""
     ((header, rows),) = legacy(tmp_path, magic, codec, [(5, 10, None, "a"), (8, 11, "1", "b"), (10, 12, None, "c")])
-    assert told(rows) == [(8, 11 if magic else -1, "1", "b")]
+    assert with_offsets(rows) == [(8, 11 if magic else -1, "1", "b")]
     assert (header.base_offset, header.last_offset) == (8, 8)
 
 
@@ -249,7 +249,7 @@ def test_filter_to_preserves_producer_info(codec: int, tmp_path: Path) -> None:
         for one, _ in found
     ] == [(1, 0, 2, -1, -1, -1), (2, 3, 5, 23, 5, 10), (2, 6, 8, 99384, 234, 15)]
     assert [one.is_transactional for one, _ in found] == [False, False, True]
-    assert told([row for _, rows in found for row in rows]) == [
+    assert with_offsets([row for _, rows in found for row in rows]) == [
         (1, 11, "1", "b"),
         (4, 14, "4", "e"),
         (5, 15, "5", "f"),
@@ -273,8 +273,8 @@ def test_filter_to_preserves_log_append_time(codec: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_filter_to_with_undersized_buffer(codec: int, tmp_path: Path) -> None:
-    """Nothing is lost where a batch is larger than what is looked at in a go: a window of records."""
-    rows: list[Told] = [(10, None if at % 3 == 0 else f"k{at}", "x" * 50) for at in range(10_000)]
+    """Nothing is lost if a batch is larger than a window of records."""
+    rows: list[Given] = [(10, None if at % 3 == 0 else f"k{at}", "x" * 50) for at in range(10_000)]
     headers = (Header(b"h", b"1"),)
     ((_, found),) = Filtered(tmp_path / "t-0", batch_of(rows, codec=codec, headers=headers)).found
-    assert told(found) == [(at, 10, f"k{at}", "x" * 50) for at in range(10_000) if at % 3]
+    assert with_offsets(found) == [(at, 10, f"k{at}", "x" * 50) for at in range(10_000) if at % 3]

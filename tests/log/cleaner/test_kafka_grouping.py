@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kcli.format.primitives import INT32_MAX
-from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.cleaner import SegmentSize, group_segments
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import ABSENT
-from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, as_bytes, map_of
 from tests.log.live_logs import NOW_MS, new_batch
 
@@ -92,7 +92,7 @@ def test_segment_grouping_with_sparse_offsets(log: CompactedLog) -> None:
 
 
 def test_segment_grouping_following_load_of_zero_index(log: CompactedLog) -> None:
-    """What is in a segment counts, not what its index says: an index without entries tells nothing of the last offset."""
+    """The records of a segment count, not its index: an index without entries does not know the last offset."""
     log.set(segment_bytes=400, index_interval_bytes=400)
     log.follow(1, 0)
     log.follow(1, 1)
@@ -184,14 +184,14 @@ def assert_split(log: CompactedLog) -> None:
 
 
 def test_cleaned_segment_size_overflow(log: CompactedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stays of a group is more bytes than a segment may have: another begins (here the bound is one batch)."""
+    """The output of a group is larger than a segment may be: another begins (here the limit is one batch)."""
     size = two_segments(log)[0]
     monkeypatch.setattr(CleanedSegment, "fits", lambda made, more, last_offset: made.size_bytes + more <= size + 1)
     assert_split(log)
 
 
 def test_cleaned_segment_offset_overflow(log: CompactedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stays reaches further than offsets of an index do: another begins (here they reach nowhere)."""
+    """The output has offsets that an index cannot hold: another begins (here it can hold none)."""
     two_segments(log)
     monkeypatch.setattr(CleanedSegment, "fits", lambda made, more, last_offset: last_offset - made.base_offset <= 0)
     assert_split(log)

@@ -34,7 +34,7 @@ def running(tmp_path: Path) -> Running:
 
 
 def write(log: UnifiedLog, keys: range, times: int, codec: int = 0, now_ms: int = NOW_MS) -> dict[int, Value]:
-    """Each key so many times, one after the other -> the last offset and value of each."""
+    """Put each key several times, one after the other -> the last offset and value of each."""
     last: dict[int, Value] = {}
     for _ in range(times):
         for key in keys:
@@ -110,7 +110,7 @@ def legacy_log(tmp_path: Path, sets: list[bytes]) -> CompactedLog:
 def legacy_sets(
     first_offset: int, keys: range, times: int, magic: int, codec: int, per_set: int, last: dict[int, Value]
 ) -> tuple[list[bytes], int]:
-    """Each key so many times, so many messages a set -> the sets, the next offset; `last` is kept up."""
+    """Put each key several times, several messages a set -> the sets, the next offset; `last` is updated."""
     records, offset = [], first_offset
     for _ in range(times):
         for key in keys:
@@ -196,16 +196,16 @@ def test_max_log_compaction_lag(tmp_path: Path) -> None:
 
 
 def test_marks_partitions_as_offline_and_populates_uncleanable_metrics(running: Running) -> None:
-    """Two damaged logs are given up, the third is cleaned; one that is deleted is forgotten."""
+    """Two damaged logs become uncleanable, the third is cleaned; one that is deleted is removed from them."""
     logs = [running.make(partition, SMALL, records=300) for partition in range(3)]
     for log in logs[:2]:
         (Path(log.directory) / f"{log.base_offsets[1]:020}.log").write_bytes(b"no log")
     running.until(NOW_MS + 500)
-    assert set(running.manager.cleaner.uncleanable) == set(logs[:2])
+    assert set(running.manager.cleaner.manager.uncleanable) == set(logs[:2])
     assert [log.cleaned_offset is None for log in logs] == [True, True, False]
     running.manager.delete_logs([("t", 0)], NOW_MS + 500)
     running.until(NOW_MS + 1000)
-    assert set(running.manager.cleaner.uncleanable) == {logs[1]}
+    assert set(running.manager.cleaner.manager.uncleanable) == {logs[1]}
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.log.cleaner.cleanable import first_dirty_offset, log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningAbortedError
-from kcli.log.cleaner.log_cleaner import GivenUp
+from kcli.log.cleaner.cleaner import CleaningAbortedError
+from kcli.log.cleaner.log_cleaner_manager import UncleanableLog, first_dirty_offset, log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import COMPACTED, CompactedLog, PretendedMap
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
@@ -34,7 +33,7 @@ def running(tmp_path: Path) -> Running:
 
 
 def filthy(running: Running, partition: int, batches: int, cleaned_offset: int | None, **settings: object) -> UnifiedLog:
-    """A log of so many batches, five a segment, each of a record with a key of its own."""
+    """A log of batches, five a segment, each of a record with its own key."""
     log = running.make(partition, FILTHY._replace(**settings), records=0)
     for number in range(batches):
         log.append_as_leader(new_batch([b"value"], keys=[b"key-%d" % number]), 1, NOW_MS)
@@ -49,13 +48,13 @@ def filthy(running: Running, partition: int, batches: int, cleaned_offset: int |
 def cleaned(running: Running) -> list[int]:
     """The partitions in the order in which their rounds end, from now on."""
     order: list[int] = []
-    write = running.manager.cleaner.on_cleaned
+    write = running.manager.cleaner.manager.on_cleaned
 
     def on_cleaned(log: UnifiedLog) -> None:
         order.append(log.partition)
         write(log)
 
-    running.manager.cleaner.on_cleaned = on_cleaned
+    running.manager.cleaner.manager.on_cleaned = on_cleaned
     return order
 
 
@@ -69,23 +68,23 @@ def test_grab_filthiest_compacted_log_returns_log_with_dirtiest_ratio(running: R
 
 
 def test_grab_filthiest_compacted_log_ignores_uncleanable_partitions(running: Running) -> None:
-    """A log that was given up is not looked at, however filthy it is."""
+    """An uncleanable log is not checked, however filthy it is."""
     logs = [filthy(running, partition, batches, 20) for partition, batches in enumerate((20, 25, 30))]
-    running.manager.cleaner.uncleanable[logs[2]] = GivenUp(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[2]] = UncleanableLog(NOW_MS, 0, "damaged")
     order = cleaned(running)
     running.until(NOW_MS + 500)
     assert order == [1]
 
 
-def order_beside_a_round(running: Running, *given_up: int) -> list[int]:
+def order_during_a_round(running: Running, *uncleanable: int) -> list[int]:
     """The order in which three logs are cleaned by a second thread while the first one's round of the filthiest goes on."""
     running.manager.change_settings(cleaner_threads=2, cleaner_max_bytes_per_second=1000.0)
     busy = filthy(running, 2, 300, None)
     while not any(path.suffix == ".cleaned" for path in Path(busy.directory).iterdir()):
         running.step()
     logs = {0: filthy(running, 0, 26, 20), 1: filthy(running, 1, 30, 20)}
-    for partition in given_up:
-        running.manager.cleaner.uncleanable[logs[partition]] = GivenUp(NOW_MS, 0, "damaged")
+    for partition in uncleanable:
+        running.manager.cleaner.manager.uncleanable[logs[partition]] = UncleanableLog(NOW_MS, 0, "damaged")
     order = cleaned(running)
     while 2 not in order:
         running.step()
@@ -94,21 +93,21 @@ def order_beside_a_round(running: Running, *given_up: int) -> list[int]:
 
 def test_grab_filthiest_compacted_log_ignores_in_progress_partitions(running: Running) -> None:
     """The filthiest log is in its round: the second thread takes the next one."""
-    assert order_beside_a_round(running) == [1, 0, 2]
+    assert order_during_a_round(running) == [1, 0, 2]
 
 
 def test_grab_filthiest_compacted_log_ignores_both_in_progress_partitions_and_uncleanable_partitions(running: Running) -> None:
-    """Nor does it take one that was given up."""
-    assert order_beside_a_round(running, 1) == [0, 2]
+    """Nor does it take an uncleanable one."""
+    assert order_during_a_round(running, 1) == [0, 2]
 
 
 def test_grab_filthiest_compacted_log_throws_exception(running: Running) -> None:
-    """A log that cannot even be looked at, for its first timestamps, is given up; the others are cleaned."""
+    """A log whose first timestamps cannot be read becomes uncleanable; the others are cleaned."""
     log, other = filthy(running, 0, 30, None, max_compaction_lag_ms=HOUR_MS), filthy(running, 1, 30, None)
     with (Path(log.directory) / f"{0:020}.log").open("r+b") as file:
         file.write(bytes(61))
     running.until(NOW_MS + 500)
-    assert list(running.manager.cleaner.uncleanable) == [log]
+    assert list(running.manager.cleaner.manager.uncleanable) == [log]
     assert (log.cleaned_offset, other.cleaned_offset) == (None, 30)
     assert running.manager.get_log("t", 0) is log
 
@@ -149,7 +148,7 @@ def test_log_start_offset_larger_than_active_segment_base_offset(running: Runnin
 
 
 def test_dirty_offset_larger_than_active_segment_base_offset(running: Running) -> None:
-    """The checkpoint lies amid the active segment, as behind an unclean election: nothing may be cleaned."""
+    """The checkpoint is inside the active segment, as after an unclean election: nothing may be cleaned."""
     log = running.make(0, FILTHY, records=6)
     assert (log.segment_count, log.active_base_offset) == (1, 0)
     log.cleaned_offset = 3
@@ -167,7 +166,7 @@ def test_dirty_offset_larger_than_active_segment_base_offset(running: Running) -
     ],
 )
 def test_logs_with_segments_to_delete(policy: str, start: int, left: tuple[int, ...], running: Running) -> None:
-    """Under delete, alone or beside compact, what retention wants gone goes; under compact only what is below the log start."""
+    """With delete, alone or together with compact, retention deletes segments; with compact only those below the log start."""
     log = filthy(running, 0, 30, 30, cleanup_policy=frozenset(policy.split(",")), retention_ms=1)
     log.maybe_increment_log_start_offset(12)
     assert log.base_offsets == (0, 1, 6, 11, 16, 21, 26, 30)
@@ -193,7 +192,7 @@ def test_update_checkpoints_should_remove_partition_data(running: Running) -> No
 
 
 def test_handle_log_dir_failure_should_remove_dir_and_data(tmp_path: Path) -> None:
-    """A log directory fails: its logs are not looked at any more, those of the other one are cleaned and checkpointed."""
+    """A log directory fails: its logs are not checked any more, those of the other one are cleaned and checkpointed."""
     running = Running(Node(tmp_path / "a", tmp_path / "b"))
     logs = [filthy(running, partition, 30, None) for partition in range(2)]
     assert len({Path(log.directory).parent for log in logs}) == 2
@@ -215,7 +214,7 @@ def test_maybe_truncate_checkpoint_should_truncate_data(cut_at: int, left: int, 
 
 @pytest.mark.parametrize("group", (1, 2))
 def test_concurrent_log_cleanup_and_log_truncation(group: int, log: CompactedLog) -> None:
-    """A log is cut amid a segment that is or will be cleaned, and grows again: the round is given up, nothing comes back."""
+    """A log is truncated inside a segment that is or will be cleaned, and grows: the round is aborted, nothing comes back."""
     log.fill(segments=4)
     size = log.sizes()[group - 1]
     steps = log.round(offsets=PretendedMap((1,))).run()
@@ -236,7 +235,7 @@ def test_concurrent_log_cleanup_and_log_truncation(group: int, log: CompactedLog
 
 
 def test_segments_of_a_later_group_go_amid_a_round(log: CompactedLog) -> None:
-    """Retention takes them between two groups: the round is given up."""
+    """Retention deletes them between two groups: the round is aborted."""
     log.fill(segments=4)
     steps = log.round(offsets=PretendedMap((1,))).run()
     while not list(log.directory.glob("*.deleted")):
@@ -250,35 +249,35 @@ def test_segments_of_a_later_group_go_amid_a_round(log: CompactedLog) -> None:
 
 
 def test_logs_with_segments_to_delete_without_uncleanable_partitions(running: Running) -> None:
-    """A log that was given up stays whole: neither retention nor a new log start takes segments of it."""
+    """An uncleanable log stays complete: neither retention nor a new log start takes segments of it."""
     policy = frozenset(("compact", "delete"))
     logs = [filthy(running, partition, 30, 30, cleanup_policy=policy, retention_ms=1) for partition in (0, 1)]
-    running.manager.cleaner.uncleanable[logs[1]] = GivenUp(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[1]] = UncleanableLog(NOW_MS, 0, "damaged")
     logs[1].maybe_increment_log_start_offset(12)
     running.until(NOW_MS + running.manager.settings.initial_task_delay_ms + 1000)
     assert [log.base_offsets for log in logs] == [(30,), (0, 1, 6, 11, 16, 21, 26, 30)]
 
 
-def told_of_resets(running: Running) -> list[str]:
+def reported_resets(running: Running) -> list[str]:
     return [line for line in running.reports if "cleaner-offset-checkpoint says" in line]
 
 
-@pytest.mark.parametrize(("policy", "is_told"), [("compact", True), ("compact,delete", False)])
-def test_a_checkpoint_below_the_start_is_told_of_where_no_retention_moves_it(
-    policy: str, is_told: bool, running: Running
+@pytest.mark.parametrize(("policy", "is_reported"), [("compact", True), ("compact,delete", False)])
+def test_a_checkpoint_below_the_start_is_reported_where_no_retention_moves_it(
+    policy: str, is_reported: bool, running: Running
 ) -> None:
     """As in Kafka, which warns of it unless the policy is compact,delete; once, since the file is put right."""
     log = filthy(running, 0, 20, 15, cleanup_policy=frozenset(policy.split(",")))
     log.maybe_increment_log_start_offset(20)
     running.until(NOW_MS + 1000)
-    told = "cleaner-offset-checkpoint says that it is cleaned up to 15, but the log has [20, 20): it is cleaned from 20 on"
-    assert told_of_resets(running) == [f"{log.directory}: {told}"] * is_told
+    text = "cleaner-offset-checkpoint says that it is cleaned up to 15, but the log has [20, 20): it is cleaned from 20 on"
+    assert reported_resets(running) == [f"{log.directory}: {text}"] * is_reported
 
 
-def test_a_checkpoint_behind_the_end_is_told_of_whatever_the_policy_is(running: Running) -> None:
+def test_a_checkpoint_behind_the_end_is_reported_whatever_the_policy_is(running: Running) -> None:
     log = filthy(running, 0, 20, 200, cleanup_policy=frozenset(("compact", "delete")))
     running.until(NOW_MS + 1000)
-    (line,) = told_of_resets(running)
+    (line,) = reported_resets(running)
     assert "cleaned up to 200, but the log has [0, 20): it is cleaned from 0 on" in line
     assert log.cleaned_offset == 20
 

@@ -1,4 +1,4 @@
-"""Protects what a round leaves of segments, plain records, tombstones and damage: Kafka's LogCleanerTest, by name.
+"""Protects what a round writes of segments, records, tombstones and damage: Kafka's LogCleanerTest, by name.
 
 tests/log/cleaner/kafka_names.txt says which of Kafka's tests is where. A "pretended" map has keys at an offset behind every
 record: as Kafka's tests do, it says what is to go without a log that says so.
@@ -13,8 +13,8 @@ import pytest
 from kcli.format.compression import GZIP, deflate
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import CorruptRecordError
-from kcli.log.cleaner.cleaning_round import CleaningAbortedError
-from kcli.log.cleaner.pace import SLICE_BYTES
+from kcli.log.cleaner.cleaner import CleaningAbortedError
+from kcli.log.cleaner.throttler import SLICE_BYTES
 from kcli.log.log_config import DAY_MS
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, map_of
 from tests.log.live_logs import NOW_MS, new_batch
@@ -45,11 +45,11 @@ def test_clean_segments(log: CompactedLog) -> None:
     gone = (1, 3, 5, 7, 9)
     done = log.clean(offsets=PretendedMap(gone))
     assert log.keys() == [key for key in before if key not in gone]
-    assert done.counts.bytes_read == sum(sizes[:3])
+    assert done.stats.bytes_read == sum(sizes[:3])
 
 
 def test_clean_segments_with_concurrent_segment_deletion(log: CompactedLog) -> None:
-    """Retention takes segments while what replaces them is written: the round is given up, and nothing is renamed twice."""
+    """Retention deletes segments while their replacement is written: the round is aborted, and nothing is renamed twice."""
     log.set(cleanup_policy=frozenset(("compact", "delete")))
     for _ in range(2):
         log.put(0, log.log.log_end_offset)
@@ -140,9 +140,9 @@ def test_log_cleaner_stats(log: CompactedLog) -> None:
     size = log.log.size_bytes
     done = log.clean(2, offsets=map_of(3))
     assert done.end_offset == 5
-    assert (done.counts.records_read, done.counts.bytes_read) == (5, size)
-    assert (done.counts.records_kept, done.counts.bytes_kept) == (2, log.log.size_bytes)
-    assert done.counts.without_key == 0
+    assert (done.stats.records_read, done.stats.bytes_read) == (5, size)
+    assert (done.stats.records_kept, done.stats.bytes_kept) == (2, log.log.size_bytes)
+    assert done.stats.without_key == 0
 
 
 def test_partial_segment_clean(log: CompactedLog) -> None:
@@ -192,7 +192,7 @@ def test_cleaning_with_unkeyed_messages(log: CompactedLog) -> None:
     assert all(row[2] is not None for _, rows in log.batches() for row in rows)
     # The last one without a key has begun the segment in which the first with one are.
     assert log.log.size_bytes == expected
-    assert done.counts.without_key == unkeyed
+    assert done.stats.without_key == unkeyed
 
 
 def test_clean_segments_with_abort(log: CompactedLog) -> None:

@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> CompactedLog:
 
 
 def test_duplicate_check_after_cleaning(log: CompactedLog) -> None:
-    """Batches that lost records, and one all of them, still tell a retry from something new after a reload."""
+    """Batches that lost records, and one that lost all, still show after a reload whether a batch is a retry."""
     log.set(segment_bytes=2048)
     first, second, third = (log.producer(number) for number in (1, 2, 3))
     first.put(1, 2, 3)

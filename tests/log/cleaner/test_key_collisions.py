@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.log.cleaner.offset_map import SLOT_BYTES, OffsetMap
+from kcli.log.cleaner.offset_map import SLOT_BYTES, OffsetMap, RetainedRecords
 from tests.log.cleaner.logs import CompactedLog
 from tests.log.cleaner.random_logs import SECRET
 from tests.log.cleaner.test_offset_map import window
@@ -58,7 +57,7 @@ def test_keys_that_are_alike_do_not_collide(keys: list[bytes], secret: bytes) ->
     made = OffsetMap(4 * len(rows) * SLOT_BYTES, secret)
     noted = 0
     while noted < len(rows):
-        noted = made.note(buffer, columns, len(rows), 0, noted)
+        noted = made.put(buffer, columns, len(rows), 0, noted)
         while noted < len(rows) and made.grow():
             pass
     assert len(made) == len(rows)
@@ -70,8 +69,8 @@ def test_a_pair_is_found_apart_by_what_stays() -> None:
     rows: list[tuple[bytes | None, bytes | None]] = [(COLLIDING[0], b"1"), (COLLIDING[1], b"2"), (COLLIDING[0], b"3")]
     buffer, columns = window(rows, 0)
     made = OffsetMap(1 << 16, SECRET)
-    made.note(buffer, columns, 3, 0)
+    made.put(buffer, columns, 3, 0)
     made.latest_offset = 2
-    kept, counts = bytearray(3), array("q", bytes(64))
-    assert made.keep(buffer, columns, 3, kept, counts, keeps_tombstones=True) == 2
-    assert list(kept) == [0, 1, 1]
+    retained = RetainedRecords(3)
+    made.retain(buffer, columns, 3, retained, keeps_tombstones=True)
+    assert retained.count == 2 and list(retained.flags) == [0, 1, 1]

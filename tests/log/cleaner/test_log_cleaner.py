@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningSteps
 from kcli.log.disk.os_disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
@@ -91,7 +91,7 @@ def test_the_filthiest_is_cleaned_first(node: Node) -> None:
     running.until(NOW_MS + 300)
     first = [log.cleaned_offset for log in logs]
     order: list[int] = []
-    running.manager.cleaner.on_cleaned = lambda log: order.append(log.partition)
+    running.manager.cleaner.manager.on_cleaned = lambda log: order.append(log.partition)
     running.append(logs[0], records=20)
     running.append(logs[1], records=200)
     running.until(NOW_MS + 600)
@@ -127,13 +127,13 @@ def test_a_log_that_is_deleted_in_its_round_is_let_be(node: Node) -> None:
     running.manager.delete_logs([("t", 0)], NOW_MS + 100)
     made_anew = running.make(0, records=3)
     running.until(NOW_MS + 400)
-    assert running.manager.online_dirs() and running.manager.cleaner.uncleanable == {}
+    assert running.manager.online_dirs() and running.manager.cleaner.manager.uncleanable == {}
     assert other.cleaned_offset is not None and made_anew.log_end_offset == 3
     assert not [name for name in names(made_anew) if name.endswith((".swap", ".cleaned"))]
     assert log.log_end_offset == 300
 
 
-def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) -> None:
+def test_a_damaged_batch_makes_a_log_uncleanable_and_is_reported_once(node: Node) -> None:
     running = Running(node)
     log, other = running.make(0), running.make(1)
     path = Path(log.directory) / f"{0:020}.log"
@@ -141,8 +141,8 @@ def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) ->
     data[70] ^= 1
     path.write_bytes(data)
     running.until(NOW_MS + 1000)
-    (given_up,) = running.manager.cleaner.uncleanable.values()
-    assert "wrong CRC" in given_up.reason
+    (uncleanable,) = running.manager.cleaner.manager.uncleanable.values()
+    assert "wrong CRC" in uncleanable.reason
     assert [line for line in node.reports if "not cleaned any more" in line] == node.reports
     assert len(node.reports) == 1
     assert other.cleaned_offset is not None and log.cleaned_offset is None
@@ -171,7 +171,7 @@ def test_its_bytes_are_held_to_a_rate(node: Node) -> None:
 
 
 def test_segments_that_retention_takes_while_others_are_flushed_end_the_round(node: Node) -> None:
-    """A group of segments is looked at anew when its turn comes; the log is cleaned in a later round."""
+    """A group of segments is checked again before it is cleaned; the log is cleaned in a later round."""
     running = Running(node)
     config = COMPACTED._replace(cleanup_policy=frozenset(("compact", "delete")), segment_bytes=200)
     log = running.make(0, config, records=300, keys=200)
@@ -180,7 +180,7 @@ def test_segments_that_retention_takes_while_others_are_flushed_end_the_round(no
     log.maybe_increment_log_start_offset(log.log_end_offset - 1)
     assert len(log.delete_old_segments(NOW_MS + 100, 1000)) > 100
     running.until(NOW_MS + 2000)
-    assert running.manager.online_dirs() and running.manager.cleaner.uncleanable == {} and node.reports == []
+    assert running.manager.online_dirs() and running.manager.cleaner.manager.uncleanable == {} and node.reports == []
     running.append(log, 300, 5)
     before = log.size_bytes
     running.until(NOW_MS + 4000)
@@ -201,24 +201,24 @@ def test_a_fault_of_kcli_costs_one_log_its_cleaning_and_no_more(node: Node, monk
     """As an error of Kafka's cleaner does: requests are served on, other logs cleaned, and the log says what to report."""
     running = Running(node)
     log, other = running.make(0), running.make(1)
-    real = CleaningRound.run
+    real = Cleaner.run
 
-    def run(self: CleaningRound) -> CleaningSteps[CleanedLog]:
+    def run(self: Cleaner) -> CleaningSteps[CleanedLog]:
         if self._log is log:
             raise ZeroDivisionError("of a test")
         return (yield from real(self))
 
-    monkeypatch.setattr(CleaningRound, "run", run)
+    monkeypatch.setattr(Cleaner, "run", run)
     before = log.size_bytes
     running.until(NOW_MS + 500)
     (line,) = node.reports
     assert "it is not cleaned any more: a fault of kcli at test_log_cleaner.py" in line and "of a test" in line
-    assert list(running.manager.cleaner.uncleanable) == [log]
+    assert list(running.manager.cleaner.manager.uncleanable) == [log]
     assert log.size_bytes == before and other.cleaned_offset is not None
 
 
 def test_a_stop_in_order_gives_the_round_up_and_leaves_nothing_of_it(node: Node) -> None:
-    """What it was writing would lie there until the next start, as large as the log may be."""
+    """Its files would exist until the next start, as large as the log may be."""
     running = Running(node)
     log = running.make()
     while not [name for name in names(log) if name.endswith(".cleaned")]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format.record_batch import TRANSACTIONAL_FLAG
-from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from tests.log.cleaner.logs import CompactedLog, as_bytes
 from tests.log.live_logs import NOW_MS, marker, new_batch
 

@@ -1,4 +1,4 @@
-"""Protects the offset map: it is a dictionary of the last offsets, in bounded memory, whose hash nobody can make collide."""
+"""Protects the offset map: it is a dictionary of the last offsets, in bounded memory, whose hash no client can make collide."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_it_is_a_dictionary_of_last_offsets(way: str, rows: list[Row], first: in
     start = first + behind
     for number in range(windows):
         buffer, columns = window(rows, first + 100 * number)
-        assert made.note(buffer, columns, len(rows), start) == len(rows)
+        assert made.put(buffer, columns, len(rows), start) == len(rows)
         for index, (key, _) in enumerate(rows):
             if key is not None and first + 100 * number + index >= start:
                 expected[key] = first + 100 * number + index
     assert len(made) == len(expected)
     assert {key: made.get(key) for key in expected} == expected
-    assert made.get(b"a key that nobody writes") == -1
+    assert made.get(b"a key that no client writes") == -1
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -81,20 +81,21 @@ def test_what_stays(way: str, rows: list[Row], keeps_tombstones: bool, latest: i
     made = module.OffsetMap(1 << 16, SECRET)
     buffer, columns = window(rows, 0)
     noted = rows[: latest + 1]
-    made.note(buffer, columns, len(noted), 0)
+    made.put(buffer, columns, len(noted), 0)
     made.latest_offset = latest
-    kept, counts = bytearray(len(rows)), array("q", (0, 0, 0, 0))
+    retained = module.RetainedRecords(len(rows))
     last = {key: offset for offset, (key, _) in enumerate(noted)}
     expected = [
         offset > latest or (key is not None and offset >= last.get(key, -1) and (value is not None or keeps_tombstones))
         for offset, (key, value) in enumerate(rows)
     ]
-    assert made.keep(buffer, columns, len(rows), kept, counts, keeps_tombstones=keeps_tombstones) == sum(expected)
-    assert list(map(bool, kept)) == expected
+    made.retain(buffer, columns, len(rows), retained, keeps_tombstones=keeps_tombstones)
+    assert list(map(bool, retained.flags)) == expected
     tombstones = sum(stays and value is None for stays, (_, value) in zip(expected, rows, strict=True))
     without_key = sum(key is None for key, _ in noted)
     dropped = sum(value is None for _, value in rows) - tombstones
-    assert list(counts) == [sum(expected), tombstones, without_key, dropped]
+    counts = (retained.count, retained.tombstones, retained.without_key, retained.dropped_tombstones)
+    assert counts == (sum(expected), tombstones, without_key, dropped)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -105,7 +106,7 @@ def test_it_grows_up_to_its_memory_and_says_where_it_was_full(way: str) -> None:
     made = module.OffsetMap(8192 * module.SLOT_BYTES, SECRET)
     assert made.memory_bytes == 4096 * module.SLOT_BYTES
     noted = 0
-    while (noted := made.note(buffer, columns, len(rows), 0, noted)) < len(rows) and made.may_grow:
+    while (noted := made.put(buffer, columns, len(rows), 0, noted)) < len(rows) and made.may_grow:
         held = len(made)
         while made.grow():
             pass

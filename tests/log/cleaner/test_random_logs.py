@@ -85,6 +85,6 @@ def test_every_kind_is_made(tmp_path: Path) -> None:
             log.grow()
             found |= kinds_in(log.live.directory)
             log.clean()
-            log.now_ms += log.dice.choice((0, 500, 1500))
+            log.now_ms += log.rng.choice((0, 500, 1500))
         seeds_with.update(found)
     assert {kind: seeds_with[kind] for kind, fewest in WANTED.items() if seeds_with[kind] < fewest} == {}

@@ -1,4 +1,4 @@
-"""Protects what is left behind of logs that the cleaner gave up: a file in their log directory, which outlives the process."""
+"""Protects the file of a log directory that lists its uncleanable logs, and outlives the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def damaged_log(running: Running, partition: int) -> UnifiedLog:
     return log
 
 
-def told(directory: Path) -> list[UncleanablePartition]:
+def listed(directory: Path) -> list[UncleanablePartition]:
     return list(decode_uncleanable_partitions((directory / NAME).read_bytes()))
 
 
@@ -46,7 +46,7 @@ def test_each_directory_tells_of_its_own_logs_when_and_why(node: Node) -> None:
     running.until(NOW_MS + 500)
     assert sound.cleaned_offset
     for log in (first, second):
-        (entry,) = told(home(log))
+        (entry,) = listed(home(log))
         assert (entry.topic, entry.partition, entry.dirty_offset) == ("t", log.partition, 0)
         assert NOW_MS < entry.time_ms <= NOW_MS + 500
         assert f"{log.directory}/{0:020}.log: the batch at byte 0 has a wrong CRC" in entry.reason
@@ -67,25 +67,25 @@ def test_it_outlives_a_stop_and_a_crash_and_goes_with_the_next_start(node: Node)
     running.until(NOW_MS + 500)
     for _ in running.manager.shutdown(0):
         pass
-    assert [entry.partition for entry in told(home(log))] == [0]
+    assert [entry.partition for entry in listed(home(log))] == [0]
     again = Running(node)
     assert not (home(log) / NAME).exists()
     again.until(NOW_MS + 500)  # the damage is still there
     crash(again.manager)
-    assert [entry.partition for entry in told(home(log))] == [0]
+    assert [entry.partition for entry in listed(home(log))] == [0]
 
 
 def test_what_was_on_its_way_at_a_clean_stop_is_written(node: Node) -> None:
     running = Running(node)
     log = damaged_log(running, 0)
-    while not running.manager.cleaner.uncleanable:
+    while not running.manager.cleaner.manager.uncleanable:
         deadline_ms = running.timer.next_deadline_ms()
         assert deadline_ms is not None
         running.timer.advance(max(deadline_ms, running.timer.clock_ms))
     running.manager.take_flushes()  # the device never gets to them
     for _ in running.manager.shutdown(0):
         pass
-    assert [entry.partition for entry in told(home(log))] == [0]
+    assert [entry.partition for entry in listed(home(log))] == [0]
 
 
 def test_a_log_that_is_deleted_leaves_it(node: Node) -> None:
@@ -96,7 +96,7 @@ def test_a_log_that_is_deleted_leaves_it(node: Node) -> None:
     running.until(NOW_MS + 500)
     running.manager.delete_logs([("t", 0)], NOW_MS + 500)
     flush(running.manager)
-    assert [entry.partition for entry in told(home(logs[0]))] == ([] if kept is logs[0] else [kept.partition])
+    assert [entry.partition for entry in listed(home(logs[0]))] == ([] if kept is logs[0] else [kept.partition])
 
 
 def test_a_log_that_moves_leaves_it_and_is_tried_again(node: Node) -> None:
@@ -118,7 +118,7 @@ def test_a_log_that_moves_leaves_it_and_is_tried_again(node: Node) -> None:
     assert running.manager.mover.replace("t", 0, NOW_MS + 1000) is not None
     running.until(NOW_MS + 1500)
     moved = running.manager.get_log("t", 0)
-    assert told(before) == [] and not (Path(other) / NAME).exists()
+    assert listed(before) == [] and not (Path(other) / NAME).exists()
     assert moved is not None and home(moved) == Path(other) and moved.cleaned_offset
 
 
@@ -128,5 +128,5 @@ def test_a_directory_that_goes_offline_takes_nobody_with_it(node: Node) -> None:
     running.until(NOW_MS + 500)
     running.manager.take_offline(logs[0].directory, OSError(5, "of a test"))
     running.until(NOW_MS + 1000)
-    assert list(running.manager.cleaner.uncleanable) == [logs[1]]
-    assert [entry.partition for entry in told(home(logs[1]))] == [1]
+    assert list(running.manager.cleaner.manager.uncleanable) == [logs[1]]
+    assert [entry.partition for entry in listed(home(logs[1]))] == [1]

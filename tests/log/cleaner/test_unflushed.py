@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleaningRound
+from kcli.log.cleaner.cleaner import Cleaner
+from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition
@@ -40,7 +40,7 @@ def values(disk: SimulatedDisk) -> list[bytes | None]:
 
 
 def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
-    """What a loss of power behind so many steps of a round leaves, and whether the round was over before."""
+    """What a loss of power after this many steps of a round leaves, and whether the round was over before."""
     disk = SimulatedDisk(Random(seed), lambda: NOW_MS)
     disk.make_directory(DIRECTORY)
     log = open_there(disk)
@@ -58,7 +58,7 @@ def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
     append(b"newest")
     log.update_high_watermark(log.log_end_offset)
     assert [one.base_offset for one in log.local_log().segments] == [0, 1, 2]
-    under_way = CleaningRound(log, log_to_clean(log, None, NOW_MS), OffsetMap(10_000, SECRET), NOW_MS).run()
+    under_way = Cleaner(log, log_to_clean(log, None, NOW_MS), OffsetMap(10_000, SECRET), NOW_MS).run()
     is_over = False
     for _ in range(steps):
         try:
@@ -73,7 +73,7 @@ def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
 
 
 def test_the_last_value_of_a_key_that_was_on_the_device_stays_or_has_a_successor_there() -> None:
-    """Whenever in a round the power goes, and whatever the disk has kept of what nobody flushed."""
+    """Whenever in a round the power fails, and whatever the disk has kept of what was not flushed."""
     steps, is_over = 0, False
     while not is_over:
         for seed in range(30):

@@ -108,7 +108,7 @@ def test_the_dirtiest_log_counts_though_it_is_not_cleaned(node: Node) -> None:
     assert told(running, NOW_MS + 200)["manager_max_dirty_percent"] == {(): 100}
 
 
-def test_logs_that_were_given_up_count_by_log_directory(node: Node) -> None:
+def test_uncleanable_logs_count_by_log_directory(node: Node) -> None:
     """With their dirty bytes, which grow on; until they are deleted."""
     running = Running(node)
     log = running.make()
