@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.inspect.compacting.staged_files import StagedFile, Store
+from kcli.log.disk.overlay_disk import OverlayDisk, missing_file
 from kcli.log.disk.planned_file import Extent, PlannedFile
 from kcli.log.disk.port import DiskFile, LogDisk, LogFile, join_path, parent_path
-from kcli.log.overlay_disk import OverlayDisk, missing_file
 
 
 class Outcome(NamedTuple):

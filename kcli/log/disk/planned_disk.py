@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format import limits
+from kcli.log.disk.overlay_disk import OverlayDisk, missing_file
 from kcli.log.disk.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
 from kcli.log.disk.port import Disk, join_path, parent_path, zeros_follow
-from kcli.log.overlay_disk import OverlayDisk, missing_file
 
 REMOVE = "remove"
 RENAME = "rename"
