@@ -1,4 +1,4 @@
-"""Which distribution this program is of, what pip must be told for its extras, and whether another kcli is installed here.
+"""The distribution of this program, the names that pip needs for its extras, and whether another kcli is installed.
 
     this program               distribution kafka-kcli, import package and command kcli
     the name `kcli` on PyPI    another program, which manages virtual machines; its command is kcli, too

@@ -24,6 +24,16 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
+# Loops of compiled modules that are longer: a call for each record would cost more than it. They may get shorter, not longer.
+LONG_LOOPS = {
+    "kcli/format/batch_scan.py scan_batches": 90,
+    "kcli/format/batch_scan.py next_notable": 76,
+    # One parser for all of kcli: 12 ns a record. With the five varints in functions of their own it would be a call for each.
+    "kcli/format/record_scan.py scan": 203,
+    # A compiled inner function made it 20 % slower.
+    "kcli/log/cleaner/offset_map.py hash_keys": 80,
+    "kcli/spark/arrow_columns.py put_headers": 71,
+}
 # Modules that belong to the outside world, and which rooms may import them (all else may not). spark/session.py is a shell: it
 # starts Spark; inspect/process_pool.py is one: it starts processes.
 WORLD = {
@@ -61,14 +71,24 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 def test_a_module_is_one_room(path: Path) -> None:
     """It opens with its specification, is short enough to be read whole, and its functions fit a screen.
 
-    Of the modules that are compiled (a .pxd beside them) the loops may be longer: a call a record would cost more than it.
+    LONG_LOOPS are compiled (a .pxd is next to the module).
     """
     text, tree = path.read_text(), tree_of(path)
     assert ast.get_docstring(tree) or not text.strip(), "a module opens with its specification"
     assert text.count("\n") <= MAX_MODULE_LINES
     for function in functions(tree):
         lines = (function.end_lineno or 0) - function.lineno + 1
-        assert lines <= MAX_FUNCTION_LINES or path.with_suffix(".pxd").exists(), f"{function.name} has {lines} lines"
+        allowed = LONG_LOOPS.get(f"{name_of(path)} {function.name}", MAX_FUNCTION_LINES)
+        assert lines <= allowed, f"{function.name} has {lines} lines"
+
+
+def test_long_loops_are_compiled_and_as_long_as_noted() -> None:
+    """The list names no function that is gone, that got shorter or that is not compiled."""
+    for name, noted in LONG_LOOPS.items():
+        path = ROOT / name.split()[0]
+        assert path.with_suffix(".pxd").exists(), name
+        found = [one for one in functions(tree_of(path)) if one.name == name.split()[1]]
+        assert [(one.end_lineno or 0) - one.lineno + 1 for one in found] == [noted], name
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -18,7 +18,7 @@ fields of fixed size are read by one call of struct. For PartitionRecord in vers
                 n, at = read_length(data, at - 2)
         ...
 
-A large message could have so many small elements that their objects fill the memory. For large messages there is another
+The objects of many small elements in a large message could fill the memory. For large messages there is another
 decoder, which counts the elements (kcli.protocol.codec_support.ElementBudget).
 
 As in Kafka's readers, the stated size of a known tagged field is not used (the field has its own length), the last one of
