@@ -27,9 +27,10 @@ from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.rng import Random
 from kcli.log.segment_appender import SegmentAppender
 from kcli.log.slices import Slices, at_once
-from kcli.log.unified_log import Dice, UnifiedLog
+from kcli.log.unified_log import UnifiedLog
 
 
 def open_in_slices(
@@ -45,7 +46,7 @@ def open_in_slices(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
-    rng: Dice | None = None,
+    rng: Random | None = None,
     journal: LoadJournal | None = None,
 ) -> Slices[UnifiedLog]:
     """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Protocol
 
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
@@ -44,18 +43,11 @@ from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
+from kcli.log.rng import Random
 from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
 
 _BATCH_HEAD = Struct(">qii")  # The batch that was read last; one for all logs, which are used by one thread.
 _PLAIN = PlainBatch()
-
-
-class Dice(Protocol):
-    """A source of random numbers, which `random.Random` is."""
-
-    def randint(self, a: int, b: int) -> int:
-        """A number from a to b, both included."""
-        ...
 
 
 class UnifiedLog:
@@ -93,7 +85,7 @@ class UnifiedLog:
         recovery_point: int,
         now_ms: int,
         topic_id: Uuid | None = None,
-        rng: Dice | None = None,
+        rng: Random | None = None,
     ) -> None:
         self._local = local
         self._rng = rng

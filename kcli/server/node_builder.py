@@ -21,6 +21,7 @@ from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.file_cache import FileCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings
+from kcli.log.rng import Random
 from kcli.log.storage_errors import StorageError
 from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
@@ -39,7 +40,6 @@ from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
-from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:

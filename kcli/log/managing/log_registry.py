@@ -15,7 +15,7 @@ This is what the parts of the log manager share: each knows the registry, and no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
@@ -31,22 +31,11 @@ from kcli.log.log_opener import open_in_slices
 from kcli.log.managing.epoch_follower import EpochFollower
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.report_line import WarningLine
+from kcli.log.rng import Random
 from kcli.log.slices import Slices, finish
 from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.unified_log import UnifiedLog
 from kcli.log.wall_time import WallTime
-
-
-class Dice(Protocol):
-    """What is asked of a source of random numbers, which `random.Random` is."""
-
-    def randint(self, a: int, b: int) -> int:
-        """A number from a to b, both included."""
-        ...
-
-    def randbytes(self, n: int) -> bytes:
-        """So many bytes."""
-        ...
 
 
 class LogManagerSettings(NamedTuple):
@@ -86,7 +75,7 @@ class LogRegistry:
         disk: LogDisk,
         files: FileCache,
         log_dirs: Mapping[str, Uuid | None],
-        rng: Dice,
+        rng: Random,
         settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
         report: Callable[[str], None] = lambda sentence: None,
     ) -> None:
