@@ -14,14 +14,13 @@ The order in which errors win is Kafka's.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
-from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
+from kcli.log.errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
-from kcli.log.log_slices import AppendInfo
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
 from kcli.log.producer_appends import begin_append, find_repeated, finish_append
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
@@ -29,6 +28,23 @@ from kcli.log.record_validator import validate_records
 
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
+
+
+class LogAppendInfo(NamedTuple):
+    """What became of an append; offsets of a duplicate are those that its first copy got.
+
+    `log_append_time_ms` is -1 unless the topic's timestamps are LogAppendTime; `last_epoch` is the leader epoch.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int
+    log_start_offset: int
+    last_epoch: int
+    duplicate: bool
+    size_bytes: int
+    record_count: int
 
 
 class AppendableLog(Protocol):
@@ -84,7 +100,7 @@ def append_checked(
     now_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     transaction_version: int = 0,
-) -> AppendInfo:
+) -> LogAppendInfo:
     """Give a batch that was checked its offsets and append it. Raises AppendError and OSError."""
     if origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != leader_epoch:
         raise InvalidRecordsError(f"the batch has leader epoch {batch.leader_epoch}; the leader's is {leader_epoch}")
@@ -112,7 +128,7 @@ def append_checked(
     if pending is not None:
         finish_append(log.producers, batch, pending, local)
     log.producers.map_end_offset = last_offset + 1
-    return AppendInfo(
+    return LogAppendInfo(
         first_offset,
         last_offset,
         batch.max_timestamp,
@@ -132,9 +148,9 @@ def _check_segment_bytes(log: AppendableLog, size_bytes: int) -> None:
         )
 
 
-def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
+def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> LogAppendInfo:
     """The answer to a batch that is there; like Kafka's, with its timestamp as the one of the append."""
-    return AppendInfo(
+    return LogAppendInfo(
         known.last_offset - known.offset_delta,
         known.last_offset,
         known.timestamp,
@@ -147,7 +163,7 @@ def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, lead
     )
 
 
-def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> AppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> LogAppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
     batches = _batches_of(log, records, leader_epoch)
     size = sum(batch.size_bytes for batch in batches)
@@ -170,7 +186,7 @@ def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, lead
             # One after the other, since a batch may go on from the one before.
             finish_append(log.producers, batch, begin_append(log.producers, batch, AppendOrigin.REPLICATION, 0), local)
     log.producers.map_end_offset = last_offset + 1
-    return AppendInfo(
+    return LogAppendInfo(
         batches[0].base_offset,
         last_offset,
         max_timestamp,

@@ -16,20 +16,19 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn, OffsetIndex
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
-from kcli.log.append_rules import rules_of
 from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.loading.producer_state_loader import rebuild_producer_state
 from kcli.log.loading.recovering_segment import RecoveringSegment
-from kcli.log.log_config import LogConfig
+from kcli.log.log_config import LogConfig, append_rules
 from kcli.log.log_segment import LogSegment
-from kcli.log.log_slices import EMPTY_SLICE, LogSlice
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
 
@@ -39,6 +38,22 @@ READ_HINTS = 32
 HEADERS_TO_CUT = 64
 
 _DELTA = Struct(">i")
+
+
+class FetchDataInfo(NamedTuple):
+    """Bytes [position, position + size) of an open segment: whole batches, or the start of one; none where `size` is 0.
+
+    The first batch holds or follows the offset that was asked for, and may begin before it. No record of the slice is at or
+    above `end_offset`, which is -1 where there is none.
+    """
+
+    file: LogFile | None
+    position: int
+    size: int
+    end_offset: int
+
+
+EMPTY_FETCH = FetchDataInfo(None, 0, 0, -1)
 
 
 class LocalLog:
@@ -78,7 +93,7 @@ class LocalLog:
         self.files = files
         self.directory = directory
         self._config = config
-        self.rules = rules_of(config)
+        self.rules = append_rules(config)
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = active
@@ -97,7 +112,7 @@ class LocalLog:
     def config(self, config: LogConfig) -> None:
         """Go by other settings from now on."""
         self._config = config
-        self.rules = rules_of(config)
+        self.rules = append_rules(config)
 
     # --------------------------------------------------------------------------------------------------------- appending
 
@@ -148,7 +163,7 @@ class LocalLog:
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_message: bool) -> LogSlice:
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_message: bool) -> FetchDataInfo:
         """Bytes from the batch that holds `offset` on; see UnifiedLog.read. `offset` must be in the log, below the limit."""
         hints = self._hints
         if hints is None:
@@ -163,14 +178,14 @@ class LocalLog:
             if limit_segment is segment:
                 end, next_offset = limit_position, limit_offset
         if end <= position:
-            return EMPTY_SLICE
+            return EMPTY_FETCH
         file = self.files.get(segment.log_path)
         end_offset = next_offset
         if end - position > max_bytes:
             whole = end
             end, next_offset = self._cut(segment, file, position, position + max_bytes, end)
             if not min_one_message and end - position > max_bytes:
-                return EMPTY_SLICE
+                return EMPTY_FETCH
             if end < whole:
                 end_offset = next_offset if next_offset >= 0 else self._offset_behind(segment, end, end_offset)
             else:
@@ -179,7 +194,7 @@ class LocalLog:
             del hints[next(iter(hints))]
         if next_offset >= 0:
             hints[next_offset] = segment, end
-        return LogSlice(file, position, end - position, end_offset)
+        return FetchDataInfo(file, position, end - position, end_offset)
 
     def _offset_behind(self, segment: LogSegment, position: int, end_offset: int) -> int:
         """An offset that the records before byte `position` do not reach, at most `end_offset`; by the offset index.

@@ -19,20 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import parent_path
+from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.log_config import LogConfig
-from kcli.log.managing.log_checkpoints import LogCheckpoints
 from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.managing.log_tasks import Cancellable, Schedule, Task, begin_tasks
 from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.report_line import WarningLine
-from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
@@ -44,6 +43,30 @@ NO_CLEANER = (
 )
 # Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
+
+
+UNKNOWN_BYTES = -1
+
+
+class ReplicaInfo(NamedTuple):
+    """One replica in a log directory; `size_bytes` are those of its segments."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """One log directory; one that is offline (`offline_reason`) has no replicas and no bytes."""
+
+    path: str
+    directory_id: Uuid | None
+    offline_reason: str | None
+    total_bytes: int
+    usable_bytes: int
+    replicas: list[ReplicaInfo]
 
 
 class LogManager(LogRegistry):
@@ -186,6 +209,33 @@ class LogManager(LogRegistry):
                 if log is not None:
                     log.config = config
 
+    # ------------------------------------------------------------------------------------------------------ describing
+
+    def describe_log_dirs(self) -> list[LogDirDescription]:
+        """The facts of every log directory, in the order of log.dirs; one whose file system cannot be asked goes offline."""
+        by_dir: dict[str, list[ReplicaInfo]] = {}
+        for logs in (self.logs, self.future_logs):
+            is_future = logs is self.future_logs
+            for (topic, partition), log in sorted(logs.items()):
+                lag = _offset_lag(log, self.logs.get((topic, partition)) if is_future else None)
+                info = ReplicaInfo(topic, partition, log.size_bytes, lag, is_future)
+                by_dir.setdefault(parent_path(log.directory), []).append(info)
+        found = []
+        for log_dir in self.dirs.values():
+            total_bytes = usable_bytes = UNKNOWN_BYTES
+            if log_dir.is_online:
+                try:
+                    total_bytes, usable_bytes = self.disk.total_bytes(log_dir.path), self.disk.free_bytes(log_dir.path)
+                except OSError as error:
+                    self.take_offline(log_dir.path, error)
+            replicas = by_dir.get(log_dir.path, []) if log_dir.is_online else []
+            found.append(
+                LogDirDescription(
+                    log_dir.path, log_dir.directory_id, log_dir.offline_reason, total_bytes, usable_bytes, replicas
+                )
+            )
+        return found
+
     # -------------------------------------------------------------------------------------------------------- removing
 
     def delete_logs(
@@ -225,3 +275,8 @@ class LogManager(LogRegistry):
             self.cleaner.give_up_rounds()
             self.cleaner.forget_the_gone()
         return close_logs(self, self.checkpoints, broker_epoch)
+
+
+def _offset_lag(log: UnifiedLog, current: UnifiedLog | None) -> int:
+    behind = log.high_watermark if current is None else current.log_end_offset
+    return max(behind - log.log_end_offset, 0)

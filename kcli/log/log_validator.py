@@ -34,7 +34,7 @@ from kcli.format.record_batch import (
     increment_sequence,
     read_header,
 )
-from kcli.log.append_errors import (
+from kcli.log.errors import (
     CorruptMessageError,
     InvalidRecordsError,
     MessageTooLargeError,

@@ -8,6 +8,20 @@
                                                                         transaction index of the active segment
 
 The common case is the first; it makes no object but the remembered batch.
+
+    the batch                                           answer
+    --------------------------------------------------  -------------------------------------------------------------------
+    has the epoch, first and last sequence of one of    it is a duplicate: the offsets that this one got
+      the five remembered
+    its epoch is below the producer's                   InvalidProducerEpochError
+    of another epoch, its sequence is not 0             OutOfOrderSequenceError
+    of the same epoch, its sequence does not continue   OutOfOrderSequenceError
+      the last one
+    of a producer that is not known                     taken, whatever its sequence (KIP-360): its state may have expired
+    not transactional while a transaction is open       InvalidTransactionStateError
+
+Sequences are checked of clients' batches, epochs of all but replicated ones. A marker's epoch may not be below the producer's
+(transaction version 2: must be above, unless it is a marker that was already written), nor its coordinator's epoch.
 """
 
 from __future__ import annotations
@@ -16,13 +30,18 @@ from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
 from kcli.format.index_entries import AbortedTxn
-from kcli.format.primitives import FormatError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, read_header
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, read_header
 from kcli.format.records import read_record
-from kcli.log.append_errors import InvalidRecordsError, InvalidTransactionStateError
+from kcli.log.errors import (
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    InvalidRecordsError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
 from kcli.log.local_log import LocalLog
 from kcli.log.log_validator import AppendOrigin, ValidBatch
-from kcli.log.producer_checks import check_data_batch, check_marker, find_duplicate
 from kcli.log.producer_state_manager import (
     BatchMetadata,
     CompletedTxn,
@@ -31,6 +50,8 @@ from kcli.log.producer_state_manager import (
     ProducerStateEntry,
     ProducerStateManager,
 )
+
+_INT16_MAX = 2**15 - 1
 
 
 class PendingTransaction(NamedTuple):
@@ -52,7 +73,7 @@ def find_repeated(producers: ProducerStateManager, batch: ValidBatch) -> BatchMe
 def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: AppendOrigin, transaction_version: int) -> Pending:
     """Check the batch of a producer; its `base_offset` is the one that it will have -> what `finish_append` needs.
 
-    Raises the errors of kcli.log.producer_checks, and InvalidRecordsError.
+    Raises the errors of this module, and InvalidRecordsError.
     """
     entry = producers.producers.get(batch.producer_id)
     if entry is None:
@@ -110,3 +131,61 @@ def finish_append(producers: ProducerStateManager, batch: ValidBatch, pending: P
     pending.add_batch(batch.producer_epoch, metadata)
     if batch.producer_id not in producers.producers:
         producers.add(pending)
+
+
+def find_duplicate(entry: ProducerStateEntry, batch: ValidBatch) -> BatchMetadata | None:
+    """The remembered batch with the same epoch and sequences, or None."""
+    if batch.producer_epoch == entry.producer_epoch:
+        last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+        for known in entry.batches:
+            if known.last_sequence == last_sequence and known.offset_delta == delta:
+                return known
+    return None
+
+
+def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, origin: AppendOrigin) -> None:
+    """Check a batch of records that is to get `offset`. Raises the errors of the table."""
+    if origin is AppendOrigin.REPLICATION:
+        return
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch:
+        raise InvalidProducerEpochError(
+            f"the epoch of producer {batch.producer_id} at offset {offset} is {epoch}, below its last one, {known_epoch}"
+        )
+    if origin is AppendOrigin.CLIENT:
+        sequence = batch.base_sequence
+        if epoch != known_epoch:
+            if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
+                raise OutOfOrderSequenceError(
+                    f"producer {batch.producer_id} begins epoch {epoch} at offset {offset} with sequence {sequence}, not 0"
+                )
+        else:
+            last = entry.batches[-1].last_sequence if entry.batches else -1
+            if sequence != last + 1 and not (sequence == 0 and last == INT32_MAX):
+                raise OutOfOrderSequenceError(
+                    f"producer {batch.producer_id} sends sequence {sequence} for offset {offset}; the last one was {last}"
+                )
+    if entry.current_txn_first_offset is not None and not batch.is_transactional:
+        raise InvalidTransactionStateError(
+            f"producer {batch.producer_id} has a transaction open since offset {entry.current_txn_first_offset}, "
+            f"and its batch for offset {offset} is not transactional"
+        )
+
+
+def check_marker(
+    entry: ProducerStateEntry, batch: ValidBatch, marker: EndTransactionMarker, offset: int, transaction_version: int
+) -> None:
+    """Check a marker that is to get `offset`. Raises InvalidProducerEpochError and CoordinatorFencedError."""
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch or (transaction_version >= 2 and epoch == known_epoch):
+        is_retry = epoch == known_epoch and (entry.current_txn_first_offset is None or epoch == _INT16_MAX)
+        if not is_retry:
+            raise InvalidProducerEpochError(
+                f"the marker of producer {batch.producer_id} at offset {offset} has epoch {epoch}; "
+                f"the producer's last one is {known_epoch}"
+            )
+    if entry.coordinator_epoch > marker.coordinator_epoch:
+        raise CoordinatorFencedError(
+            f"the marker of producer {batch.producer_id} at offset {offset} comes from coordinator epoch "
+            f"{marker.coordinator_epoch}; the last one was {entry.coordinator_epoch}"
+        )

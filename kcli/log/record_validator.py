@@ -43,7 +43,7 @@ from kcli.format.record_batch import (
 from kcli.format.record_scan import NO_ROWS, STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
 from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_MAX_TIMESTAMP_AT
-from kcli.log.append_errors import (
+from kcli.log.errors import (
     InvalidRecordsError,
     InvalidTimestampError,
     MessageTooLargeError,

@@ -29,8 +29,8 @@ from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndexEntry
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from kcli.log.append_rules import AppendRules
 from kcli.log.disk.port import LogDisk
+from kcli.log.log_config import AppendRules
 from kcli.log.log_segment import UNREAD, LogSegment
 from kcli.log.reading.header_walk import HeaderWalk
 

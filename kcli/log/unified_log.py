@@ -32,14 +32,13 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.plain_batch import PlainBatch
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
-from kcli.log.append_errors import OffsetOutOfRangeError
-from kcli.log.append_paths import append_checked, append_replicated, check_carefully
+from kcli.log.append_paths import LogAppendInfo, append_checked, append_replicated, check_carefully
 from kcli.log.disk.port import join_path
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
-from kcli.log.local_log import LocalLog
+from kcli.log.local_log import EMPTY_FETCH, FetchDataInfo, LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
-from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
@@ -178,7 +177,7 @@ class UnifiedLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
         is_hurried: bool = False,
-    ) -> AppendInfo:
+    ) -> LogAppendInfo:
         """Check a batch, give it offsets and append it; `records` is writable and patched in place.
 
         Raises AppendError; where the caller `is_hurried`, LongCheckError for a batch whose check would take long: nothing has
@@ -214,7 +213,7 @@ class UnifiedLog:
             last_sequence = increment_sequence(batch.base_sequence, delta)
             entry.batches.append(BatchMetadata(last_sequence, last_offset, delta, max_timestamp))
             entry.last_timestamp = max_timestamp
-        return AppendInfo(
+        return LogAppendInfo(
             first_offset, last_offset, max_timestamp, -1, self.log_start_offset, leader_epoch, False, size, delta + 1
         )
 
@@ -231,7 +230,7 @@ class UnifiedLog:
             return None
         return entry
 
-    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> AppendInfo:
+    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> LogAppendInfo:
         """Append batches that have their offsets and leader epochs; those of epochs above `leader_epoch` are left out.
 
         Raises AppendError; then nothing was appended.
@@ -244,7 +243,7 @@ class UnifiedLog:
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, offset: int, max_bytes: int, *, limit_offset: int, min_one_message: bool = True) -> LogSlice:
+    def read(self, offset: int, max_bytes: int, *, limit_offset: int, min_one_message: bool = True) -> FetchDataInfo:
         """Bytes from the batch that holds `offset` on, at most `max_bytes`, of batches below `limit_offset`.
 
         With `min_one_message` the first batch comes whole, however large. Raises OffsetOutOfRangeError.
@@ -255,7 +254,7 @@ class UnifiedLog:
                 f"of {self.topic}-{self.partition}"
             )
         if offset >= limit_offset or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_message):
-            return EMPTY_SLICE
+            return EMPTY_FETCH
         return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk.port import LogDisk, parent_path
+from kcli.log.errors import StorageError
 from kcli.log.file_cache import FileCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings
 from kcli.log.rng import Random
-from kcli.log.storage_errors import StorageError
 from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager

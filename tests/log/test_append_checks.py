@@ -11,7 +11,7 @@ from kcli.format.compression import CODECS, inflate
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, check_batch, read_header
 from kcli.format.records import Header, Record, encode_records, read_records
-from kcli.log.append_errors import (
+from kcli.log.errors import (
     CorruptMessageError,
     InvalidRecordsError,
     InvalidTimestampError,
@@ -274,7 +274,7 @@ def test_errors_do_not_depend_on_whether_the_loops_are_compiled(live: LiveLog) -
 @given(st.binary(min_size=0, max_size=200))
 def test_random_bytes_are_refused(data: bytes) -> None:
     """No bytes of a client make anything but an AppendError."""
-    from kcli.log.append_errors import AppendError
+    from kcli.log.errors import AppendError
     from kcli.log.log_validator import check_batch as check
     from kcli.log.log_validator import whole_batch
 

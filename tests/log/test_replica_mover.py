@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kcli.log.errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing import replica_mover
-from kcli.log.managing.log_dir_facts import describe_log_dirs
-from kcli.log.storage_errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.unified_log import UnifiedLog
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, stop
 
@@ -293,7 +292,7 @@ def test_an_error_while_copying_takes_the_right_directory_offline(node: Node) ->
 
 def test_what_is_told_of_log_directories(node: Node) -> None:
     manager, log, target = moving(node)
-    by_path = {facts.path: facts for facts in describe_log_dirs(manager)}
+    by_path = {facts.path: facts for facts in manager.describe_log_dirs()}
     home = by_path[str(Path(log.directory).parent)]
     assert [(found.topic, found.partition, found.size_bytes, found.offset_lag, found.is_future) for found in home.replicas] == [
         ("t", 0, len(bytes_of(log.directory)), 0, False)
@@ -301,5 +300,5 @@ def test_what_is_told_of_log_directories(node: Node) -> None:
     assert [(found.offset_lag, found.is_future, found.size_bytes) for found in by_path[target].replicas] == [(36, True, 0)]
     assert all(0 < facts.usable_bytes < facts.total_bytes for facts in by_path.values())
     manager.take_offline(target, OSError(5, "Input/output error"))
-    offline = next(facts for facts in describe_log_dirs(manager) if facts.path == target)
+    offline = next(facts for facts in manager.describe_log_dirs() if facts.path == target)
     assert offline.offline_reason and offline.replicas == [] and offline.total_bytes == offline.usable_bytes == -1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX
-from kcli.log.append_errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from kcli.log.disk.os_disk import OsDisk
+from kcli.log.errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import DAY_MS, LogConfig
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer

@@ -27,19 +27,19 @@ from kcli.format.file_names import (
 )
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import read_header
-from kcli.log.append_errors import AppendError
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import join_path, parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
-from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogRegistry
-from kcli.log.report_line import WarningLine
-from kcli.log.storage_errors import (
+from kcli.log.errors import (
+    AppendError,
     InvalidTopicError,
     KafkaStorageError,
     LogDirNotFoundError,
     NotHostedError,
 )
+from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.managing.log_dir import LogDir
+from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
 
 # A step reads and writes so much: about a millisecond of copying in the page cache.

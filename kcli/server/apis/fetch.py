@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from kcli.log.append_errors import OffsetOutOfRangeError
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.rng import Random
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.storage_errors import KafkaStorageError
+from kcli.log.errors import KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.log_lines import Line, WarningLine

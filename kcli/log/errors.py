@@ -1,4 +1,6 @@
-"""Why a log refuses records: one class an answer that a client gets, with Kafka's code of it.
+"""Errors of logs and of the log manager, each with Kafka's error code for the client.
+
+LogError: a log refuses records or a read.
 
     class                          code  Kafka's name                     when
     -----------------------------  ----  -------------------------------  ------------------------------------------------
@@ -18,8 +20,21 @@
     UnreadableCompressionError       -1  UNKNOWN_SERVER_ERROR             compressed bytes that do not inflate
     UnexpectedAppendOffsetError      -1  UNKNOWN_SERVER_ERROR             a follower's records do not continue its log
 
-`record_errors` name single records of the batch, where Kafka does (KIP-467). kcli.protocol.error_codes has the same
-numbers under Kafka's names; log/ and protocol/ do not import each other, and a test pins them.
+StorageError: the log manager refuses an operation, or the broker stops.
+
+    class                          code  Kafka's name                     when
+    -----------------------------  ----  -------------------------------  ------------------------------------------------
+    NotHostedError                    6  NOT_LEADER_OR_FOLLOWER           this broker has no replica of the partition (yet)
+    InvalidTopicError                17  INVALID_TOPIC_EXCEPTION          the name is too long for a future log's directory
+    KafkaStorageError                56  KAFKA_STORAGE_ERROR              the partition's log directory is offline
+    LogDirNotFoundError              57  LOG_DIR_NOT_FOUND                the named log directory is not in log.dirs
+    InconsistentTopicIdError        103  INCONSISTENT_TOPIC_ID            the directory belongs to another topic id
+    LogDirLockedError                -1  UNKNOWN_SERVER_ERROR             another process holds the lock: the broker stops
+    DuplicateLogError                -1  UNKNOWN_SERVER_ERROR             a partition in two directories: the broker stops
+    AllLogDirsOfflineError           -1  UNKNOWN_SERVER_ERROR             every log directory is offline: the broker stops
+
+`record_errors` lists the invalid records of a batch where Kafka lists them (KIP-467). kcli.protocol.error_codes has the same
+numbers under Kafka's names: log/ and protocol/ do not import each other, so a test compares the two.
 """
 
 from __future__ import annotations
@@ -137,3 +152,51 @@ class UnreadableCompressionError(AppendError):
 
 class UnexpectedAppendOffsetError(AppendError):
     """Kafka: UnexpectedAppendOffsetException and OffsetsOutOfOrderException."""
+
+
+class StorageError(Exception):
+    """A refusal: one sentence, and Kafka's code for it in `code` (-1: UNKNOWN_SERVER_ERROR, no client is told)."""
+
+    code = -1
+
+
+class KafkaStorageError(StorageError):
+    """The log directory is offline."""
+
+    code = 56
+
+
+class LogDirNotFoundError(StorageError):
+    """No such log directory is configured."""
+
+    code = 57
+
+
+class InconsistentTopicIdError(StorageError):
+    """The directory on disk belongs to a topic of another id."""
+
+    code = 103
+
+
+class InvalidTopicError(StorageError):
+    """The topic's name does not allow what is asked."""
+
+    code = 17
+
+
+class NotHostedError(StorageError):
+    """No replica of the partition is here."""
+
+    code = 6
+
+
+class LogDirLockedError(StorageError):
+    """Another process uses the log directory."""
+
+
+class DuplicateLogError(StorageError):
+    """Two directories stand for one partition."""
+
+
+class AllLogDirsOfflineError(StorageError):
+    """No log directory is left to serve from."""
