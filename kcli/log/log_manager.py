@@ -17,22 +17,25 @@ hands it to `take_offline`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk.port import parent_path
+from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError
+from kcli.log.file_cache import FileCache
 from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.log_config import LogConfig
 from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
+from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry
 from kcli.log.managing.log_tasks import Cancellable, Schedule, Task, begin_tasks
-from kcli.log.managing.replica_mover import ReplicaMover
+from kcli.log.managing.replica_mover import CaughtUp, ReplicaMover
 from kcli.log.report_line import WarningLine
+from kcli.log.rng import Random
 from kcli.log.unified_log import UnifiedLog
+from kcli.log.wall_time import WallTime
 
 if TYPE_CHECKING:
     from kcli.log.cleaner.log_cleaner import LogCleaner
@@ -70,14 +73,28 @@ class LogDirDescription(NamedTuple):
 
 
 class LogManager(LogRegistry):
-    """See the head of this module; it is made as a LogRegistry is."""
+    """All logs of a broker; the parameters are those of LogRegistry.
 
-    # Made when first asked for: so how a manager is made is told once, by the registry.
-    checkpoints = cached_property(LogCheckpoints)
-    mover = cached_property(ReplicaMover)
-    tasks_began_ms = 0
-    _is_closing = False
-    _cleaning: Task | None = None
+    `on_caught_up(topic, partition, now_ms)` is called when a future log has all records of its log (see ReplicaMover).
+    """
+
+    def __init__(
+        self,
+        disk: LogDisk,
+        files: FileCache,
+        log_dirs: Mapping[str, Uuid | None],
+        rng: Random,
+        settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
+        report: Callable[[str], None] = lambda line: None,
+        wall: WallTime | None = None,
+        on_caught_up: CaughtUp = lambda topic, partition, now_ms: None,
+    ) -> None:
+        super().__init__(disk, files, log_dirs, rng, settings, report, wall)
+        self.checkpoints = LogCheckpoints(self)
+        self.mover = ReplicaMover(self, on_caught_up)
+        self.tasks_began_ms = 0
+        self._is_closing = False
+        self._cleaning: Task | None = None
 
     @cached_property
     def cleaner(self) -> LogCleaner:

@@ -91,12 +91,13 @@ class LogRegistry:
         log_dirs: Mapping[str, Uuid | None],
         rng: Random,
         settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
-        report: Callable[[str], None] = lambda sentence: None,
+        report: Callable[[str], None] = lambda line: None,
+        wall: WallTime | None = None,
     ) -> None:
         self.disk = disk
         self.files = files
         self.settings = settings
-        self.wall = WallTime()
+        self.wall = wall or WallTime()
         self.report = report
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.future_logs: dict[TopicPartition, UnifiedLog] = {}

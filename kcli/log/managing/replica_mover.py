@@ -48,6 +48,9 @@ SECOND_MS = 1_000
 # How long a replica that has caught up rests before it is looked at again.
 REST_MS = 100
 
+# Called with topic, partition and now_ms.
+CaughtUp = Callable[[str, int, int], None]
+
 
 class ReplicaMover:
     """The replicas of one registry that are moving. `on_caught_up(topic, partition, now_ms)` is called once for
@@ -56,12 +59,12 @@ class ReplicaMover:
     It may be called again for one that a restart or an offline directory interrupted.
     """
 
-    def __init__(self, registry: LogRegistry) -> None:
+    def __init__(self, registry: LogRegistry, on_caught_up: CaughtUp) -> None:
         self._registry = registry
         self._told: set[TopicPartition] = set()
         self._turn: list[TopicPartition] = []
         self._wake: Callable[[int], None] = lambda at_ms: None
-        self.on_caught_up: Callable[[str, int, int], None] = lambda topic, partition, now_ms: None
+        self._on_caught_up = on_caught_up
 
     def on_work(self, wake: Callable[[int], None]) -> None:
         """Have `wake(at_ms)` called when there is something to move."""
@@ -191,7 +194,7 @@ class ReplicaMover:
         if key in self._told or future.log_end_offset != current.log_end_offset:
             return
         self._told.add(key)
-        self.on_caught_up(*key, now_ms)
+        self._on_caught_up(*key, now_ms)
 
     def look_again(self, topic: str, partition: int) -> None:
         """Tell once more of a replica that has caught up, after a rest: it cannot take its place yet."""

@@ -41,7 +41,6 @@ class ReplicaMoves:
         self._metadata = metadata
         self._assignments = assignments
         self._report = report
-        self._log_manager.mover.on_caught_up = self.caught_up
 
     def _directory_of(self, topic_id: Uuid | None, index: int) -> Uuid | None:
         """Return the directory that the metadata puts this broker's replica in."""
