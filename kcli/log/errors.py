@@ -6,19 +6,19 @@ LogError: a log refuses records or a read.
     -----------------------------  ----  -------------------------------  ------------------------------------------------
     OffsetOutOfRangeError             1  OFFSET_OUT_OF_RANGE              a read outside of [log start, log end]
     CorruptMessageError               2  CORRUPT_MESSAGE                  size, magic or CRC of a batch is wrong
-    MessageTooLargeError             10  MESSAGE_TOO_LARGE                a batch above max.message.bytes, or a bomb
-    RecordListTooLargeError          18  RECORD_LIST_TOO_LARGE            more than a segment holds
+    MessageTooLargeError             10  MESSAGE_TOO_LARGE                a batch above max.message.bytes, or inflated too large
+    RecordListTooLargeError          18  RECORD_LIST_TOO_LARGE            more bytes than segment.bytes
     InvalidTimestampError            32  INVALID_TIMESTAMP                outside message.timestamp.before/after.max.ms
-    UnsupportedMessageFormatError    43  UNSUPPORTED_FOR_MESSAGE_FORMAT   a batch of format 0 or 1, which 4.x does not write
+    UnsupportedMessageFormatError    43  UNSUPPORTED_FOR_MESSAGE_FORMAT   a batch of magic 0 or 1, which 4.x does not write
     OutOfOrderSequenceError          45  OUT_OF_ORDER_SEQUENCE_NUMBER     a gap in a producer's sequence
-    InvalidProducerEpochError        47  INVALID_PRODUCER_EPOCH           an epoch below the producer's last one
+    InvalidProducerEpochError        47  INVALID_PRODUCER_EPOCH           an epoch below the producer's
     InvalidTransactionStateError     48  INVALID_TXN_STATE                not transactional while a transaction is open
     CoordinatorFencedError           52  TRANSACTION_COORDINATOR_FENCED   a marker of an older coordinator
-    UnknownProducerError             59  UNKNOWN_PRODUCER_ID              a marker or read of a producer not known
+    UnknownProducerError             59  UNKNOWN_PRODUCER_ID              a marker of an unknown producer
     UnsupportedCompressionError      76  UNSUPPORTED_COMPRESSION_TYPE     a codec that does not exist
     InvalidRecordsError              87  INVALID_RECORD                   counts, offsets, control batches, null keys ...
-    UnreadableCompressionError       -1  UNKNOWN_SERVER_ERROR             compressed bytes that do not inflate
-    UnexpectedAppendOffsetError      -1  UNKNOWN_SERVER_ERROR             a follower's records do not continue its log
+    UnreadableCompressionError       -1  UNKNOWN_SERVER_ERROR             compressed records that cannot be decompressed
+    UnexpectedAppendOffsetError      -1  UNKNOWN_SERVER_ERROR             a follower's records begin below its log end
 
 StorageError: the log manager refuses an operation, or the broker stops.
 
@@ -44,14 +44,14 @@ from typing import NamedTuple
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record: its place in the batch, from 0, and a sentence."""
+    """An invalid record: its index in the batch, from 0, and the reason."""
 
     batch_index: int
     message: str
 
 
 class LogError(Exception):
-    """A request that a log refuses; `code` is what Kafka answers."""
+    """A log refuses a request; `code` is Kafka's error code."""
 
     code = -1
 
@@ -61,13 +61,13 @@ class LogError(Exception):
 
 
 class OffsetOutOfRangeError(LogError):
-    """A read of an offset that the log does not have."""
+    """The offset is outside of the log."""
 
     code = 1
 
 
 class AppendError(LogError):
-    """Records that a log does not take; nothing of them was written."""
+    """A log refuses records; nothing was written."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
@@ -147,7 +147,7 @@ class InvalidRecordsError(AppendError):
 
 
 class UnreadableCompressionError(AppendError):
-    """Kafka: a plain KafkaException, for which it has no code of its own."""
+    """Kafka: a KafkaException, which has no error code of its own."""
 
 
 class UnexpectedAppendOffsetError(AppendError):
@@ -155,7 +155,7 @@ class UnexpectedAppendOffsetError(AppendError):
 
 
 class StorageError(Exception):
-    """A refusal: one sentence, and Kafka's code for it in `code` (-1: UNKNOWN_SERVER_ERROR, no client is told)."""
+    """The log manager refuses an operation; `code` is Kafka's error code."""
 
     code = -1
 
@@ -167,36 +167,36 @@ class KafkaStorageError(StorageError):
 
 
 class LogDirNotFoundError(StorageError):
-    """No such log directory is configured."""
+    """The log directory is not in log.dirs."""
 
     code = 57
 
 
 class InconsistentTopicIdError(StorageError):
-    """The directory on disk belongs to a topic of another id."""
+    """The directory on disk belongs to another topic id."""
 
     code = 103
 
 
 class InvalidTopicError(StorageError):
-    """The topic's name does not allow what is asked."""
+    """The topic's name is too long for the operation."""
 
     code = 17
 
 
 class NotHostedError(StorageError):
-    """No replica of the partition is here."""
+    """This broker has no replica of the partition."""
 
     code = 6
 
 
 class LogDirLockedError(StorageError):
-    """Another process uses the log directory."""
+    """Another process holds the lock of the log directory."""
 
 
 class DuplicateLogError(StorageError):
-    """Two directories stand for one partition."""
+    """Two log directories have a log of one partition."""
 
 
 class AllLogDirsOfflineError(StorageError):
-    """No log directory is left to serve from."""
+    """Every log directory is offline."""

@@ -112,6 +112,7 @@ class LocalLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
+        """Apply other settings from the next append on."""
         self._config = config
         self.rules = append_rules(config)
 

@@ -124,6 +124,7 @@ class UnifiedLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
+        """Apply other settings from the next append on."""
         self._local.config = config
 
     @property
