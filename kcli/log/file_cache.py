@@ -1,11 +1,11 @@
-"""The open files of a broker: few descriptors for any number of segments.
+"""The open files and cached offset indexes of a broker: few descriptors for any number of segments.
 
-`FileCache` keeps LogFiles open, at most `max_open`; the least recently used one is closed first. Nothing else in log/ holds
-a descriptor. Whoever hands a file on past the event at hand (sendfile) duplicates its descriptor at once: the next call may
-close the file. Closing loses nothing: what is written is in the page cache, and a flush works by path.
+`FileCache` keeps at most `max_open` LogFiles open and closes the least recently used one first. Nothing else in log/ holds a
+descriptor. The next call may close a file, so a caller that needs it for longer (sendfile) duplicates its descriptor at once.
+Closing loses no data: writes are in the page cache, and a flush opens the file by its path.
 
-A reader that is behind asks the same index again and again: for the place where its next read ends. Its entries are kept
-while they are among the last that were asked for, up to `max_bytes` of them in all; one is kept whatever its size.
+A consumer that is behind needs the index of the same closed segment for each read. `OffsetIndexCache` keeps the most recently
+used indexes, at most `max_bytes` of entries, but always one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_CACHED_INDEX_BYTES = 8 * 1024 * 1024
 
 
 class OffsetIndexCache:
-    """Indexes by path. Raises OSError as the disk does."""
+    """Decoded offset indexes of closed segments, by path. Methods raise OSError as the disk does."""
 
     __slots__ = ("_disk", "_indexes", "_size_bytes", "max_bytes")
 
@@ -30,7 +30,7 @@ class OffsetIndexCache:
         self.max_bytes = max_bytes
 
     def get(self, segment: LogSegment) -> OffsetIndex:
-        """The index of a closed segment."""
+        """Return the index of a closed segment."""
         indexes = self._indexes
         index = indexes.pop(segment.log_path, None)
         if index is None:
@@ -42,7 +42,7 @@ class OffsetIndexCache:
         return index
 
     def forget(self, log_path: str) -> None:
-        """The segment with this `.log` goes, changes or becomes active."""
+        """Drop the index of the segment with this `.log`, which is removed, changed or made active."""
         index = self._indexes.pop(log_path, None)
         if index is not None:
             self._size_bytes -= _size_of(index)
@@ -53,7 +53,7 @@ def _size_of(index: OffsetIndex) -> int:
 
 
 class FileCache:
-    """LogFiles by path, and the offset indexes that readers are at. Methods raise OSError as the disk does."""
+    """Open LogFiles by path, and the cached offset indexes. Methods raise OSError as the disk does."""
 
     __slots__ = ("_disk", "_files", "indexes", "max_open")
 
@@ -67,7 +67,7 @@ class FileCache:
         return len(self._files)
 
     def get(self, path: str, *, create: bool = False) -> LogFile:
-        """The open file at `path`, opened where it is not; a missing one only with `create`. Raises OSError."""
+        """Return the open file at `path`; with `create` a missing one is made. Raises OSError."""
         files = self._files
         file = files.pop(path, None)
         if file is None:
@@ -78,14 +78,14 @@ class FileCache:
         return file
 
     def close(self, path: str) -> None:
-        """Close one file; no error where it is not open. To be called before it is renamed, removed or written by others."""
+        """Close a file if it is open. Call this before it is renamed, removed or written by others."""
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
         self.indexes.forget(path)
 
     def close_all(self) -> None:
-        """Close all of them."""
+        """Close all files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
