@@ -1,27 +1,27 @@
-"""Appends that are not the plain case: every check one after the other, and batches of followers (Kafka: UnifiedLog.append).
+"""Appends outside of the fast path: with every check one after the other, and of followers (Kafka: UnifiedLog.append).
 
     path                         batches                                     checked
     ---------------------------  ------------------------------------------  ---------------------------------------------------
-    UnifiedLog.append_as_leader  plain ones, which are nearly all            in one compiled pass; where anything is odd ...
-    `check_carefully`, then      one of a client or coordinator              ... by kcli.log.log_validator, record_validator and
-    `append_checked`                                                         producer_checks, which say what it is
-    `append_replicated`          several, with offsets and epochs, that a    size, magic, CRC; offsets must go on
-                                 leader checked
+    UnifiedLog.append_as_leader  one of a client that is not compressed,     in one compiled pass; other batches, and those that
+                                 nearly all                                  fail it, take the next path
+    `check_carefully`, then      one of a client or coordinator              by kcli.log.log_validator, record_validator and
+    `append_checked`                                                         producer_appends, which raise the exact error
+    `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must not go back
+                                 a leader has checked
 
-The order in which errors win is Kafka's.
+If a batch has several faults, the error is the one that Kafka would return.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
-from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
+from kcli.log.errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
-from kcli.log.log_slices import AppendInfo
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
 from kcli.log.producer_appends import begin_append, find_repeated, finish_append
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
@@ -31,8 +31,25 @@ _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 
 
+class LogAppendInfo(NamedTuple):
+    """The result of an append (Kafka: LogAppendInfo); a duplicate has the offsets of the batch that it repeats.
+
+    `log_append_time_ms` is -1 unless message.timestamp.type is LogAppendTime; `last_epoch` is the leader epoch.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int
+    log_start_offset: int
+    last_epoch: int
+    duplicate: bool
+    size_bytes: int
+    record_count: int
+
+
 class AppendableLog(Protocol):
-    """What an append needs of a log, which is a UnifiedLog."""
+    """The part of UnifiedLog that an append uses."""
 
     topic: str
     partition: int
@@ -47,11 +64,11 @@ class AppendableLog(Protocol):
         ...
 
     def local_log(self) -> LocalLog:
-        """The segments."""
+        """Return the segments."""
         ...
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
-        """Begin a segment."""
+        """Begin a new segment."""
         ...
 
 
@@ -63,15 +80,15 @@ def check_carefully(
     *,
     is_hurried: bool = False,
 ) -> ValidBatch:
-    """The one batch that `records` are, checked and changed as a log of these settings wants it; no log is touched.
+    """Check the one batch in `records`, and convert it as the topic's settings require; this uses no log.
 
-    Raises AppendError; LongCheckError where it `is_hurried` and this would take long.
+    Raises AppendError, and with `is_hurried` LongCheckError if the check would take long.
     """
     size = whole_batch(records)
     if not size:
-        raise InvalidRecordsError("the records hold no whole batch")
+        raise InvalidRecordsError("the records contain no complete batch")
     if len(records) > size and whole_batch(records, size):
-        raise InvalidRecordsError("the records hold more than one batch")
+        raise InvalidRecordsError("the records contain more than one batch")
     batch = check_batch(records, size, config, origin)
     validate_records(batch, config, now_ms, is_hurried=is_hurried)
     return batch
@@ -84,10 +101,10 @@ def append_checked(
     now_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     transaction_version: int = 0,
-) -> AppendInfo:
-    """Give a batch that was checked its offsets and append it. Raises AppendError and OSError."""
+) -> LogAppendInfo:
+    """Assign the offsets of a checked batch and append it. Raises AppendError and OSError."""
     if origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != leader_epoch:
-        raise InvalidRecordsError(f"the batch has leader epoch {batch.leader_epoch}; the leader's is {leader_epoch}")
+        raise InvalidRecordsError(f"the batch has leader epoch {batch.leader_epoch}, but the leader's epoch is {leader_epoch}")
     local, config = log.local_log(), log.config
     size, data = batch.size_bytes, batch.data
     _check_segment_bytes(log, size)
@@ -112,7 +129,7 @@ def append_checked(
     if pending is not None:
         finish_append(log.producers, batch, pending, local)
     log.producers.map_end_offset = last_offset + 1
-    return AppendInfo(
+    return LogAppendInfo(
         first_offset,
         last_offset,
         batch.max_timestamp,
@@ -128,13 +145,13 @@ def append_checked(
 def _check_segment_bytes(log: AppendableLog, size_bytes: int) -> None:
     if size_bytes > log.config.segment_bytes:
         raise RecordListTooLargeError(
-            f"{size_bytes} bytes are more than a segment of this topic holds ({log.config.segment_bytes}, segment.bytes)"
+            f"the append has {size_bytes} bytes, more than segment.bytes of this topic, {log.config.segment_bytes}"
         )
 
 
-def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
-    """The answer to a batch that is there; like Kafka's, with its timestamp as the one of the append."""
-    return AppendInfo(
+def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> LogAppendInfo:
+    """Return the result for a batch that was appended before; like Kafka's, with its timestamp as the log append time."""
+    return LogAppendInfo(
         known.last_offset - known.offset_delta,
         known.last_offset,
         known.timestamp,
@@ -147,7 +164,7 @@ def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, lead
     )
 
 
-def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> AppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> LogAppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
     batches = _batches_of(log, records, leader_epoch)
     size = sum(batch.size_bytes for batch in batches)
@@ -167,10 +184,10 @@ def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, lead
     log.log_end_offset = local.end_offset = last_offset + 1
     for batch in batches:
         if batch.producer_id >= 0:
-            # One after the other, since a batch may go on from the one before.
+            # One after the other, because each batch may continue the sequence of the one before.
             finish_append(log.producers, batch, begin_append(log.producers, batch, AppendOrigin.REPLICATION, 0), local)
     log.producers.map_end_offset = last_offset + 1
-    return AppendInfo(
+    return LogAppendInfo(
         batches[0].base_offset,
         last_offset,
         max_timestamp,
@@ -192,11 +209,11 @@ def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int | Non
             break
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
-                f"offset {batch.base_offset} is below {next_offset}, which is next in {log.topic}-{log.partition}"
+                f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"
             )
         next_offset = batch.base_offset + batch.last_offset_delta + 1
         batches.append(batch)
         at += size
     if not batches:
-        raise InvalidRecordsError("the records hold no whole batch")
+        raise InvalidRecordsError("the records contain no complete batch")
     return batches

@@ -1,14 +1,16 @@
-"""The segments of one partition: appending bytes, finding offsets, rolling, cutting, removing (Kafka: LocalLog).
+"""The segments of one partition: append bytes, find offsets, roll, truncate, delete (Kafka: LocalLog).
 
     question                          answered by
     --------------------------------  ----------------------------------------------------------------------------------
-    where does this offset begin      where an earlier read ended (READ_HINTS of them are kept); else the offset index of
-                                      its segment, and the headers of the batches from there on
-    where does a read end that is     the last batch below its limit that has an index entry, so that the next read is
-      smaller than what is there        known to begin there; without one within the limit, the batches' headers
-    where does a high watermark lie   remembered for the last one asked for; the log end is known
+    at which byte does a read begin   the end of an earlier read (READ_HINTS of them are kept); else the offset index of the
+                                      segment, and the headers of the batches from there on
+    at which byte does a read end     the last batch below max_bytes that has an index entry, so that the position of the
+                                      next read is known; if there is none, the headers of the batches
+    at which byte is the high         the answer for the last high watermark is kept
+      watermark
 
-Offsets, producers and epochs are UnifiedLog's. A file that goes is renamed to `*.deleted`; its caller removes it later.
+Log start offset, producers and leader epochs belong to UnifiedLog. A deleted file is renamed to `*.deleted`; the caller removes
+it later.
 """
 
 from __future__ import annotations
@@ -16,36 +18,51 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn, OffsetIndex
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
-from kcli.log.append_rules import rules_of
 from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.loading.producer_state_loader import rebuild_producer_state
 from kcli.log.loading.recovering_segment import RecoveringSegment
-from kcli.log.log_config import LogConfig
+from kcli.log.log_config import LogConfig, append_rules
 from kcli.log.log_segment import LogSegment
-from kcli.log.log_slices import EMPTY_SLICE, LogSlice
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
 
-# How many places are remembered at which reads ended: a reader each, in a partition.
+# The number of positions at which reads ended that are kept: one for each reader of a partition.
 READ_HINTS = 32
-# How many headers are read at most to find where a read ends; beyond that it ends inside a batch, which clients allow.
+# The most headers that are read to find the end of a read; after that it ends inside a batch, which clients accept.
 HEADERS_TO_CUT = 64
 
 _DELTA = Struct(">i")
 
 
+class FetchDataInfo(NamedTuple):
+    """The result of a read: bytes [position, position + size) of a segment, none if `size` is 0 (Kafka: FetchDataInfo).
+
+    The first batch contains the requested offset, or is the next one after it; the last batch may be incomplete. All records
+    are below `end_offset`, which is -1 if there are none.
+    """
+
+    file: LogFile | None
+    position: int
+    size: int
+    end_offset: int
+
+
+EMPTY_FETCH = FetchDataInfo(None, 0, 0, -1)
+
+
 class LocalLog:
     """Segments in order of their offsets; the last one is active. Methods raise OSError as the disk does.
 
-    `bases` are their base offsets. `new_paths` are files whose bytes or names no flush has seen yet, besides the `.log` files
-    of segments behind the recovery point; each with the log end that a flush must have begun with to see them.
+    `bases` are their base offsets. `new_paths` are unflushed files and directories other than the `.log` files above the
+    recovery point. Each has the log end offset that a flush must reach to include it.
     """
 
     __slots__ = (
@@ -78,7 +95,7 @@ class LocalLog:
         self.files = files
         self.directory = directory
         self._config = config
-        self.rules = rules_of(config)
+        self.rules = append_rules(config)
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = active
@@ -90,19 +107,19 @@ class LocalLog:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's settings; `rules` follow them."""
+        """The topic's settings; `rules` are derived from them."""
         return self._config
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        """Go by other settings from now on."""
+        """Apply other settings from the next append on."""
         self._config = config
-        self.rules = rules_of(config)
+        self.rules = append_rules(config)
 
     # --------------------------------------------------------------------------------------------------------- appending
 
     def append(self, data: Sequence[memoryview]) -> None:
-        """Write whole batches at the end of the active segment, by one call; where it fails, what came is cut off again."""
+        """Write whole batches to the end of the active segment with one call; remove what was written if it fails."""
         segment = self.active.segment
         file = self.files.get(segment.log_path, create=True)
         try:
@@ -112,17 +129,17 @@ class LocalLog:
             raise
 
     def _cut_torn(self, file: LogFile, segment: LogSegment) -> None:
-        """A part of a batch may stand at the end now; what is appended next must not stand behind it."""
+        """Remove a part of a batch from the end of the segment, so that the next append does not follow it."""
         try:
             file.truncate(segment.size_bytes)
         except OSError:
-            # The directory goes offline then, and its next start cuts it.
+            # The log directory goes offline then, and recovery truncates the segment at the next start.
             self.files.close(segment.log_path)
 
     def roll(self, base_offset: int, now_ms: int, roll_jitter_ms: int = 0) -> None:
-        """Close the active segment and begin one at `base_offset`, above the active one's."""
+        """Close the active segment and begin one at `base_offset`, which must be above the active one's."""
         self.active.close()
-        # What is appended next stands in the new segment: only a flush of that has surely seen these.
+        # The next append goes to the new segment: a flush that includes it includes these files, too.
         self.new_paths.update(dict.fromkeys(self.active.segment.paths[:3], self.end_offset + 1))
         self._begin(base_offset, now_ms, roll_jitter_ms)
 
@@ -140,7 +157,7 @@ class LocalLog:
         self.new_paths[self.directory] = self.end_offset + 1
 
     def add_aborted(self, txn: AbortedTxn) -> None:
-        """Note an aborted transaction in the active segment's `.txnindex`, made with its first."""
+        """Append an aborted transaction to the active segment's `.txnindex`, which is created for the first one."""
         path = self.active.segment.path(FileKind.TXN_INDEX)
         self.disk.append(path, ABORTED_TXN.pack(*txn))
         self.active.segment.may_have_aborted = True
@@ -148,8 +165,8 @@ class LocalLog:
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_message: bool) -> LogSlice:
-        """Bytes from the batch that holds `offset` on; see UnifiedLog.read. `offset` must be in the log, below the limit."""
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_message: bool) -> FetchDataInfo:
+        """Read from the batch that contains `offset`, which must be below `limit_offset`; see UnifiedLog.read."""
         hints = self._hints
         if hints is None:
             hints = self._hints = {}
@@ -163,14 +180,14 @@ class LocalLog:
             if limit_segment is segment:
                 end, next_offset = limit_position, limit_offset
         if end <= position:
-            return EMPTY_SLICE
+            return EMPTY_FETCH
         file = self.files.get(segment.log_path)
         end_offset = next_offset
         if end - position > max_bytes:
             whole = end
             end, next_offset = self._cut(segment, file, position, position + max_bytes, end)
             if not min_one_message and end - position > max_bytes:
-                return EMPTY_SLICE
+                return EMPTY_FETCH
             if end < whole:
                 end_offset = next_offset if next_offset >= 0 else self._offset_behind(segment, end, end_offset)
             else:
@@ -179,27 +196,27 @@ class LocalLog:
             del hints[next(iter(hints))]
         if next_offset >= 0:
             hints[next_offset] = segment, end
-        return LogSlice(file, position, end - position, end_offset)
+        return FetchDataInfo(file, position, end - position, end_offset)
 
     def _offset_behind(self, segment: LogSegment, position: int, end_offset: int) -> int:
-        """An offset that the records before byte `position` do not reach, at most `end_offset`; by the offset index.
+        """Return an offset above all records before byte `position`: by the offset index, else `end_offset`.
 
-        Kafka's LogSegment.fetchUpperBoundOffset.
+        Kafka: LogSegment.fetchUpperBoundOffset.
         """
         index = self.index_of(segment)
         slot = bisect_left(index.positions, position)
         return index.base_offset + index.relative_offsets[slot] if slot < len(index.positions) else end_offset
 
     def _next_offset(self, segment: LogSegment) -> int:
-        """The offset behind a segment's last one, or above it where offsets are missing."""
+        """Return the base offset of the next segment, or the log end offset."""
         if segment is self.segments[-1]:
             return self.end_offset
         return self.bases[bisect_right(self.bases, segment.base_offset)]
 
     def _cut(self, segment: LogSegment, file: LogFile, position: int, limit: int, end: int) -> tuple[int, int]:
-        """Where a read from `position` on ends that may not reach behind `limit` -> (byte, the offset there or -1).
+        """Find the end of a read from `position` up to `limit`; return its byte and the offset there, -1 if unknown.
 
-        At least the first batch is in it.
+        The first batch is always included.
         """
         positions = self.index_of(segment).positions
         slot = bisect_right(positions, limit) - 1
@@ -221,7 +238,7 @@ class LocalLog:
         return at, next_offset
 
     def index_of(self, segment: LogSegment) -> OffsetIndex:
-        """The entries of a segment's offset index."""
+        """Return the offset index of a segment."""
         return self.active.offset_index() if segment is self.active.segment else self.files.indexes.get(segment)
 
     def _locate_limit(self, offset: int) -> tuple[LogSegment, int]:
@@ -231,7 +248,7 @@ class LocalLog:
         return limit[1], limit[2]
 
     def locate(self, offset: int) -> tuple[LogSegment, int]:
-        """The segment and byte of the first batch that ends at or behind `offset`; the log's end where there is none."""
+        """Return segment and byte of the first batch that ends at or above `offset`, the log's end if there is none."""
         if offset >= self.end_offset:
             return self.segments[-1], self.segments[-1].size_bytes
         at = max(bisect_right(self.bases, offset) - 1, 0)
@@ -242,11 +259,11 @@ class LocalLog:
         return self.segments[-1], self.segments[-1].size_bytes
 
     def _find(self, segment: LogSegment, offset: int) -> int:
-        """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does.
+        """Return the byte of the first batch of a segment with a last offset at or above `offset`, -1 if there is none.
 
-        It reads the headers behind one index entry, index.interval.bytes of batches, and does not yield: where an index is
-        lost while the broker runs, those are all of the segment's, as in Kafka (FileRecords.searchForOffsetFromPosition). The
-        next start rebuilds such an index, so this is left as it is.
+        It reads the headers that follow one index entry, usually index.interval.bytes of batches, without yielding. If an index
+        is lost while the broker runs, it reads all headers of the segment, as Kafka does
+        (FileRecords.searchForOffsetFromPosition); the next start rebuilds the index.
         """
         position = self.index_of(segment).lookup(offset).position
         file = self.files.get(segment.log_path)
@@ -261,18 +278,18 @@ class LocalLog:
         return -1
 
     def forget_reads(self) -> None:
-        """Offsets have moved: what was remembered of reads is void."""
+        """Discard the kept positions: the positions of offsets have changed."""
         self._hints = None
         self._limit = None
 
     def floor(self, offset: int) -> int:
-        """Where in `segments` the one stands that holds `offset`, or the first."""
+        """Return the index in `segments` of the segment that contains `offset`, 0 if it is below all."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     # ---------------------------------------------------------------------------------------------------------- removing
 
     def remove_segments(self, doomed: Sequence[LogSegment]) -> list[str]:
-        """Take segments out and rename their files to `*.deleted` -> the new paths. The active one may be among them."""
+        """Remove segments, possibly the active one, and rename their files to `*.deleted`; return the new paths."""
         renamed: list[str] = []
         for segment in doomed:
             at = self.segments.index(segment)
@@ -288,9 +305,9 @@ class LocalLog:
         return renamed
 
     def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LogSegment]) -> list[str]:
-        """Put cleaned segments, complete as `*.swap`, in the place of others, none of them active -> the paths that go.
+        """Replace inactive segments by cleaned ones, which are complete as `*.swap`; return the paths of the files to remove.
 
-        `news` are base offsets and sizes. A crash on the way leaves `*.swap` files, which the next start puts in place.
+        `news` are base offsets and sizes. A crash leaves `*.swap` files, and the next start completes the replacement.
         """
         renamed = self.remove_segments(olds)
         for base_offset, size_bytes in news:
@@ -305,7 +322,7 @@ class LocalLog:
         return renamed
 
     def start_anew(self, base_offset: int, now_ms: int, roll_jitter_ms: int = 0) -> list[str]:
-        """Remove every segment and begin at `base_offset` -> the paths of the files that go."""
+        """Remove every segment and begin at `base_offset`; return the paths of the files to remove."""
         renamed = self.remove_segments(list(self.segments))
         self._begin(base_offset, now_ms, roll_jitter_ms)
         self.end_offset = base_offset
@@ -313,11 +330,11 @@ class LocalLog:
         return renamed
 
     def truncate_to(self, offset: int, now_ms: int) -> list[str]:
-        """Cut everything from `offset` on; it must be at or above the first base offset -> the paths of files that go."""
+        """Remove everything from `offset` on, which must not be below the first base offset; return the files to remove."""
         renamed = self.remove_segments(self.segments[bisect_right(self.bases, offset) :])
         segment = self.segments[-1]
         if segment is not self.active.segment:
-            # Another one from now on: whoever is reading the closed one, as a cleaner does, is to find it gone.
+            # A new object: the cleaner, which may hold the old one, must notice that the segment has changed.
             segment = self.segments[-1] = LogSegment(self.directory, segment.base_offset, segment.size_bytes)
             self.active = SegmentAppender(self.disk, segment, now_ms, self.roll_jitter_ms)
         position = self._find(segment, offset)
@@ -331,42 +348,42 @@ class LocalLog:
         return renamed
 
     def move(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Follow a rename of the partition's directory."""
         for segment in self.segments:
             self.files.close(segment.log_path)
             segment.move(directory)
         old, self.directory = self.directory, directory
-        # What no flush has seen under its old name none has seen under the new one.
+        # Files that were not flushed under the old name are not flushed under the new one.
         self.new_paths = {
             directory + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path: since
             for path, since in self.new_paths.items()
         }
 
     def flushed(self, end_offset: int) -> None:
-        """What was new when the log ended at `end_offset` is on the device."""
+        """Forget the new paths that a flush up to `end_offset` has included."""
         if self.new_paths:
             self.new_paths = {path: since for path, since in self.new_paths.items() if since > end_offset}
 
     def rebuild_producers(self, producers: ProducerStateManager, log_start_offset: int) -> None:
-        """Bring the producers to the log's end, after it was cut. Raises LogRefusedError."""
+        """Rebuild the producer state up to the log end after a truncation. Raises LogRefusedError."""
         settings = IndexSettings(self.config.index_interval_bytes, self.config.segment_index_bytes)
         segments = {base: RecoveringSegment(self.disk, self.directory, base, settings) for base in self.bases}
         rebuild_producer_state(producers, segments, log_start_offset, self.end_offset)
 
     def close(self) -> list[str]:
-        """Write what waits, cut the indexes to their entries and give the files back -> the files that this changed."""
+        """Write pending index entries, trim the indexes and close the files; return the paths that have changed."""
         changed = self.active.segment.paths[1:3] if self.active.close() else ()
         self.close_files()
         return list(changed)
 
     def close_files(self) -> None:
-        """Give the files back."""
+        """Close the segments' files."""
         for segment in self.segments:
             self.files.close(segment.log_path)
 
 
 def _last_offset_delta(head: bytes) -> int:
-    """Of a batch of format 2; messages of format 0 and 1 state their last offset already."""
+    """Return the field of a batch with magic 2; the offset of a message set with magic 0 or 1 is its last offset."""
     if head[ENTRY_HEAD_BYTES - 1] < 2 or len(head) < HEADER_BYTES:
         return 0
     return int(_DELTA.unpack_from(head, BATCH_LAST_OFFSET_DELTA_AT)[0])

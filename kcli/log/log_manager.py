@@ -17,23 +17,25 @@ hands it to `take_offline`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk.port import parent_path
+from kcli.log.disk.port import LogDisk, parent_path
+from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError
+from kcli.log.file_cache import FileCache
 from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.log_config import LogConfig
-from kcli.log.managing.log_checkpoints import LogCheckpoints
 from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry
 from kcli.log.managing.log_tasks import Cancellable, Schedule, Task, begin_tasks
-from kcli.log.managing.replica_mover import ReplicaMover
+from kcli.log.managing.replica_mover import CaughtUp, ReplicaMover
 from kcli.log.report_line import WarningLine
-from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
+from kcli.log.rng import Random
 from kcli.log.unified_log import UnifiedLog
+from kcli.log.wall_time import WallTime
 
 if TYPE_CHECKING:
     from kcli.log.cleaner.log_cleaner import LogCleaner
@@ -46,15 +48,53 @@ NO_CLEANER = (
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
 
 
-class LogManager(LogRegistry):
-    """See the head of this module; it is made as a LogRegistry is."""
+UNKNOWN_BYTES = -1
 
-    # Made when first asked for: so how a manager is made is told once, by the registry.
-    checkpoints = cached_property(LogCheckpoints)
-    mover = cached_property(ReplicaMover)
-    tasks_began_ms = 0
-    _is_closing = False
-    _cleaning: Task | None = None
+
+class ReplicaInfo(NamedTuple):
+    """One replica in a log directory; `size_bytes` are those of its segments."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """One log directory; one that is offline (`offline_reason`) has no replicas and no bytes."""
+
+    path: str
+    directory_id: Uuid | None
+    offline_reason: str | None
+    total_bytes: int
+    usable_bytes: int
+    replicas: list[ReplicaInfo]
+
+
+class LogManager(LogRegistry):
+    """All logs of a broker; the parameters are those of LogRegistry.
+
+    `on_caught_up(topic, partition, now_ms)` is called when a future log has all records of its log (see ReplicaMover).
+    """
+
+    def __init__(
+        self,
+        disk: LogDisk,
+        files: FileCache,
+        log_dirs: Mapping[str, Uuid | None],
+        rng: Random,
+        settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
+        report: Callable[[str], None] = lambda line: None,
+        wall: WallTime | None = None,
+        on_caught_up: CaughtUp = lambda topic, partition, now_ms: None,
+    ) -> None:
+        super().__init__(disk, files, log_dirs, rng, settings, report, wall)
+        self.checkpoints = LogCheckpoints(self)
+        self.mover = ReplicaMover(self, on_caught_up)
+        self.tasks_began_ms = 0
+        self._is_closing = False
+        self._cleaning: Task | None = None
 
     @cached_property
     def cleaner(self) -> LogCleaner:
@@ -189,6 +229,33 @@ class LogManager(LogRegistry):
                 if log is not None:
                     log.config = config
 
+    # ------------------------------------------------------------------------------------------------------ describing
+
+    def describe_log_dirs(self) -> list[LogDirDescription]:
+        """The facts of every log directory, in the order of log.dirs; one whose file system cannot be asked goes offline."""
+        by_dir: dict[str, list[ReplicaInfo]] = {}
+        for logs in (self.logs, self.future_logs):
+            is_future = logs is self.future_logs
+            for (topic, partition), log in sorted(logs.items()):
+                lag = _offset_lag(log, self.logs.get((topic, partition)) if is_future else None)
+                info = ReplicaInfo(topic, partition, log.size_bytes, lag, is_future)
+                by_dir.setdefault(parent_path(log.directory), []).append(info)
+        found = []
+        for log_dir in self.dirs.values():
+            total_bytes = usable_bytes = UNKNOWN_BYTES
+            if log_dir.is_online:
+                try:
+                    total_bytes, usable_bytes = self.disk.total_bytes(log_dir.path), self.disk.free_bytes(log_dir.path)
+                except OSError as error:
+                    self.take_offline(log_dir.path, error)
+            replicas = by_dir.get(log_dir.path, []) if log_dir.is_online else []
+            found.append(
+                LogDirDescription(
+                    log_dir.path, log_dir.directory_id, log_dir.offline_reason, total_bytes, usable_bytes, replicas
+                )
+            )
+        return found
+
     # -------------------------------------------------------------------------------------------------------- removing
 
     def delete_logs(
@@ -228,3 +295,8 @@ class LogManager(LogRegistry):
             self.cleaner.abort_rounds()
             self.cleaner.manager.remove_deleted()
         return close_logs(self, self.checkpoints, broker_epoch)
+
+
+def _offset_lag(log: UnifiedLog, current: UnifiedLog | None) -> int:
+    behind = log.high_watermark if current is None else current.log_end_offset
+    return max(behind - log.log_end_offset, 0)

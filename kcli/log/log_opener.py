@@ -1,11 +1,11 @@
-"""Opening the log of a partition, as Kafka loads it.
+"""Opening the log of a partition (Kafka: LogLoader).
 
-what is there                   how it is opened
+the directory contains          how it is opened
 ------------------------------  --------------------------------------------------------------------------------------
-nothing                         the files of a first segment are made, at the log start offset
-a log that was stopped cleanly  kcli.log.loading.clean_opening: a few small reads
-one that was not, or anything   kcli.log.loading.log_loader on the files themselves: only segments from the recovery point on
-  unusual                       are read; on a plan of changes where a segment must be split
+no log                          the first segment is made at the log start offset
+a log that was closed cleanly   kcli.log.loading.clean_opening: a few small reads
+any other log                   kcli.log.loading.log_loader reads the segments from the recovery point on and changes the
+                                files in place; if a segment must be split, it plans the changes first
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.rng import Random
 from kcli.log.segment_appender import SegmentAppender
 from kcli.log.slices import Slices, at_once
-from kcli.log.unified_log import Dice, UnifiedLog
+from kcli.log.unified_log import UnifiedLog
 
 
 def open_in_slices(
@@ -45,13 +46,13 @@ def open_in_slices(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
-    rng: Dice | None = None,
+    rng: Random | None = None,
     journal: LoadJournal | None = None,
 ) -> Slices[UnifiedLog]:
-    """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.
+    """Open the log in `directory`, or make it. Raises LogRefusedError if Kafka would refuse to load it, and OSError.
 
-    Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else. It goes in slices,
-    for a broker that starts; `open_log` does the same at once. `journal` takes what a load is about to remove.
+    The offsets are those in the checkpoints of the log directory. The log must not be open elsewhere. `journal` records what
+    the load removes. This is a generator of time slices for the start of a broker; `open_log` does the same in one call.
     """
     disk.make_directory(directory)
     names = disk.list_directory(directory)
@@ -76,7 +77,7 @@ def open_in_slices(
         local.new_paths[directory] = log_start_offset
     if not clean_shutdown:
         snapshots = [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
-        _distrust(local, names, snapshots, opened.recovery_point)
+        _add_unflushed(local, names, snapshots, opened.recovery_point)
     log = UnifiedLog(
         local,
         topic,
@@ -95,10 +96,10 @@ def open_in_slices(
 
 
 def _flush_cut(disk: LogDisk, log: UnifiedLog) -> None:
-    """Have what was cut off the device before anything is appended there.
+    """Flush truncated files before the first append.
 
-    Else a power cut could mix the two, as of a batch that a client sends again, whose copies differ in the leader epoch alone,
-    which no CRC covers.
+    Otherwise a power failure could mix old and new bytes. If a client has sent a batch again, the two differ in the leader
+    epoch only, which the CRC does not cover.
     """
     for path in log.unflushed_paths():
         disk.flush(path)
@@ -107,18 +108,18 @@ def _flush_cut(disk: LogDisk, log: UnifiedLog) -> None:
 open_log = at_once(open_in_slices)
 
 
-def _distrust(local: LocalLog, names: list[str], snapshots: list[str], recovery_point: int) -> None:
-    """Have the next flush see all that stands above the recovery point once more, and the names.
+def _add_unflushed(local: LocalLog, names: list[str], snapshots: list[str], recovery_point: int) -> None:
+    """Add the files above the recovery point, and the directories, to the next flush.
 
-    Whoever wrote it has died, perhaps before the flush that it had asked for; with the machine still up it is seen all the
-    same, and only a flush tells what is on the device.
+    The process that wrote them may have died before its flush. Their bytes can be read from the page cache, but only a flush
+    makes sure that they are on the device.
     """
     paths = [path for segment in local.segments[local.floor(recovery_point) :] for path in segment.paths[:3]]
     paths += snapshots
     if FileKind.PARTITION_METADATA.value in names:
         metadata = join_path(local.directory, FileKind.PARTITION_METADATA.value)
         paths.append(metadata)
-        # A flush that failed may have lost it, and later ones then succeed without it; the log alone would be a stray.
+        # Written again: after a failed flush a later one succeeds without these bytes, and a log without them is a stray.
         local.disk.write_at(metadata, 0, local.disk.read_file(metadata, limits.MAX_TEXT_FILE_BYTES))
     paths += (local.directory, parent_path(local.directory))
     local.new_paths.update(dict.fromkeys(paths, local.end_offset))
@@ -135,7 +136,7 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
 def _load(
     disk: Disk, directory: str, settings: LoadSettings, journal: LoadJournal | None
 ) -> Slices[tuple[OpenedLog, list[str], bool]]:
-    """The loaded log, the files that the load wrote and did not wait for, and whether it has cut any."""
+    """Load the log; return it, the files that the load has not flushed, and whether it has truncated one."""
     live = LiveDisk(disk)
     try:
         loaded = yield from load_log_in_slices(live, directory, settings, journal)

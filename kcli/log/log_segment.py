@@ -1,11 +1,13 @@
-"""A segment of an open log: what is kept in memory of it, and how its indexes are asked.
+"""A segment of an open log: its state in memory and the lookups in its indexes (Kafka: LogSegment).
 
-    of every segment        base offset and size; once read, also the largest timestamp and the offset of its batch, and whether
-                            it has aborted transactions, which hardly any has
-    of the active one       a SegmentAppender (kcli.log.segment_appender) besides
+    segment       kept in memory
+    ------------  ---------------------------------------------------------------------------------------------------------
+    every one     base offset and size; after the first read also the largest timestamp, the offset of its batch, and whether
+                  the segment has aborted transactions
+    active one    in addition a SegmentAppender (kcli.log.segment_appender)
 
-An index is read when it is asked, and not kept open. What it says is believed: a broker starts with indexes that it wrote
-itself or has rebuilt. A `.txnindex` is searched in its file, since one of 60,000 aborted transactions takes 60 ms to decode.
+An index file is read for each lookup and not kept open. Its entries are not verified: when a broker starts, it has written or
+rebuilt all of them. A `.txnindex` is searched on disk, because decoding 60,000 aborted transactions takes 60 ms.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TimeIn
 from kcli.format.structs import ABORTED_TXN, ABORTED_TXN_LAST_OFFSET_AT
 from kcli.log.disk.port import Disk, DiskFile, join_path
 
-UNREAD = -2  # of a largest timestamp: nobody has asked yet
-# How many entries of a `.txnindex` are read at once.
+UNREAD = -2  # the value of a largest timestamp that was not read yet
+# The number of entries of a `.txnindex` that are read at once.
 _ABORTED_TXNS_A_READ = 128
 
 
 class LogSegment:
     """One segment; sizes in bytes, timestamps in ms. `largest_timestamp` is UNREAD until `read_largest` was called.
 
-    `may_have_aborted` is False once its `.txnindex` was found empty or missing; who writes to that sets it again.
+    `may_have_aborted` is False after its `.txnindex` was found empty or missing, until an entry is appended.
     """
 
     __slots__ = ("base_offset", "largest_timestamp", "log_path", "may_have_aborted", "offset_of_largest", "size_bytes")
@@ -40,7 +42,7 @@ class LogSegment:
         self.may_have_aborted = True
 
     def path(self, kind: FileKind) -> str:
-        """The path of one of the segment's files."""
+        """Return the path of one of the segment's files."""
         return self.log_path[: -len(FileKind.LOG)] + kind.value
 
     @property
@@ -49,31 +51,31 @@ class LogSegment:
         return self.log_path, self.path(FileKind.INDEX), self.path(FileKind.TIME_INDEX), self.path(FileKind.TXN_INDEX)
 
     def move(self, directory: str) -> None:
-        """The partition's directory has a new name."""
+        """Follow a rename of the partition's directory."""
         self.log_path = join_path(directory, segment_file_name(self.base_offset, FileKind.LOG))
 
     def read_offset_index(self, disk: Disk) -> OffsetIndex:
-        """The entries of the `.index`, none where it is missing. Raises OSError."""
+        """Read the `.index`; a missing file has no entries. Raises OSError."""
         data = _read(disk, self.path(FileKind.INDEX))
         return OffsetIndex.decode(data, self.base_offset).trimmed()
 
     def read_time_index(self, disk: Disk) -> TimeIndex:
-        """The entries of the `.timeindex`, none where it is missing. Raises OSError."""
+        """Read the `.timeindex`; a missing file has no entries. Raises OSError."""
         data = _read(disk, self.path(FileKind.TIME_INDEX))
         return TimeIndex.decode(data, self.base_offset).trimmed()
 
     def read_transaction_index(self, disk: Disk) -> TransactionIndex:
-        """The entries of the `.txnindex`, none where it is missing. Raises OSError."""
+        """Read the `.txnindex`; a missing file has no entries. Raises OSError."""
         data = _read(disk, self.path(FileKind.TXN_INDEX)) if self.may_have_aborted else b""
         self.may_have_aborted = bool(data)
         return TransactionIndex.decode(data, self.base_offset)
 
     def aborted_transactions(self, disk: Disk, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Find the transactions that touch [first_offset, end_offset) -> (them, whether later segments have no more).
+        """Return the aborted transactions with records in [first_offset, end_offset), and whether later segments have none.
 
-        Entries are in order of their markers: the first one is found by bisection, and the search ends where nothing below
-        `end_offset` is open any more. While a long transaction is open, the aborted ones behind it are read, as in Kafka.
-        Raises OSError.
+        Entries are in the order of their markers: the first one is found by bisection, and the search ends when no
+        transaction below `end_offset` is open any more. While a long transaction is open, the aborted ones after it are read,
+        as in Kafka. Raises OSError.
         """
         found: list[AbortedTxn] = []
         if not self.may_have_aborted:
@@ -99,7 +101,7 @@ class LogSegment:
         return found, False
 
     def read_largest(self, disk: Disk) -> TimeIndexEntry:
-        """The largest timestamp of the segment and the last offset of its batch, by the `.timeindex`; (-1, base) for none."""
+        """Return the largest timestamp and the last offset of its batch, by the `.timeindex`; (-1, base offset) for none."""
         if self.largest_timestamp == UNREAD:
             self.largest_timestamp, self.offset_of_largest = self.read_time_index(disk).last_entry
         return TimeIndexEntry(self.largest_timestamp, self.offset_of_largest)

@@ -1,8 +1,8 @@
-"""What a leader checks of a batch before it takes it, and what it changes in it (Kafka: UnifiedLog, LogValidator).
+"""The checks of a batch before an append, without its records (Kafka: UnifiedLog.analyzeAndValidateRecords, LogValidator).
 
 checked, in this order                                     else
 ---------------------------------------------------------  -----------------------------------------------------------
-one whole batch is there, and one only (from clients)      InvalidRecordsError
+exactly one complete batch (from clients)                  InvalidRecordsError
 size at least that of a header, magic 0 to 2               CorruptMessageError
 magic is 2                                                 InvalidRecordsError from clients (as Kafka's produce
                                                            handler), else UnsupportedMessageFormatError
@@ -34,7 +34,7 @@ from kcli.format.record_batch import (
     increment_sequence,
     read_header,
 )
-from kcli.log.append_errors import (
+from kcli.log.errors import (
     CorruptMessageError,
     InvalidRecordsError,
     MessageTooLargeError,
@@ -44,7 +44,7 @@ from kcli.log.log_config import LogConfig
 
 
 class AppendOrigin(Enum):
-    """Who appends: a client's batches are checked most, the others' were made by this broker or checked by a leader."""
+    """The source of a batch: all checks apply to clients; this broker or a leader has made or checked the other batches."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -52,12 +52,12 @@ class AppendOrigin(Enum):
     REPLICATION = "replication"
 
 
-# The metadata log has no such limit; and what a leader once took is copied, even where the limit was lowered since.
-_OF_ANY_SIZE = (AppendOrigin.RAFT_LEADER, AppendOrigin.REPLICATION)
+# The metadata log has no max.message.bytes, and a follower copies what its leader has, even if the limit was lowered since.
+_WITHOUT_SIZE_LIMIT = (AppendOrigin.RAFT_LEADER, AppendOrigin.REPLICATION)
 
 
 class ValidBatch:
-    """A batch that was found right: `data` is the whole of it, to be written; the rest are fields of its header."""
+    """A checked batch: `data` are its bytes, the other attributes fields of its header."""
 
     __slots__ = (
         "attributes",
@@ -93,52 +93,54 @@ class ValidBatch:
 
     @property
     def is_control(self) -> bool:
-        """True where the records are control records."""
+        """Whether the records are control records."""
         return self.attributes & CONTROL_FLAG != 0
 
     @property
     def is_transactional(self) -> bool:
-        """True where the batch belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
         return self.attributes & TRANSACTIONAL_FLAG != 0
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, or -1 where the batch has none."""
+        """The sequence of the last record, -1 if the batch has no sequence."""
         return NO_SEQUENCE if self.base_sequence < 0 else increment_sequence(self.base_sequence, self.last_offset_delta)
 
 
 def whole_batch(records: memoryview, start: int = 0) -> int:
-    """The size of the batch that begins at byte `start`, 0 where no whole one does. Raises CorruptMessageError."""
+    """Return the size of the batch at byte `start`, 0 if it is incomplete. Raises CorruptMessageError."""
     left = len(records) - start
     if left < ENTRY_HEAD_BYTES:
         return 0
     size = entry_size(records, start)
     if size < MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES:
-        raise CorruptMessageError(f"a batch states a size of {size - LOG_OVERHEAD_BYTES} bytes, less than any has")
+        raise CorruptMessageError(
+            f"the length field of a batch is {size - LOG_OVERHEAD_BYTES}, but the smallest batch has {MIN_ENTRY_SIZE} bytes"
+        )
     magic = records[start + MAGIC_POSITION]
     if magic > MAGIC:
-        raise CorruptMessageError(f"a batch has magic {magic}; 0, 1 and 2 are known")
+        raise CorruptMessageError(f"a batch has magic {magic}; the known values are 0, 1 and 2")
     return size if size <= left else 0
 
 
 def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin: AppendOrigin) -> ValidBatch:
-    """Check the header, size and CRC of the batch that lies at the start of `records`. Raises AppendError."""
+    """Check header, size and CRC of the batch at the start of `records`. Raises AppendError."""
     if records[MAGIC_POSITION] != MAGIC:
-        message = f"a batch of format {records[MAGIC_POSITION]} is not taken: Kafka 4.x writes format {MAGIC} only"
+        message = f"cannot append a batch with magic {records[MAGIC_POSITION]}: Kafka 4.x writes magic {MAGIC} only"
         raise InvalidRecordsError(message) if origin is AppendOrigin.CLIENT else UnsupportedMessageFormatError(message)
     if size_bytes < HEADER_BYTES:
-        raise CorruptMessageError(f"a batch of {size_bytes} bytes is shorter than its header of {HEADER_BYTES}")
+        raise CorruptMessageError(f"a batch of {size_bytes} bytes is shorter than its header of {HEADER_BYTES} bytes")
     data = records if len(records) == size_bytes else records[:size_bytes]
     header = read_header(data)
     batch = ValidBatch(data, size_bytes, header)
     if origin is AppendOrigin.CLIENT and batch.base_offset != 0:
-        raise InvalidRecordsError(f"the base offset of a batch from a client is 0, and this is {batch.base_offset}")
-    if size_bytes > config.max_message_bytes and origin not in _OF_ANY_SIZE:
+        raise InvalidRecordsError(f"the base offset of the batch is {batch.base_offset}; clients must send 0")
+    if size_bytes > config.max_message_bytes and origin not in _WITHOUT_SIZE_LIMIT:
         raise MessageTooLargeError(
-            f"the batch has {size_bytes} bytes; this topic takes {config.max_message_bytes} (max.message.bytes)"
+            f"the batch has {size_bytes} bytes, more than max.message.bytes of this topic, {config.max_message_bytes}"
         )
     if crc32c(data[CRC_START:]) != header.crc:
-        raise CorruptMessageError(f"the CRC of the batch is wrong: {header.crc} is stored")
+        raise CorruptMessageError(f"the CRC of the batch, {header.crc}, does not match its bytes")
     if origin is AppendOrigin.CLIENT:
         _check_client_header(batch)
     return batch
@@ -146,14 +148,14 @@ def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin:
 
 def _check_client_header(batch: ValidBatch) -> None:
     if batch.last_offset_delta < 0:
-        raise InvalidRecordsError(f"the batch has a last offset delta of {batch.last_offset_delta}")
+        raise InvalidRecordsError(f"the last offset delta of the batch is negative: {batch.last_offset_delta}")
     if batch.record_count <= 0:
-        raise InvalidRecordsError(f"the batch states {batch.record_count} records")
+        raise InvalidRecordsError(f"the record count of the batch must be positive and is {batch.record_count}")
     if batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecordsError(
-            f"the batch states {batch.record_count} records and takes {batch.last_offset_delta + 1} offsets"
+            f"the record count of the batch is {batch.record_count}, but its offsets are {batch.last_offset_delta + 1}"
         )
     if batch.attributes & CONTROL_FLAG:
-        raise InvalidRecordsError("clients may not write control records")
+        raise InvalidRecordsError("clients must not write control records")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
-        raise InvalidRecordsError(f"producer {batch.producer_id} sends a batch with sequence {batch.base_sequence}")
+        raise InvalidRecordsError(f"the batch of producer {batch.producer_id} has no sequence: {batch.base_sequence}")

@@ -1,13 +1,28 @@
-"""A producer's batch on its way into the log: what is checked before it is written, and what counts after.
+"""The checks of a producer's batch before it is written, and the updates after it (Kafka: ProducerAppendInfo).
 
     batch                     before the write                          after it
     ------------------------  ----------------------------------------  -------------------------------------------------------
-    records, no transaction   a duplicate? epoch and sequence           the producer's entry remembers it
-    records of a transaction  the same                                  and the transaction is open from its first batch on
-    a marker                  its epoch and its coordinator's           the transaction is decided; aborted ones go into the
-                                                                        transaction index of the active segment
+    records, no transaction   duplicate, epoch and sequence             the producer's entry keeps it
+    records of a transaction  the same                                  the transaction is open from its first batch on
+    a marker                  epochs of producer and coordinator        the transaction is completed; an aborted one is added to
+                                                                        the transaction index of the active segment
 
-The common case is the first; it makes no object but the remembered batch.
+The first case is the common one; its only new object is the BatchMetadata.
+
+    the batch                                           answer
+    --------------------------------------------------  -------------------------------------------------------------------
+    has the epoch, first and last sequence of one of    it is a duplicate: the offsets of the kept batch
+      the five kept batches
+    its epoch is below the producer's                   InvalidProducerEpochError
+    of a new epoch, its sequence is not 0               OutOfOrderSequenceError
+    of the same epoch, its sequence does not continue   OutOfOrderSequenceError
+      the last one
+    of an unknown producer                              appended with any sequence (KIP-360): its state may have expired
+    not transactional while a transaction is open       InvalidTransactionStateError
+
+Sequences are checked in batches of clients only, epochs in all but replicated batches. A marker's epoch must not be below the
+producer's (with transaction version 2 it must be above, unless the marker repeats one), nor the coordinator's epoch below its
+last one.
 """
 
 from __future__ import annotations
@@ -16,13 +31,18 @@ from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
 from kcli.format.index_entries import AbortedTxn
-from kcli.format.primitives import FormatError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, read_header
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, read_header
 from kcli.format.records import read_record
-from kcli.log.append_errors import InvalidRecordsError, InvalidTransactionStateError
+from kcli.log.errors import (
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    InvalidRecordsError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
 from kcli.log.local_log import LocalLog
 from kcli.log.log_validator import AppendOrigin, ValidBatch
-from kcli.log.producer_checks import check_data_batch, check_marker, find_duplicate
 from kcli.log.producer_state_manager import (
     BatchMetadata,
     CompletedTxn,
@@ -32,9 +52,11 @@ from kcli.log.producer_state_manager import (
     ProducerStateManager,
 )
 
+_INT16_MAX = 2**15 - 1
+
 
 class PendingTransaction(NamedTuple):
-    """A transactional batch or marker that was checked; nothing counts yet."""
+    """A checked batch or marker of a transaction, before it is written."""
 
     info: ProducerAppendInfo
     completed: CompletedTxn | None
@@ -44,15 +66,15 @@ Pending = ProducerStateEntry | PendingTransaction
 
 
 def find_repeated(producers: ProducerStateManager, batch: ValidBatch) -> BatchMetadata | None:
-    """The remembered batch that this one of a client repeats, or None."""
+    """Return the kept batch that a client's batch repeats, or None."""
     entry = producers.producers.get(batch.producer_id)
     return None if entry is None else find_duplicate(entry, batch)
 
 
 def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: AppendOrigin, transaction_version: int) -> Pending:
-    """Check the batch of a producer; its `base_offset` is the one that it will have -> what `finish_append` needs.
+    """Check a producer's batch, which has its final `base_offset`; return the argument for `finish_append`.
 
-    Raises the errors of kcli.log.producer_checks, and InvalidRecordsError.
+    Raises the errors in the table of this module, and InvalidRecordsError.
     """
     entry = producers.producers.get(batch.producer_id)
     if entry is None:
@@ -79,11 +101,11 @@ def _in_transaction(
 
 
 def _marker_of(batch: ValidBatch) -> EndTransactionMarker | None:
-    """The marker in a control batch of a producer; None in an empty one."""
+    """Return the marker in a control batch, None if the batch has no records."""
     if batch.record_count == 0:
         return None
     if batch.attributes & CODEC_MASK:
-        raise InvalidRecordsError("a marker stands in a batch that is not compressed")
+        raise InvalidRecordsError(f"the marker of producer {batch.producer_id} is in a compressed batch")
     try:
         record, _ = read_record(batch.data, HEADER_BYTES)
         timestamp = read_header(batch.data).log_append_time_ms
@@ -91,11 +113,11 @@ def _marker_of(batch: ValidBatch) -> EndTransactionMarker | None:
             timestamp = batch.base_timestamp + record.timestamp_delta
         return decode_marker(record.key, record.value, timestamp)
     except FormatError as error:
-        raise InvalidRecordsError(f"the marker of producer {batch.producer_id} cannot be read: {error.message}") from error
+        raise InvalidRecordsError(f"cannot decode the marker of producer {batch.producer_id}: {error.message}") from error
 
 
 def finish_append(producers: ProducerStateManager, batch: ValidBatch, pending: Pending, local: LocalLog) -> None:
-    """Let a batch count that was written. Raises OSError where the transaction index cannot be written."""
+    """Update the producer's state after the batch was written. Raises OSError if the transaction index cannot be written."""
     if isinstance(pending, PendingTransaction):
         completed = pending.completed
         producers.update(pending.info)
@@ -110,3 +132,61 @@ def finish_append(producers: ProducerStateManager, batch: ValidBatch, pending: P
     pending.add_batch(batch.producer_epoch, metadata)
     if batch.producer_id not in producers.producers:
         producers.add(pending)
+
+
+def find_duplicate(entry: ProducerStateEntry, batch: ValidBatch) -> BatchMetadata | None:
+    """Return the kept batch with the same epoch and sequences, or None."""
+    if batch.producer_epoch == entry.producer_epoch:
+        last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+        for known in entry.batches:
+            if known.last_sequence == last_sequence and known.offset_delta == delta:
+                return known
+    return None
+
+
+def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, origin: AppendOrigin) -> None:
+    """Check a batch of records that will have `offset`. Raises the errors of the table."""
+    if origin is AppendOrigin.REPLICATION:
+        return
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch:
+        raise InvalidProducerEpochError(
+            f"the epoch of producer {batch.producer_id} at offset {offset} is {epoch}, below its current epoch, {known_epoch}"
+        )
+    if origin is AppendOrigin.CLIENT:
+        sequence = batch.base_sequence
+        if epoch != known_epoch:
+            if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
+                raise OutOfOrderSequenceError(
+                    f"producer {batch.producer_id} begins epoch {epoch} at offset {offset} with sequence {sequence}, not 0"
+                )
+        else:
+            last = entry.batches[-1].last_sequence if entry.batches else -1
+            if sequence != last + 1 and not (sequence == 0 and last == INT32_MAX):
+                raise OutOfOrderSequenceError(
+                    f"the sequence of producer {batch.producer_id} at offset {offset} is {sequence}; its last one was {last}"
+                )
+    if entry.current_txn_first_offset is not None and not batch.is_transactional:
+        raise InvalidTransactionStateError(
+            f"the batch of producer {batch.producer_id} at offset {offset} is not transactional, but the producer has a "
+            f"transaction open since offset {entry.current_txn_first_offset}"
+        )
+
+
+def check_marker(
+    entry: ProducerStateEntry, batch: ValidBatch, marker: EndTransactionMarker, offset: int, transaction_version: int
+) -> None:
+    """Check a marker that will have `offset`. Raises InvalidProducerEpochError and CoordinatorFencedError."""
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch or (transaction_version >= 2 and epoch == known_epoch):
+        is_retry = epoch == known_epoch and (entry.current_txn_first_offset is None or epoch == _INT16_MAX)
+        if not is_retry:
+            raise InvalidProducerEpochError(
+                f"the marker of producer {batch.producer_id} at offset {offset} has epoch {epoch}, "
+                f"but the producer's epoch is {known_epoch}"
+            )
+    if entry.coordinator_epoch > marker.coordinator_epoch:
+        raise CoordinatorFencedError(
+            f"the marker of producer {batch.producer_id} at offset {offset} has coordinator epoch "
+            f"{marker.coordinator_epoch}, below the last one, {entry.coordinator_epoch}"
+        )

@@ -1,24 +1,25 @@
-"""What a partition knows of its producers: their last batches, epochs and open transactions (KIP-98, KIP-360, KIP-890).
+"""The producers of a partition: their last batches, epochs and open transactions (KIP-98, KIP-360, KIP-890).
 
-It is what batches applied one after the other leave behind:
+The state after a batch is applied:
 
     batch of a producer           its entry afterwards
     ----------------------------  ------------------------------------------------------------------------------------
-    records                       + the batch (five are kept), its max timestamp; another epoch forgets the batches
-      transactional, none open    + an open transaction that begins at the batch's base offset
-      not transactional, one open refused: InvalidTxnStateError
-    COMMIT or ABORT marker        no open transaction, the marker's coordinator epoch and timestamp; another epoch
-                                  forgets the batches; the transaction is completed
-    control batch of no records   unchanged (the cleaner took the marker with its whole transaction)
+    records                       the batch is added (five are kept) with its max timestamp; a new epoch removes the others
+      transactional, none open    in addition a transaction is open from the batch's base offset on
+      not transactional, one open refused with InvalidTxnStateError
+    COMMIT or ABORT marker        the transaction is completed; the entry has the marker's coordinator epoch and timestamp; a
+                                  new epoch removes the batches
+    control batch, no records     unchanged (the cleaner has removed the marker together with its transaction)
 
-The first unstable offset is where the oldest transaction begins that is open, or whose marker lies at or behind the high
-watermark; the last stable offset of a completed one is where the next open transaction begins, else behind its marker.
+The first unstable offset is the first offset of the oldest transaction that is open, or whose marker is at or above the high
+watermark. The last stable offset of a completed transaction is the first offset of the next open one, else the offset after its
+marker.
 
-This is how a batch counts that is already in the log (Kafka: AppendOrigin.REPLICATION): recovered and replicated batches
-were checked by the leader that took them, so neither sequences nor epochs are checked again. Producers never expire here.
+Sequences and epochs are not checked here, since recovered and replicated batches were checked by their leader (Kafka:
+AppendOrigin.REPLICATION); kcli.log.producer_appends checks the batches of clients.
 
-Snapshots (`N.snapshot`) save the state up to offset N. Kafka writes them in the order of a Java HashMap, and so does this:
-the same state gives the same bytes.
+Snapshots (`N.snapshot`) contain the state up to offset N. tests/oracle compares their bytes with those of Kafka, which writes
+the producers in the order of a Java HashMap: hence `hash_map_order`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class InvalidTxnStateError(FormatError):
-    """A batch outside of a transaction while its producer has one open (Kafka: InvalidTxnStateException)."""
+    """A non-transactional batch of a producer with an open transaction (Kafka: InvalidTxnStateException)."""
 
 
 class BatchMetadata(NamedTuple):
-    """One of a producer's last batches: last sequence, last offset, last offset delta, max timestamp in ms."""
+    """One of a producer's last five batches; `timestamp` is its max timestamp in ms."""
 
     last_sequence: int
     last_offset: int
@@ -53,7 +54,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker at `last_offset` ended."""
+    """A transaction that the marker at `last_offset` has completed."""
 
     producer_id: int
     first_offset: int
@@ -62,7 +63,7 @@ class CompletedTxn(NamedTuple):
 
 
 class TxnMetadata:
-    """A transaction by its first offset; `last_offset` is its marker's once that is there."""
+    """A transaction; `last_offset` is the offset of its marker, None while it is open."""
 
     __slots__ = ("first_offset", "last_offset", "producer_id")
 
@@ -73,7 +74,7 @@ class TxnMetadata:
 
 
 class ProducerStateEntry:
-    """What is known of one producer; the epoch is -1 before its first batch, timestamps are in ms."""
+    """The state of one producer; its epoch is -1 before its first batch, timestamps are in ms."""
 
     __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch", "producer_id")
 
@@ -93,19 +94,19 @@ class ProducerStateEntry:
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_RETAINED)
 
     def add_batch(self, producer_epoch: int, batch: BatchMetadata) -> None:
-        """Remember a batch; one of another epoch makes those before forgotten."""
+        """Add a batch; the first one of an epoch removes the others."""
         self.set_epoch(producer_epoch)
         self.batches.append(batch)
         self.last_timestamp = batch.timestamp
 
     def set_epoch(self, producer_epoch: int) -> None:
-        """Take over an epoch; another one than before makes the batches forgotten."""
+        """Set the epoch; a change removes the batches."""
         if producer_epoch != self.producer_epoch:
             self.batches.clear()
             self.producer_epoch = producer_epoch
 
     def without_batches(self) -> ProducerStateEntry:
-        """The same state with no batches."""
+        """Return a copy without the batches."""
         return ProducerStateEntry(
             self.producer_id,
             self.producer_epoch,
@@ -115,7 +116,7 @@ class ProducerStateEntry:
         )
 
     def update(self, later: ProducerStateEntry) -> None:
-        """Take over a later state, whose batches come on top of those at hand."""
+        """Apply a later state; its batches are added to the present ones."""
         self.set_epoch(later.producer_epoch)
         self.batches.extend(later.batches)
         self.coordinator_epoch = later.coordinator_epoch
@@ -123,7 +124,7 @@ class ProducerStateEntry:
         self.last_timestamp = later.last_timestamp
 
     def to_snapshot(self) -> ProducerEntry:
-        """The entry as a snapshot has it: of the batches only the last."""
+        """Convert to the entry of a snapshot, which has the last batch only."""
         batch = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, -1, 0, self.last_timestamp)
         first_offset = self.current_txn_first_offset
         return ProducerEntry(
@@ -139,7 +140,7 @@ class ProducerStateEntry:
 
     @classmethod
     def from_snapshot(cls, entry: ProducerEntry) -> ProducerStateEntry:
-        """The state that a snapshot's entry tells."""
+        """Convert from the entry of a snapshot."""
         state = cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -154,16 +155,16 @@ class ProducerStateEntry:
 
 
 class ProducerAppendInfo:
-    """Batches of one producer on their way into its entry: nothing counts before `ProducerStateManager.update`."""
+    """Batches of one producer that `ProducerStateManager.update` will apply to its entry."""
 
     def __init__(self, current: ProducerStateEntry) -> None:
         self.updated = current.without_batches()
         self.started: list[TxnMetadata] = []
 
     def append(self, batch: RecordBatch, marker: EndTransactionMarker | None) -> CompletedTxn | None:
-        """Apply a batch; of a control batch its first record is `marker`, None where it has no records.
+        """Apply a batch; `marker` is the record of a control batch, None if it has no records.
 
-        Returns the transaction that it completed. Raises InvalidTxnStateError.
+        Return the transaction that the batch has completed, if any. Raises InvalidTxnStateError.
         """
         if batch.is_control:
             return None if marker is None else self._end_transaction(batch, marker)
@@ -189,32 +190,32 @@ class ProducerAppendInfo:
         state.coordinator_epoch = marker.coordinator_epoch
         state.current_txn_first_offset = None
         state.last_timestamp = marker.timestamp
-        # A marker without records before it leaves no trace in the transaction index.
+        # A marker of a transaction without records is not in the transaction index.
         if first_offset is None:
             return None
         return CompletedTxn(batch.producer_id, first_offset, batch.base_offset, marker.is_abort)
 
 
-def _explain_nothing(path: str, why: str) -> None:
-    """Where nobody asks for reasons."""
+def _ignore(path: str, why: str) -> None:
+    """Ignore the reason of a change."""
 
 
 class ProducerStateManager:
     """The producers of one partition, and their snapshots in its directory.
 
-    `map_end_offset` is the offset behind the last batch that was applied. `explain(path, why)` is told why a snapshot is
-    written or removed, `on_damaged(path, why)` why a damaged one goes. Snapshots are found when it is made, unless their
-    offsets, ascending, are given: raises FormatError for one without an offset in its name.
+    `map_end_offset` is the offset after the last applied batch. `explain(path, why)` is called before a snapshot is written or
+    removed, `on_damaged(path, why)` before a damaged one is removed. The constructor lists the snapshots of the directory,
+    unless their offsets are given in ascending order; it raises FormatError for a name without an offset.
     """
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
-        explain: Callable[[str, str], None] = _explain_nothing,
+        explain: Callable[[str, str], None] = _ignore,
         *,
         snapshot_offsets: Iterable[int] | None = None,
-        on_damaged: Callable[[str, str], None] = _explain_nothing,
+        on_damaged: Callable[[str, str], None] = _ignore,
     ) -> None:
         self.producers: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
@@ -223,7 +224,7 @@ class ProducerStateManager:
         self._explain = explain
         self._on_damaged = on_damaged
         self._open: dict[int, TxnMetadata] = {}  # by first offset
-        self._unreplicated: dict[int, TxnMetadata] = {}  # completed, but the marker lies at or behind the high watermark
+        self._unreplicated: dict[int, TxnMetadata] = {}  # completed; the marker is at or above the high watermark
         self._last_snapshot_offset = 0
         self._most_producers = 0
         if snapshot_offsets is None:
@@ -238,22 +239,22 @@ class ProducerStateManager:
 
     @property
     def is_empty(self) -> bool:
-        """True where no producer and no transaction is known."""
+        """Whether there are no producers and no transactions."""
         return not self.producers and not self._unreplicated
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is not decided below the high watermark; None: there is none."""
+        """The first offset of the oldest transaction without a marker below the high watermark, None if there is none."""
         if not self._open and not self._unreplicated:
             return None
         return min((*self._open, *self._unreplicated))
 
     def prepare_update(self, producer_id: int) -> ProducerAppendInfo:
-        """Begin to apply batches of a producer."""
+        """Return the ProducerAppendInfo for new batches of a producer."""
         return ProducerAppendInfo(self.producers.get(producer_id) or ProducerStateEntry(producer_id))
 
     def update(self, info: ProducerAppendInfo) -> None:
-        """Let what was applied count."""
+        """Apply the batches of `info` to the producer's entry."""
         updated = info.updated
         current = self.producers.get(updated.producer_id)
         if current is None:
@@ -264,20 +265,20 @@ class ProducerStateManager:
             self._open[txn.first_offset] = txn
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
-        """The last stable offset from a completed transaction's marker on."""
+        """Return the last stable offset after the marker of a completed transaction."""
         others = (first for first, txn in self._open.items() if txn.producer_id != completed.producer_id)
         return min(others, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTxn) -> None:
-        """Close a transaction. Raises FormatError where none began at its first offset."""
+        """Complete a transaction. Raises FormatError if none is open at its first offset."""
         txn = self._open.pop(completed.first_offset, None)
         if txn is None:
-            raise FormatError(f"the transaction that ends at offset {completed.last_offset} did not begin")
+            raise FormatError(f"the marker at offset {completed.last_offset} completes a transaction that is not open")
         txn.last_offset = completed.last_offset
         self._unreplicated[completed.first_offset] = txn
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget completed transactions whose markers lie below the high watermark."""
+        """Remove completed transactions with markers below the high watermark."""
         if not self._unreplicated:
             return
         for first_offset, txn in list(self._unreplicated.items()):
@@ -285,18 +286,18 @@ class ProducerStateManager:
                 del self._unreplicated[first_offset]
 
     def add(self, entry: ProducerStateEntry) -> None:
-        """Begin to know a producer."""
+        """Add a producer."""
         self.producers[entry.producer_id] = entry
         self._most_producers = max(self._most_producers, len(self.producers))
 
     def on_log_start(self, log_start_offset: int) -> None:
-        """The log starts behind: transactions before are forgotten; producers are kept, as Kafka does."""
+        """Follow a raised log start offset: earlier transactions are removed, but no producers, as in Kafka."""
         self.on_high_watermark(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
         self._last_snapshot_offset = next(reversed(self._snapshots), log_start_offset)
 
     def remove_expired(self, now_ms: int, producer_id_expiration_ms: int) -> None:
-        """Forget producers without an open transaction whose last batch is that old (producer.id.expiration.ms)."""
+        """Remove producers without an open transaction whose last batch is older than producer.id.expiration.ms."""
         expired = [
             entry.producer_id
             for entry in self.producers.values()
@@ -322,27 +323,27 @@ class ProducerStateManager:
             if not self._disk.is_regular(path):
                 continue
             if parsed.base_offset is None:
-                raise FormatError(f"{name}: no offset stands in the name of this snapshot")
+                raise FormatError(f"{name}: the name of the producer snapshot does not begin with an offset")
             found[parsed.base_offset] = path
         return dict(sorted(found.items()))
 
     def use_disk(self, disk: Disk) -> None:
-        """Snapshots are written through this disk from now on, and nobody is told why."""
+        """Write snapshots to another disk and without `explain` from now on."""
         self._disk = disk
-        self._explain = _explain_nothing
+        self._explain = _ignore
 
     def move(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Follow a rename of the partition's directory."""
         self._directory = directory
         self._snapshots = {offset: join_path(directory, base_name(path)) for offset, path in self._snapshots.items()}
 
     @property
     def snapshots(self) -> dict[int, str]:
-        """The snapshots by offset, ascending -> their paths."""
+        """The paths of the snapshots by ascending offset."""
         return dict(self._snapshots)
 
     def snapshot_entries(self) -> list[ProducerEntry]:
-        """The producers in the order in which Kafka writes them."""
+        """Return the producers in the order in which Kafka writes them."""
         ordered = hash_map_order(self.producers, self._most_producers)
         return [self.producers[producer_id].to_snapshot() for producer_id in ordered]
 
@@ -353,9 +354,9 @@ class ProducerStateManager:
         return f"the state of {count} {'producer' if count == 1 else 'producers'} up to offset {self.map_end_offset}"
 
     def take_snapshot(self, *, flushed: bool = True) -> str | None:
-        """Write the state as the snapshot of its end offset -> its path; None where it has not moved since the last one.
+        """Write a snapshot of the state and return its path, None if the end offset has not changed since the last one.
 
-        With `flushed=False` nobody waits for the device: a snapshot that a crash tears does not pass its CRC.
+        With `flushed=False` it does not wait for the device: a snapshot that a crash tears fails its CRC check.
         """
         if self.map_end_offset <= self._last_snapshot_offset:
             return None
@@ -374,26 +375,26 @@ class ProducerStateManager:
         return path
 
     def remove_snapshot(self, offset: int, why: str) -> None:
-        """Remove the snapshot of an offset where there is one."""
+        """Remove the snapshot of an offset, if there is one."""
         path = self._snapshots.pop(offset, None)
         if path is not None and self._disk.exists(path):
             self._explain(path, why)
             self._disk.remove(path)
 
     def set_aside_snapshot(self, offset: int) -> str | None:
-        """Rename the snapshot of an offset to `*.deleted` -> its new path, None where there is none."""
+        """Rename the snapshot of an offset to `*.deleted`; return its new path, None if there is none."""
         path = self._snapshots.pop(offset, None)
         if path is None or not self._disk.exists(path):
             return None
         self._disk.rename(path, path + FileState.DELETED.value)
         return path + FileState.DELETED.value
 
-    def remove_stray_snapshots(self, segment_base_offsets: Iterable[int], *, looked: bool = False) -> None:
-        """Look for snapshots anew, unless just `looked`; remove those at which no segment starts.
+    def remove_stray_snapshots(self, segment_base_offsets: Iterable[int], *, is_listed: bool = False) -> None:
+        """List the snapshots, unless that `is_listed`, and remove those that are not at the base offset of a segment.
 
-        One behind the last segment's start is kept.
+        The last one is kept if it is above all base offsets.
         """
-        if not looked:
+        if not is_listed:
             self._snapshots = self._list_snapshots()
         bases = set(segment_base_offsets)
         strays = [offset for offset in self._snapshots if offset not in bases]
@@ -401,12 +402,12 @@ class ProducerStateManager:
             self.remove_snapshot(offset, "no segment starts at its offset")
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Remove the snapshots outside of (log start, log end], then load the last one left, unless the state is there."""
+        """Remove snapshots outside of (log start, log end]; load the last one unless the state is at the log end already."""
         for offset in list(self._snapshots):
             if offset > log_end_offset:
-                self.remove_snapshot(offset, f"the log, as far as it is sound, ends before, at offset {log_end_offset}")
+                self.remove_snapshot(offset, f"it is above the end of the intact log, offset {log_end_offset}")
             elif offset <= log_start_offset:
-                self.remove_snapshot(offset, f"the log starts behind, at offset {log_start_offset}")
+                self.remove_snapshot(offset, f"it is not above the log start offset, {log_start_offset}")
         if log_end_offset != self.map_end_offset:
             self._clear()
             self._load_latest(log_start_offset)
@@ -434,22 +435,22 @@ class ProducerStateManager:
         self.map_end_offset = self._last_snapshot_offset = offset
 
     def truncate_fully(self, offset: int) -> None:
-        """Forget everything, snapshots too, and start at `offset`."""
+        """Remove all producers, transactions and snapshots, and begin at `offset`."""
         self._clear()
         for snapshot_offset in list(self._snapshots):
-            self.remove_snapshot(snapshot_offset, f"the log starts anew at offset {offset}")
+            self.remove_snapshot(snapshot_offset, f"the log begins again at offset {offset}")
         self._last_snapshot_offset = 0
         self.map_end_offset = offset
 
 
-# Java's HashMap: its table begins with so many buckets, and doubles when more than 3/4 of them are taken.
+# The first number of buckets of a Java HashMap; it doubles when the map has more than 3/4 as many entries.
 _FIRST_TABLE = 16
 
 
 def hash_map_order(keys: Iterable[int], most: int = 0) -> list[int]:
-    """Keys (int64), put one after the other into a Java HashMap<Long, ...>, in the order in which it gives them out.
+    """Return int64 keys, which are in the order of insertion, in the iteration order of a Java HashMap<Long, ...>.
 
-    `most` is how many it ever held, where that is more: the table never shrinks.
+    `most` is the largest number of entries that the map has had: its table never shrinks.
     """
     ordered = list(keys)
     table = _FIRST_TABLE

@@ -1,26 +1,25 @@
-"""What a leader checks of the records inside a batch, and how it changes a batch that the topic wants other (LogValidator).
+"""The checks of a batch's records before an append, and the conversion of the batch (Kafka: LogValidator).
 
-    checked of each record                                    else (of all records, listed in `record_errors`)
+    checked in each record                                    else (`record_errors` lists the invalid records)
     --------------------------------------------------------  ------------------------------------------------------------
-    it parses, the header's count is theirs, no byte is left  InvalidRecordsError, without a list
+    it parses; count and size are those of the header         InvalidRecordsError, without a list
     it has a key, in a compacted topic                        InvalidRecordsError
-    CreateTime: its timestamp, unless -1, lies in             InvalidTimestampError
+    CreateTime: its timestamp is -1 or in                     InvalidTimestampError
       [now - message.timestamp.before.max.ms, now + ...after]
-    LogAppendTime: the producer did not set that type         InvalidTimestampError
+    LogAppendTime: the client has not set that type           InvalidTimestampError
 
     changed                                                   when
     --------------------------------------------------------  ------------------------------------------------------------
-    maxTimestamp, the bit of LogAppendTime, the CRC           they are not what the records or the topic's type say
-    the whole batch is built anew                             compression.type is another codec than the batch's, or the
-                                                              records' offsets are not 0, 1, 2 ... (Kafka leaves these
-                                                              where nothing is compressed; two records with one offset
-                                                              would be in the log)
+    maxTimestamp, the bit of LogAppendTime, the CRC           they differ from the records or message.timestamp.type
+    the whole batch is rebuilt                                compression.type is another codec than the batch's, or the
+                                                              records' offsets are not 0, 1, 2 ... (Kafka does not rebuild
+                                                              uncompressed batches, and two records could have one offset)
 
-Compressed records are inflated to be looked at, in one piece where they are small, else in windows; more than
-MAX_APPENDED_INFLATED_BYTES count as a bomb. A batch that is built anew is held against max.message.bytes again.
+Compressed records are decompressed for the check, small batches in one piece, others in windows. More than
+MAX_APPENDED_INFLATED_BYTES are refused. max.message.bytes applies again to a rebuilt batch.
 
-Nearly every batch is checked in a millisecond or two. One that would take longer raises LongCheckError where the caller is in a
-hurry: it is then checked beside the broker's loop, by a function that touches nothing but the batch.
+Nearly every batch is checked within two milliseconds. With `is_hurried`, a batch that would take longer raises
+LongCheckError; the broker then checks it in a thread, since the check uses nothing but the batch.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from kcli.format.record_batch import (
 from kcli.format.record_scan import NO_ROWS, STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
 from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_MAX_TIMESTAMP_AT
-from kcli.log.append_errors import (
+from kcli.log.errors import (
     InvalidRecordsError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -55,25 +54,25 @@ from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import ValidBatch
 from kcli.log.reading.large_records import PieceReader, record_end, scan_large_record
 
-# How many records of one batch are named in an error.
+# The most records of one batch that an error lists.
 MAX_RECORD_ERRORS = 1000
-# What is inflated in one piece, and all that who is in a hurry inflates.
+# The most bytes that are decompressed in one piece, and the most with `is_hurried`.
 HURRIED_INFLATED_BYTES = 2 * 1024 * 1024
-# What more than that is inflated in.
+# The size of a window for larger batches.
 _WINDOW_BYTES = 1024 * 1024
-# How large a batch may be that who is in a hurry opens record by record, or builds anew.
+# The largest batch that is decoded record by record, or rebuilt, with `is_hurried`.
 HURRIED_REBUILT_BYTES = 64 * 1024
-# A record that is not held whole is walked over in Python, header by header.
+# A record larger than a window is checked in Python, header by header.
 MAX_LARGE_RECORD_HEADERS = 10_000
 _KNOWN_ATTRIBUTES = 0x7F
 
 
 class LongCheckError(Exception):
-    """A check would hold the loop: it is to be done without hurry, elsewhere."""
+    """The check would block the broker's loop for too long: repeat it in a thread without `is_hurried`."""
 
 
-class _Walk:
-    """A walk over the records of one batch: what was counted, see kcli.format.record_scan.RecordColumns."""
+class _RecordCheck:
+    """The check of one batch's records; `counts` are the totals so far (kcli.format.record_scan.RecordColumns)."""
 
     __slots__ = ("counts", "is_hurried")
 
@@ -82,36 +81,36 @@ class _Walk:
         self.counts.begin_batch(0, batch.base_timestamp)
         self.is_hurried = is_hurried
 
-    def check(self, batch: ValidBatch, data: memoryview | bytes, position: int, end: int) -> int:
-        """Check the next records of the batch, in data[position:end] -> the scan's status."""
+    def scan(self, batch: ValidBatch, data: memoryview | bytes, position: int, end: int) -> int:
+        """Check the next records of the batch, in data[position:end]; return the scan's status."""
         return self.counts.scan(data, position, end, batch.record_count - self.counts.counted, NO_ROWS)
 
-    def may_rebuild(self, batch: ValidBatch) -> None:
-        """The batch has to be opened record by record in Python. Raises LongCheckError for too large a one."""
+    def require_time_to_rebuild(self, batch: ValidBatch) -> None:
+        """Raise LongCheckError if the batch is too large to be decoded in Python now."""
         if self.is_hurried and batch.size_bytes > HURRIED_REBUILT_BYTES:
             raise LongCheckError
 
 
 def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int, *, is_hurried: bool = False) -> None:
-    """Check the records of a batch and change the batch where need be; its bytes are patched in place or replaced.
+    """Check the records of a batch and convert the batch if necessary; its bytes are changed in place or replaced.
 
     Raises InvalidRecordsError, InvalidTimestampError, MessageTooLargeError, UnsupportedCompressionError,
-    UnreadableCompressionError; LongCheckError where it `is_hurried`, with the batch as it was.
+    UnreadableCompressionError, and with `is_hurried` LongCheckError, which leaves the batch unchanged.
     """
-    walk = _Walk(batch, is_hurried)
-    counts = walk.counts
+    check = _RecordCheck(batch, is_hurried)
+    counts = check.counts
     codec = batch.attributes & CODEC_MASK
     target = codec if config.compression_type == "producer" else _target_codec(config)
     inflated = None
     if codec:
-        inflated = _check_compressed(walk, batch, codec, keep=codec != target)
+        inflated = _check_compressed(check, batch, codec, keep=codec != target)
     else:
-        _check_outcome(walk, batch, walk.check(batch, batch.data, HEADER_BYTES, batch.size_bytes), batch.size_bytes)
+        _check_outcome(check, batch, check.scan(batch, batch.data, HEADER_BYTES, batch.size_bytes), batch.size_bytes)
     if counts.null_keys and config.is_compacted:
-        _raise_record_errors(walk, batch, config, now_ms)
-    largest = _check_timestamps(walk, batch, config, now_ms)
+        _raise_record_errors(check, batch, config, now_ms)
+    largest = _check_timestamps(check, batch, config, now_ms)
     if (codec != target or counts.is_renumbered) and not batch.is_control:
-        walk.may_rebuild(batch)
+        check.require_time_to_rebuild(batch)
         _rebuild(batch, config, target, inflated, largest, now_ms, is_renumbered=counts.is_renumbered)
     elif config.message_timestamp_type == LOG_APPEND_TIME:
         _set_max_timestamp(batch, LOG_APPEND_TIME_FLAG, now_ms)
@@ -123,53 +122,53 @@ def _target_codec(config: LogConfig) -> int:
     return 0 if config.compression_type == "uncompressed" else codec_id(config.compression_type)
 
 
-# --------------------------------------------------------------------------------------------------------- walking
+# --------------------------------------------------------------------------------------------------------- checking
 
 
-def _check_outcome(walk: _Walk, batch: ValidBatch, status: int, end: int) -> None:
+def _check_outcome(check: _RecordCheck, batch: ValidBatch, status: int, end: int) -> None:
     if status != COMPLETE:
         raise InvalidRecordsError(
-            f"record {walk.counts.counted} of the {batch.record_count} that the batch states cannot be: {STATUS_TEXT[status]}"
+            f"record {check.counts.counted} of {batch.record_count} in the batch is invalid: {STATUS_TEXT[status]}"
         )
-    left = end - walk.counts.end
+    left = end - check.counts.end
     if left:
-        raise InvalidRecordsError(f"{left} bytes are left behind the {batch.record_count} records of the batch")
+        raise InvalidRecordsError(f"the batch has {left} bytes after its {batch.record_count} records")
 
 
-def _check_compressed(walk: _Walk, batch: ValidBatch, codec: int, *, keep: bool) -> bytes | None:
-    """Inflate and walk over the records -> their bytes, where they were inflated in one piece."""
+def _check_compressed(check: _RecordCheck, batch: ValidBatch, codec: int, *, keep: bool) -> bytes | None:
+    """Decompress and check the records; return their bytes if they were decompressed in one piece."""
     if codec not in CODECS:
-        raise UnsupportedCompressionError(f"the batch is compressed with codec {codec}; 1 to 4 are known")
+        raise UnsupportedCompressionError(f"the compression codec of the batch is {codec}; the known codecs are 1 to 4")
     limit = HURRIED_INFLATED_BYTES
-    if keep and not walk.is_hurried:
+    if keep and not check.is_hurried:
         limit = limits.MAX_APPENDED_INFLATED_BYTES
     elif keep:
-        walk.may_rebuild(batch)
+        check.require_time_to_rebuild(batch)
     try:
         whole = inflate(codec, batch.data[HEADER_BYTES:], limit=limit)
     except InflationLimitError as error:
-        if walk.is_hurried:
+        if check.is_hurried:
             raise LongCheckError from error
         if keep:
-            raise _bomb(batch) from error
+            raise _too_large(batch) from error
     except InflationError as error:
         raise _unreadable(error) from error
     else:
-        _check_outcome(walk, batch, walk.check(batch, whole, 0, len(whole)), len(whole))
+        _check_outcome(check, batch, check.scan(batch, whole, 0, len(whole)), len(whole))
         return whole
-    _check_in_windows(walk, batch, codec)
+    _check_in_windows(check, batch, codec)
     return None
 
 
-def _check_in_windows(walk: _Walk, batch: ValidBatch, codec: int) -> None:
-    """Inflate and walk over the records a window at a time; one that is larger than a window is never held whole."""
-    counts = walk.counts
+def _check_in_windows(check: _RecordCheck, batch: ValidBatch, codec: int) -> None:
+    """Decompress and check the records window by window; a record larger than a window is never in memory as a whole."""
+    counts = check.counts
     windows = _windows(batch, codec)
     rest = b""
     status = NEED_MORE
     for window in windows:
         piece = rest + window
-        status = walk.check(batch, piece, 0, len(piece))
+        status = check.scan(batch, piece, 0, len(piece))
         end = record_end(piece, counts.end)
         if status == NEED_MORE and end is not None and end - counts.end > _WINDOW_BYTES:
             rest = _check_large_record(counts, batch, PieceReader(piece, counts.end, windows))
@@ -177,23 +176,25 @@ def _check_in_windows(walk: _Walk, batch: ValidBatch, codec: int) -> None:
             counts.end = 0
             continue
         if status == COMPLETE:
-            _check_outcome(walk, batch, status, len(piece))
+            _check_outcome(check, batch, status, len(piece))
         elif status != NEED_MORE:
             break
         rest = piece[counts.end :]
     if status == NEED_MORE and rest:
-        status = walk.check(batch, rest, 0, len(rest))
+        status = check.scan(batch, rest, 0, len(rest))
         rest = rest[counts.end :]
-    _check_outcome(walk, batch, status, counts.end + len(rest))
+    _check_outcome(check, batch, status, counts.end + len(rest))
 
 
 def _check_large_record(counts: RecordColumns, batch: ValidBatch, source: PieceReader) -> bytes:
-    """Walk over one record and count it -> what came behind it."""
+    """Check and count one record; return the decompressed bytes after it."""
     found = RecordColumns(1)
     try:
         scan_large_record(batch, source, found, MAX_LARGE_RECORD_HEADERS)
     except InvalidRecordError as error:
-        raise InvalidRecordsError(f"record {counts.counted} of {batch.record_count} cannot be: {error.message}") from error
+        raise InvalidRecordsError(
+            f"record {counts.counted} of {batch.record_count} in the batch is invalid: {error.message}"
+        ) from error
     delta = found.timestamp[0] - batch.base_timestamp
     counts.smallest_delta = min(counts.smallest_delta, delta)
     counts.largest_delta = max(counts.largest_delta, delta)
@@ -213,53 +214,53 @@ def _windows(batch: ValidBatch, codec: int) -> Iterator[bytes]:
             limit=limits.MAX_APPENDED_INFLATED_BYTES,
         )
     except InflationLimitError as error:
-        raise _bomb(batch) from error
+        raise _too_large(batch) from error
     except InflationError as error:
         raise _unreadable(error) from error
 
 
-def _bomb(batch: ValidBatch) -> MessageTooLargeError:
+def _too_large(batch: ValidBatch) -> MessageTooLargeError:
     return MessageTooLargeError(
-        f"the batch of {batch.size_bytes} bytes inflates to more than {limits.MAX_APPENDED_INFLATED_BYTES} bytes"
+        f"the batch of {batch.size_bytes} bytes has more than {limits.MAX_APPENDED_INFLATED_BYTES} bytes when decompressed"
     )
 
 
 def _unreadable(error: InflationError) -> UnreadableCompressionError:
-    return UnreadableCompressionError(f"the records of the batch cannot be inflated: {error.message}")
+    return UnreadableCompressionError(f"cannot decompress the records of the batch: {error.message}")
 
 
 # ------------------------------------------------------------------------------------------------------ timestamps
 
 
-def _check_timestamps(walk: _Walk, batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
-    """The largest timestamp of the records. Raises InvalidTimestampError."""
+def _check_timestamps(check: _RecordCheck, batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
+    """Return the largest timestamp of the records. Raises InvalidTimestampError."""
     if batch.attributes & LOG_APPEND_TIME_FLAG:
         smallest = largest = batch.max_timestamp
     else:
-        smallest = batch.base_timestamp + walk.counts.smallest_delta
-        largest = batch.base_timestamp + walk.counts.largest_delta
+        smallest = batch.base_timestamp + check.counts.smallest_delta
+        largest = batch.base_timestamp + check.counts.largest_delta
     if config.message_timestamp_type == LOG_APPEND_TIME:
         if batch.attributes & LOG_APPEND_TIME_FLAG:
-            _raise_record_errors(walk, batch, config, now_ms)
+            _raise_record_errors(check, batch, config, now_ms)
     elif (
         largest > now_ms + config.message_timestamp_after_max_ms
         or smallest < now_ms - config.message_timestamp_before_max_ms
         or largest > INT64_MAX
         or (largest == NO_TIMESTAMP and batch.attributes & LOG_APPEND_TIME_FLAG)
     ):
-        _raise_record_errors(walk, batch, config, now_ms)
+        _raise_record_errors(check, batch, config, now_ms)
     return max(largest, NO_TIMESTAMP)
 
 
-def _raise_record_errors(walk: _Walk, batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
-    """Look at each record and raise the error that lists what is wrong; nothing where no record is."""
-    walk.may_rebuild(batch)
+def _raise_record_errors(check: _RecordCheck, batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
+    """Raise the error that lists the invalid records; return if all records are valid."""
+    check.require_time_to_rebuild(batch)
     errors: list[RecordError] = []
     has_timestamp_error = False
     for index, record in enumerate(_records(batch)):
         key_error = record.key is None and config.is_compacted
         if key_error:
-            errors.append(RecordError(index, "a compacted topic takes no record without a key"))
+            errors.append(RecordError(index, "a record of a compacted topic must have a key"))
         else:
             error = _timestamp_error(batch, record.timestamp_delta, config, now_ms)
             if error is not None:
@@ -268,9 +269,11 @@ def _raise_record_errors(walk: _Walk, batch: ValidBatch, config: LogConfig, now_
         if len(errors) == MAX_RECORD_ERRORS:
             break
     if has_timestamp_error:
-        raise InvalidTimestampError("one or more records have timestamps that this topic does not take", errors)
+        raise InvalidTimestampError("one or more records have timestamps that this topic does not accept", errors)
     if errors:
-        raise InvalidRecordsError(f"{len(errors)} records are refused; of the first: {errors[0].message}", errors)
+        raise InvalidRecordsError(
+            f"{len(errors)} records are invalid; the first is record {errors[0].batch_index}: {errors[0].message}", errors
+        )
 
 
 def _timestamp_error(batch: ValidBatch, delta: int, config: LogConfig, now_ms: int) -> str | None:
@@ -279,9 +282,9 @@ def _timestamp_error(batch: ValidBatch, delta: int, config: LogConfig, now_ms: i
     if config.message_timestamp_type != LOG_APPEND_TIME and timestamp != NO_TIMESTAMP:
         first, last = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         if not first <= timestamp <= min(last, INT64_MAX):
-            return f"the timestamp {timestamp} lies outside of [{first}, {last}], which this topic takes now"
+            return f"the timestamp {timestamp} is outside of [{first}, {last}], the range that this topic accepts now"
     elif is_append_time:
-        return "a producer may not set the timestamp type LogAppendTime"
+        return "a producer must not set the timestamp type LogAppendTime"
     return None
 
 
@@ -293,11 +296,11 @@ def _records(batch: ValidBatch) -> Iterator[Record]:
     return read_records(data, batch.record_count)
 
 
-# --------------------------------------------------------------------------------------------------------- changing
+# --------------------------------------------------------------------------------------------------------- converting
 
 
 def _set_max_timestamp(batch: ValidBatch, append_time_flag: int, max_timestamp: int) -> None:
-    """Patch the header; attributes that Kafka does not know are lost, as with Kafka."""
+    """Change the header; unknown attributes are cleared, as Kafka does."""
     data = batch.data
     batch.attributes = batch.attributes & _KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME_FLAG | append_time_flag
     batch.max_timestamp = max_timestamp
@@ -316,7 +319,7 @@ def _rebuild(
     *,
     is_renumbered: bool,
 ) -> None:
-    """Write the batch anew with another codec, its records numbered from 0 on."""
+    """Rebuild the batch with another codec; its records are numbered from 0."""
     body: memoryview | bytes = batch.data[HEADER_BYTES:] if inflated is None else inflated
     if batch.attributes & CODEC_MASK and inflated is None:
         body = b"".join(_windows(batch, batch.attributes & CODEC_MASK))
@@ -349,8 +352,8 @@ def _rebuild(
     data = memoryview(bytearray(built.encode()))
     if len(data) > config.max_message_bytes:
         raise MessageTooLargeError(
-            f"the batch has {len(data)} bytes with {config.compression_type} compression; "
-            f"this topic takes {config.max_message_bytes} (max.message.bytes)"
+            f"the batch has {len(data)} bytes with {config.compression_type} compression, "
+            f"more than max.message.bytes of this topic, {config.max_message_bytes}"
         )
     batch.data, batch.size_bytes = data, len(data)
     batch.attributes, batch.last_offset_delta = built.attributes, built.last_offset_delta

@@ -1,13 +1,13 @@
-"""Which segments of a log may go, from the oldest on (Kafka: UnifiedLog.deleteOldSegments).
+"""The segments that retention deletes, from the oldest on (Kafka: UnifiedLog.deleteOldSegments).
 
-    reason             a segment goes when                                             cleanup.policy
+    reason             a segment is deleted if                                         cleanup.policy
     -----------------  --------------------------------------------------------------  -----------------------------------
     log start offset   the next one begins at or before the log start offset           any
     retention.bytes    the log without it still has at least that many bytes           delete
-    retention.ms       its largest timestamp is older; without timestamps, its file    delete
+    retention.ms       its largest timestamp, else the mtime of its file, is older     delete
 
-Only segments whose end the high watermark has reached go, and none behind one that stays. An active segment that is empty
-stays; where all go, a new one is begun first.
+A segment is deleted only if it ends at or below the high watermark and all earlier ones are deleted. An empty active segment is
+kept; before all segments are deleted, the caller begins a new one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Predicate = Callable[[LogSegment, LogSegment | None], bool]
 def breached_segments(
     local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int, most: int | None = None
 ) -> list[LogSegment]:
-    """The segments that go now, the oldest first, at most so many. Raises OSError."""
+    """Return at most `most` segments to delete now, the oldest first. Raises OSError."""
     found: list[LogSegment] = []
     for predicate in _predicates(local, log_start_offset, now_ms):
-        # One reason after the other, each from where the one before has stopped.
+        # Each predicate continues at the first segment that the one before has kept.
         left = None if most is None else most - len(found)
         found += islice(_deletable(local, high_watermark, predicate, len(found)), left)
     return found
@@ -48,7 +48,7 @@ def _predicates(local: LocalLog, log_start_offset: int, now_ms: int) -> Iterator
 
 
 def _ends(local: LocalLog) -> dict[int, int]:
-    """By base offset: the bytes of all segments up to this one, it included."""
+    """Return by base offset the size of all segments up to and including this one."""
     ends: dict[int, int] = {}
     total = 0
     for segment in local.segments:

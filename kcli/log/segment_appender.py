@@ -1,20 +1,20 @@
-"""The active segment: appending batches to it, the entries of its indexes, and when it must be rolled.
+"""The active segment: its index entries, and the conditions under which it must be rolled (Kafka: LogSegment).
 
-The rule of entries is that of kcli.log.files.indexes. Here is what lies where:
+kcli.log.files.indexes says which batches get an index entry. Where the entries are:
 
     what                        in memory                                        on disk
     --------------------------  -----------------------------------------------  ----------------------------------------
-    entries of .index           all of them, in two arrays, once one was asked   groups of INDEX_GROUP, written when one is
-                                for or written                                   full, at roll, and by `write_indexes`
-    entries of .timeindex       those not yet written, and the last one          likewise
+    entries of .index           all, in two arrays, after the first lookup or    groups of INDEX_GROUP, written when one is
+                                append                                           full, at roll, and by `write_indexes`
+    entries of .timeindex       those not yet written, and the last one          the same
 
-While the segment is active both files have their full size (segment.index.bytes), zeros behind the entries, as Kafka
-preallocates them; `close` cuts them to the entries and gives the time index its last one. No descriptor is held. A crash
-loses at most entries: the segment lies above the recovery point and its indexes are rebuilt.
+While the segment is active, both files are preallocated with zeros to segment.index.bytes, as Kafka's are; `close` trims them
+to their entries and adds the last entry of the time index. No descriptor is kept open. A crash loses at most index entries: the
+segment is above the recovery point, so its indexes are rebuilt.
 
-The segment must be rolled before a batch (Kafka: LogSegment.shouldRoll) that would make it larger than segment.bytes, whose
-last offset does not fit its indexes, when an index is full, or when segment.ms less the jitter went by: between the largest
-timestamp of the first batch and that of the new one, or since it was made where the first has none.
+The segment must be rolled before a batch (Kafka: LogSegment.shouldRoll) if it would become larger than segment.bytes, if the
+last offset is too large for the indexes, if an index is full, or if segment.ms minus the jitter has passed: between the largest
+timestamps of the first batch and of the new batch, or since the segment was made if the first batch has no timestamp.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndexEntry
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from kcli.log.append_rules import AppendRules
 from kcli.log.disk.port import LogDisk
+from kcli.log.log_config import AppendRules
 from kcli.log.log_segment import UNREAD, LogSegment
 from kcli.log.reading.header_walk import HeaderWalk
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
-# How many entries of an index wait in memory before they are written with one call.
+# The number of index entries that are written with one call.
 INDEX_GROUP = 64
 NOT_LOADED = -1
 NO_ROLL_TIMESTAMP = -1
@@ -46,8 +46,8 @@ NO_ROLL_TIMESTAMP = -1
 class SegmentAppender:
     """The active segment of a log. Methods raise OSError as the disk does.
 
-    `largest` is the largest timestamp so far and the last offset of its batch; `first_timestamp` the largest of the first
-    batch, -1 before there is one. `created_ms` is when the segment was made or opened.
+    `first_timestamp` is the largest timestamp of the first batch, -1 before there is one. `created_ms` is the time when the
+    segment was made or opened.
     """
 
     __slots__ = (
@@ -76,11 +76,11 @@ class SegmentAppender:
         self.bytes_since_entry = 0
         self.is_preallocated = False
         self._disk = disk
-        # The entries of .index: all, once they are loaded; _written of them are on disk.
+        # All entries of .index once they are loaded; the first _written of them are on disk.
         self._index_entries = NOT_LOADED
         self._relative_offsets: array[int] | None = None
         self._positions: array[int] | None = None
-        self._index: OffsetIndex | None = None  # of the two, as long as they are the same arrays
+        self._index: OffsetIndex | None = None  # of the two arrays, until they are replaced
         self._written = 0
         self._time_entries = 0
         self._time_waiting: list[tuple[int, int]] | None = None
@@ -89,14 +89,14 @@ class SegmentAppender:
     # ------------------------------------------------------------------------------------------------------ beginning
 
     def create(self, rules: AppendRules) -> None:
-        """Make the files of a new segment's indexes."""
+        """Make the index files of a new segment."""
         self._relative_offsets, self._positions, self._time_waiting = array("i"), array("i"), []
         self._index_entries = 0
         self.segment.largest_timestamp, self.segment.offset_of_largest = -1, self.segment.base_offset
         self.preallocate(rules)
 
     def load(self) -> None:
-        """Read the indexes of a segment that was there, unless that is done."""
+        """Read the indexes of an existing segment, once."""
         if self._index_entries != NOT_LOADED:
             return
         index = self.segment.read_offset_index(self._disk)
@@ -120,7 +120,7 @@ class SegmentAppender:
             file.close()
 
     def preallocate(self, rules: AppendRules) -> None:
-        """Give both files the size that they have while the segment is active."""
+        """Extend both index files to the size that they have while the segment is active."""
         for kind, size_bytes in (
             (FileKind.INDEX, rules.max_index_entries * OFFSET_INDEX_ENTRY.size),
             (FileKind.TIME_INDEX, (rules.max_time_entries + 1) * TIME_INDEX_ENTRY.size),
@@ -133,7 +133,7 @@ class SegmentAppender:
     # ------------------------------------------------------------------------------------------------------ appending
 
     def must_roll(self, rules: AppendRules, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether the segment must be rolled before a batch of that size, last offset and largest timestamp is appended."""
+        """Return whether the segment must be rolled before a batch with these values is appended."""
         if self._index_entries == NOT_LOADED:
             self.load()
         segment = self.segment
@@ -146,7 +146,7 @@ class SegmentAppender:
         return self._index_entries >= rules.max_index_entries or self._time_entries >= rules.max_time_entries
 
     def add(self, rules: AppendRules, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """Take a batch into account that was just written at the end of the segment."""
+        """Count a batch that was just written to the end of the segment, and index it."""
         segment = self.segment
         position = segment.size_bytes
         if max_timestamp > segment.largest_timestamp:
@@ -172,7 +172,7 @@ class SegmentAppender:
             self.write_indexes()
 
     def add_time_entry(self) -> None:
-        """Give the time index the largest timestamp so far, unless it has it."""
+        """Add the largest timestamp so far to the time index, unless it is the last entry."""
         segment = self.segment
         if segment.largest_timestamp > self.last_time_entry:
             assert self._time_waiting is not None
@@ -181,7 +181,7 @@ class SegmentAppender:
             self._time_entries += 1
 
     def write_indexes(self) -> None:
-        """Write the entries that wait in memory."""
+        """Write the pending entries to the files."""
         if self._index_entries == NOT_LOADED:
             return
         assert self._relative_offsets is not None and self._positions is not None and self._time_waiting is not None
@@ -197,15 +197,15 @@ class SegmentAppender:
             self._time_waiting.clear()
 
     def time_entry_at_or_below(self, timestamp: int) -> TimeIndexEntry:
-        """The last entry of the time index at or below a timestamp (ms); (-1, base offset) where there is none.
+        """Return the last entry of the time index at or below `timestamp` (ms), (-1, base offset) if there is none.
 
-        By bisection in the file: it is preallocated, and to decode its 10 MB takes 10 ms.
+        It bisects in the file: the file is preallocated, and decoding its 10 MB takes 10 ms.
         """
         self.write_indexes()
         try:
             file = self._disk.open_file(self.segment.path(FileKind.TIME_INDEX))
         except FileNotFoundError:
-            return TimeIndexEntry(NO_TIMESTAMP, self.segment.base_offset)  # lost while the broker runs: the log is read instead
+            return TimeIndexEntry(NO_TIMESTAMP, self.segment.base_offset)  # the file was lost: the scan reads the whole segment
         try:
 
             def entry(slot: int) -> tuple[int, int]:
@@ -221,7 +221,7 @@ class SegmentAppender:
         return TimeIndexEntry(stamp, self.segment.base_offset + relative)
 
     def close(self) -> bool:
-        """Give the time index its last entry, write what waits, and cut both files to their entries -> False: none had to."""
+        """Add the last time index entry, write pending entries and trim both files; return whether this changed a file."""
         if self._index_entries == NOT_LOADED and not self.is_preallocated and not self.bytes_since_entry:
             return False
         self.load()
@@ -233,7 +233,7 @@ class SegmentAppender:
         return True
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop the entries from `offset` on; the `.log` was cut, and the segment knows its size."""
+        """Drop the index entries from `offset` on; the `.log` and `segment.size_bytes` are already truncated."""
         self.load()
         segment, disk = self.segment, self._disk
         self.write_indexes()
@@ -265,7 +265,7 @@ class SegmentAppender:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def offset_index(self) -> OffsetIndex:
-        """All entries of the `.index` so far."""
+        """Return the `.index` with the entries so far."""
         index = self._index
         if index is None or index.positions is not self._positions:
             self.load()

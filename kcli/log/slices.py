@@ -1,6 +1,6 @@
-"""Work in slices: a generator whose steps a broker takes one at a time, so that it stays with its clients.
+"""Work in time slices: a generator that a broker resumes between requests, so that clients do not wait for all of the work.
 
-A step is about a millisecond, ten at most. Whoever need not share its time takes all steps at once with `finish`.
+A step takes about a millisecond, at most ten. A caller without clients runs all steps with `finish`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import ParamSpec, TypeVar
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-# Work whose steps give nothing; the generator returns the result.
+# A generator that yields None after each step and returns the result.
 Slices = Generator[None, None, _Result]
 
 
 def finish(work: Slices[_Result]) -> _Result:
-    """Take all steps that are left -> the result. Raises what the work raises."""
+    """Run the remaining steps and return the result. Raises the errors of the work."""
     while True:
         try:
             next(work)
@@ -26,7 +26,7 @@ def finish(work: Slices[_Result]) -> _Result:
 
 
 def at_once(work: Callable[_Parameters, Slices[_Result]]) -> Callable[_Parameters, _Result]:
-    """A function that takes what `work` takes, and does all of it in one go."""
+    """Return a function with the parameters of `work` that runs all its steps."""
 
     def whole(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         return finish(work(*args, **kwargs))

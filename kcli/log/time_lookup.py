@@ -1,16 +1,16 @@
-"""Finding an offset by time in an open log: through the time indexes of its segments (Kafka: ListOffsets).
+"""Lookup of offsets by timestamp in an open log, with the time indexes of its segments (Kafka: ListOffsets).
 
     question                               answer
     -------------------------------------  ----------------------------------------------------------------------------------
-    the first record at or behind a time   in the first segment whose largest timestamp reaches it: the first record with that
-                                           timestamp or a later one, at or behind the log start
-    the record with the largest timestamp  in the segment with the largest: the first record of the batch that has it
+    the first record at or after a time    in the first segment with a largest timestamp at or after it: the first record with
+                                           that timestamp or a later one, at or above the log start offset
+    the record with the largest timestamp  in the segment with the largest timestamp: the first record that has it
 
-Timestamps need not rise with offsets, and the answers are Kafka's all the same.
+The answers are Kafka's, also if timestamps do not rise with offsets.
 
-The indexes say in which segment, and from which byte on. What is left, a `SegmentScan`, may take long: a batch of some KB
-inflates to a hundred MB, and where timestamps fall the time index has no entries for the rest of a segment. A broker does it
-beside its loop, unless it is a small batch that is not compressed.
+The indexes give the segment and the byte to begin at. The rest, a `SegmentScan`, may take long: a batch of some KB may
+decompress to a hundred MB, and if timestamps fall, the time index has no entries for the rest of a segment. A broker runs it in
+a thread, unless the batch is small and not compressed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from kcli.log.log_segment import LogSegment
 
 
-# How many bytes of records that are not compressed a broker looks through at once.
+# The most bytes of uncompressed batches that are scanned with `is_hurried`.
 SHORT_SCAN_BYTES = 64 * 1024
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record by its timestamp in ms and its offset; the epoch of the leader that wrote it, -1 where there is none."""
+    """The result of a lookup; the timestamp is in ms, the leader epoch -1 if the batch has none."""
 
     timestamp: int
     offset: int
@@ -42,7 +42,7 @@ class TimestampAndOffset(NamedTuple):
 
 
 def largest_timestamp(local: LocalLog, segment: LogSegment) -> int:
-    """The largest timestamp of a segment in ms; when its file was last modified where its records have none.
+    """Return the largest timestamp of a segment in ms, or the mtime of its file if no record has a timestamp.
 
     Raises OSError.
     """
@@ -53,13 +53,13 @@ def largest_timestamp(local: LocalLog, segment: LogSegment) -> int:
 
 
 class LongScanError(Exception):
-    """A scan would hold the loop: it is to be done without hurry, elsewhere."""
+    """The scan would block the broker's loop for too long: repeat it in a thread without `is_hurried`."""
 
 
 class SegmentScan(NamedTuple):
-    """The search for the first record with a `timestamp`, or a later one, in bytes [position, end) of a segment.
+    """The search for the first record at or after `timestamp` in bytes [position, end) of a segment.
 
-    It knows the file and nothing of the log, which may change while it runs.
+    It reads the file only, so that the log may change while it runs.
     """
 
     path: str
@@ -69,7 +69,7 @@ class SegmentScan(NamedTuple):
     start_offset: int
 
     def run(self, disk: Disk, *, is_hurried: bool = False) -> TimestampAndOffset | None:
-        """Find the record, None where there is none. Raises OSError, and LongScanError where it `is_hurried`."""
+        """Return the record, None if there is none. Raises OSError, and LongScanError with `is_hurried`."""
         for batch in self._batches(disk):
             header = batch.header
             may_hold = header.max_timestamp >= self.timestamp and header.last_offset >= self.start_offset
@@ -88,7 +88,7 @@ class SegmentScan(NamedTuple):
 
 
 def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentScan | None:
-    """How to find the first record at or behind `start_offset` with a timestamp of at least `timestamp`, None for none.
+    """Prepare the search for the first record at or above `start_offset` and at or after `timestamp`; None if there is none.
 
     Raises OSError.
     """
@@ -103,7 +103,7 @@ def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentS
 
 
 def scan_for_largest(local: LocalLog) -> SegmentScan | None:
-    """How to find the first record with the largest timestamp of the log, None where no record has one. Raises OSError."""
+    """Prepare the search for the first record with the largest timestamp; None if no record has one. Raises OSError."""
     best: LogSegment | None = None
     local.active.load()
     for segment in local.segments:
@@ -115,7 +115,7 @@ def scan_for_largest(local: LocalLog) -> SegmentScan | None:
 
 
 def _scan(local: LocalLog, segment: LogSegment, offset: int, timestamp: int, start_offset: int) -> SegmentScan:
-    """A scan from the batch on that the offset index knows to be at or before `offset`."""
+    """Return a scan that begins at the offset index entry at or below `offset`."""
     position = local.index_of(segment).lookup(offset).position
     return SegmentScan(segment.log_path, position, segment.size_bytes, timestamp, start_offset)
 

@@ -1,31 +1,30 @@
-"""The log of one partition, live: append, read, roll, cut, close (Kafka: UnifiedLog).
+"""The open log of one partition: append, read, roll, truncate, close (Kafka: UnifiedLog).
 
     offset               meaning
     -------------------  ------------------------------------------------------------------------------------------------
-    log_start_offset     the first that may be read; raised by retention and DeleteRecords
-    recovery_point       all below is on the device; a recovery begins there
-    high_watermark       all below is committed: what consumers may read; never below the start, never behind the end
-    last_stable_offset   all below is decided: what consumers of isolation read_committed may read
-    log_end_offset       the offset that the next record gets
+    log_start_offset     the first offset that may be read; retention and DeleteRecords raise it
+    recovery_point       all records below it are flushed to the device; recovery begins here
+    high_watermark       all records below it are committed and may be read by consumers; always within [start, end]
+    last_stable_offset   all transactions below it are decided: the limit of consumers with isolation level read_committed
+    log_end_offset       the offset of the next record
 
     an append                                                                              module
     -------------------------------------------------------------------------------------  -------------------------------
     checks the batch: size, magic, CRC, counts                                             kcli.log.log_validator
-    checks its records: do they parse, timestamps, keys; another codec, LogAppendTime      kcli.log.record_validator
-    checks its producer: duplicates, gaps, epochs                                          kcli.log.producer_checks
-    patches base offset and leader epoch, which lie before the CRC's range, in place
-    rolls the segment where need be, writes with one call, adds index entries              kcli.log.local_log
-    then moves the log end, the producer's state, the transaction index
+    checks its records: encoding, timestamps, keys; compresses again, sets LogAppendTime   kcli.log.record_validator
+    checks its producer: duplicates, gaps, epochs                                          kcli.log.producer_appends
+    writes base offset and leader epoch, which the CRC does not cover, into the batch
+    rolls the segment if necessary, writes with one call, adds index entries               kcli.log.local_log
+    updates the log end offset, the producer's state, the transaction index
 
-Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` tells whether the topic wants it now,
-`unflushed_paths` what a flush has to take, and `mark_flushed` is called when it is done.
+If a check fails, nothing has changed. Nothing is flushed here: `needs_flush` returns whether flush.messages or flush.ms ask for
+a flush now, `unflushed_paths` which files to flush, and the caller calls `mark_flushed` when that is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Protocol
 
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
@@ -33,36 +32,29 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.plain_batch import PlainBatch
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
-from kcli.log.append_errors import OffsetOutOfRangeError
-from kcli.log.append_paths import append_checked, append_replicated, check_carefully
+from kcli.log.append_paths import LogAppendInfo, append_checked, append_replicated, check_carefully
 from kcli.log.disk.port import join_path
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
-from kcli.log.local_log import LocalLog
+from kcli.log.local_log import EMPTY_FETCH, FetchDataInfo, LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
-from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
+from kcli.log.rng import Random
 from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
 
-_BATCH_HEAD = Struct(">qii")  # The batch that was read last; one for all logs, which are used by one thread.
+_BATCH_HEAD = Struct(">qii")
+# The batch that was read last. All logs share it, because one thread uses them.
 _PLAIN = PlainBatch()
 
 
-class Dice(Protocol):
-    """A source of random numbers, which `random.Random` is."""
-
-    def randint(self, a: int, b: int) -> int:
-        """A number from a to b, both included."""
-        ...
-
-
 class UnifiedLog:
-    """One partition's log, made by kcli.log.log_opener.open_log. Methods raise OSError as the disk does.
+    """The log of one partition, made by kcli.log.log_opener.open_log. Methods raise OSError as the disk does.
 
-    After an OSError its log directory counts as failed (Kafka: KafkaStorageException), but for a full disk, which leaves
-    the log as it was.
+    After an OSError the caller takes the log directory offline (Kafka: KafkaStorageException). Only an append to a full disk
+    leaves the log unchanged and usable.
     """
 
     __slots__ = (
@@ -93,7 +85,7 @@ class UnifiedLog:
         recovery_point: int,
         now_ms: int,
         topic_id: Uuid | None = None,
-        rng: Dice | None = None,
+        rng: Random | None = None,
     ) -> None:
         self._local = local
         self._rng = rng
@@ -107,12 +99,14 @@ class UnifiedLog:
         self.log_end_offset = local.end_offset
         self.recovery_point = recovery_point
         self.high_watermark = log_start_offset
-        self.cleaned_offset: int | None = None  # up to where the cleaner has been, None for nowhere
+        self.cleaned_offset: int | None = (
+            None  # the first offset that the cleaner has not cleaned; None: it has not cleaned this log
+        )
 
     def __repr__(self) -> str:
         return f"<log {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
 
-    # ----------------------------------------------------------------------------------------------------- what there is
+    # ------------------------------------------------------------------------------------------------------------ state
 
     @property
     def directory(self) -> str:
@@ -125,17 +119,17 @@ class UnifiedLog:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's settings; they may be set anew at any time."""
+        """The topic's settings; a new value applies from the next append on."""
         return self._local.config
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        """Go by other settings from now on."""
+        """Apply other settings from the next append on."""
         self._local.config = config
 
     @property
     def last_stable_offset(self) -> int:
-        """All below is decided."""
+        """The end of the records that read_committed consumers may read."""
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None or first_unstable >= self.high_watermark:
             return self.high_watermark
@@ -143,35 +137,35 @@ class UnifiedLog:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all segments."""
+        """The size of all `.log` files."""
         return sum(segment.size_bytes for segment in self._local.segments)
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._local.segments)
 
     @property
     def first_base_offset(self) -> int:
-        """Where the first segment begins: at the log start offset or before it."""
+        """The base offset of the first segment, at or below the log start offset."""
         return self._local.bases[0]
 
     @property
     def active_base_offset(self) -> int:
-        """Where the active segment begins."""
+        """The base offset of the active segment."""
         return self._local.bases[-1]
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
-        """Where each segment begins, ascending."""
+        """The base offsets of all segments, ascending."""
         return tuple(self._local.bases)
 
     def offset_lag(self, offset: int) -> int:
-        """How far `offset` is behind the log end (Kafka: DescribeLogDirs)."""
+        """Return by how much `offset` is below the log end offset, 0 if it is not."""
         return max(0, self.log_end_offset - offset)
 
     def update_high_watermark(self, offset: int) -> None:
-        """Set the high watermark; it is kept within [log start offset, log end offset]."""
+        """Set the high watermark, limited to [log start offset, log end offset]."""
         self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.producers.on_high_watermark(self.high_watermark)
 
@@ -186,11 +180,11 @@ class UnifiedLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
         is_hurried: bool = False,
-    ) -> AppendInfo:
-        """Check a batch, give it offsets and append it; `records` is writable and patched in place.
+    ) -> LogAppendInfo:
+        """Check a batch, assign its offsets and append it; `records` must be writable and is changed in place.
 
-        Raises AppendError; where the caller `is_hurried`, LongCheckError for a batch whose check would take long: nothing has
-        happened then, and kcli.log.append_paths checks and appends it in two steps.
+        Raises AppendError. With `is_hurried` it raises LongCheckError for a batch whose check would take long; nothing has
+        changed then, and the caller uses the two steps of kcli.log.append_paths.
         """
         batch, local, rules = _PLAIN, self._local, self._local.rules
         entry = None
@@ -222,12 +216,12 @@ class UnifiedLog:
             last_sequence = increment_sequence(batch.base_sequence, delta)
             entry.batches.append(BatchMetadata(last_sequence, last_offset, delta, max_timestamp))
             entry.last_timestamp = max_timestamp
-        return AppendInfo(
+        return LogAppendInfo(
             first_offset, last_offset, max_timestamp, -1, self.log_start_offset, leader_epoch, False, size, delta + 1
         )
 
     def _next_in_sequence(self) -> ProducerStateEntry | None:
-        """The producer of the plain batch at hand, where the batch continues its sequence and nothing else is to be done."""
+        """Return the producer of the batch in _PLAIN if the batch continues its sequence and no transaction is open."""
         entry = self.producers.producers.get(_PLAIN.producer_id)
         if (
             entry is None
@@ -239,23 +233,23 @@ class UnifiedLog:
             return None
         return entry
 
-    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> AppendInfo:
-        """Append batches that have their offsets and leader epochs; those of epochs above `leader_epoch` are left out.
+    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> LogAppendInfo:
+        """Append a leader's batches with their offsets and epochs, up to the first one of an epoch above `leader_epoch`.
 
-        Raises AppendError; then nothing was appended.
+        Raises AppendError; nothing was appended then.
         """
         return append_replicated(self, records, now_ms, leader_epoch)
 
     def local_log(self) -> LocalLog:
-        """The segments, for the modules of this room."""
+        """Return the segments, for the modules of kcli.log."""
         return self._local
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, offset: int, max_bytes: int, *, limit_offset: int, min_one_message: bool = True) -> LogSlice:
-        """Bytes from the batch that holds `offset` on, at most `max_bytes`, of batches below `limit_offset`.
+    def read(self, offset: int, max_bytes: int, *, limit_offset: int, min_one_message: bool = True) -> FetchDataInfo:
+        """Read from the batch that contains `offset`: at most `max_bytes` of batches below `limit_offset`.
 
-        With `min_one_message` the first batch comes whole, however large. Raises OffsetOutOfRangeError.
+        With `min_one_message` the first batch is returned whole, whatever its size. Raises OffsetOutOfRangeError.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -263,11 +257,11 @@ class UnifiedLog:
                 f"of {self.topic}-{self.partition}"
             )
         if offset >= limit_offset or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_message):
-            return EMPTY_SLICE
+            return EMPTY_FETCH
         return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions with records in [start_offset, end_offset)."""
+        """Return the aborted transactions with records in [start_offset, end_offset)."""
         found: list[AbortedTxn] = []
         local = self._local
         for segment in local.segments[local.floor(start_offset) :]:
@@ -278,20 +272,20 @@ class UnifiedLog:
         return found
 
     def scan_by_time(self, timestamp: int) -> SegmentScan | None:
-        """How to find the first record with a timestamp (ms) of at least that, None where there is none."""
+        """Prepare the search for the first record with a timestamp (ms) of at least `timestamp`; None if there is none."""
         return scan_by_time(self._local, timestamp, self.log_start_offset)
 
     def scan_for_largest(self) -> SegmentScan | None:
-        """How to find the first record with the largest timestamp, None where no record has one."""
+        """Prepare the search for the first record with the largest timestamp; None if no record has a timestamp."""
         return scan_for_largest(self._local)
 
     # ----------------------------------------------------------------------------------------------------------- rolling
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
-        """Close the active segment and begin the next at the log end offset, or at `base_offset` behind it."""
+        """Close the active segment and begin the next at the log end offset, or at `base_offset` if that is above it."""
         local, base = self._local, max(self.log_end_offset, base_offset or 0)
         if base == local.active.segment.base_offset:
-            # Nothing is in it; only an index of no entries at all (segment.index.bytes) makes it full.
+            # An empty segment is full only if segment.index.bytes allows no index entry at all.
             return
         local.roll(base, now_ms, self._jitter())
         self.producers.map_end_offset = base
@@ -307,13 +301,13 @@ class UnifiedLog:
     # ---------------------------------------------------------------------------------------------------------- flushing
 
     def begin_flush_interval(self, now_ms: int) -> None:
-        """Count flush.ms from now on, by the time that `needs_flush` is given."""
+        """Start the interval of flush.ms at `now_ms`, which is on the clock of `needs_flush`."""
         self._flushed_ms = now_ms
 
     def needs_flush(self, now_ms: int, *, by_time: bool = True) -> bool:
-        """Whether flush.messages or flush.ms of the topic want a flush now; the time counts from here on when they do.
+        """Return whether flush.messages or flush.ms ask for a flush now; if flush.ms does, its interval starts again.
 
-        An append looks at the messages alone, as in Kafka: the time is for who looks from time to time.
+        As in Kafka an append checks flush.messages only (`by_time` is False); a periodic task checks flush.ms.
         """
         config, unflushed = self._local.config, self.log_end_offset - self.recovery_point
         if unflushed >= config.flush_messages:
@@ -324,10 +318,10 @@ class UnifiedLog:
         return True
 
     def unflushed_paths(self) -> list[str]:
-        """The rolled segments from the recovery point on, files and directories that are new, then the active segment.
+        """Return rolled segments from the recovery point on, then new files and directories, then the active segment.
 
-        In this order a crash between two of them leaves no hole (a segment's name without what lies before it), and records
-        that are on the device can be found: with their names, and the topic's id.
+        If they are flushed in this order, a crash between two flushes leaves no gap (a segment without the one before it), and
+        recovery finds the records that are on the device, because file names and topic id are there, too.
         """
         local = self._local
         if self.recovery_point >= self.log_end_offset and not local.new_paths:
@@ -336,23 +330,25 @@ class UnifiedLog:
         return [*paths[:-1], *(path for path in local.new_paths if path not in paths), *paths[-1:]]
 
     def add_unflushed(self, paths: Iterable[str]) -> None:
-        """Have the next flush see these paths, too: what the log's directory needs besides to be found after a crash."""
+        """Add paths to the next flush: files that recovery needs in addition to the segments."""
         self._local.new_paths.update(dict.fromkeys(paths, self.log_end_offset))
 
     def mark_flushed(self, offset: int) -> None:
-        """What `unflushed_paths` gave when `offset` was the log end is on the device: the recovery point moves there."""
+        """Raise the recovery point to `offset`: the `unflushed_paths` of the time when it was the log end are flushed."""
         self._local.flushed(offset)
         self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
 
     # ---------------------------------------------------------------------------------------------------------- shrinking
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start offset (DeleteRecords, retention) -> whether it rose.
+        """Raise the log start offset (DeleteRecords, retention); return whether it has changed.
 
         Raises OffsetOutOfRangeError above the high watermark.
         """
         if offset > self.high_watermark:
-            raise OffsetOutOfRangeError(f"the log start offset cannot be {offset}: the high watermark is {self.high_watermark}")
+            raise OffsetOutOfRangeError(
+                f"cannot raise the log start offset to {offset}: it is above the high watermark, {self.high_watermark}"
+            )
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
@@ -361,9 +357,9 @@ class UnifiedLog:
         return True
 
     def delete_old_segments(self, now_ms: int, most: int | None = None) -> list[str]:
-        """Apply retention: take segments out, at most so many, rename their files to `*.deleted` -> the new paths.
+        """Apply retention to at most `most` segments: rename their files to `*.deleted` and return the new paths.
 
-        They are to be removed later. None are left where there is nothing more to take out.
+        The caller removes the files later. The list is empty if retention has nothing (more) to delete.
         """
         local = self._local
         doomed = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms, most)
@@ -385,13 +381,13 @@ class UnifiedLog:
         return renamed
 
     def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LogSegment]) -> list[str]:
-        """Put cleaned segments in the place of others; see LocalLog.replace_segments -> the paths of files to be removed."""
+        """Replace segments by cleaned ones (see LocalLog.replace_segments); return the paths of the files to remove."""
         bases = [old.base_offset for old in olds]
         renamed = self._local.replace_segments(news, olds)
         return [*renamed, *self._set_aside_snapshots([base for base in bases if base not in self._local.bases])]
 
     def truncate_to(self, offset: int, now_ms: int) -> list[str]:
-        """Cut everything from `offset` on -> the paths of files that were renamed to `*.deleted`."""
+        """Remove all records from `offset` on; return the paths of the files that were renamed to `*.deleted`."""
         local = self._local
         if offset >= self.log_end_offset:
             self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -410,14 +406,14 @@ class UnifiedLog:
         return renamed
 
     def _forget_snapshots(self) -> None:
-        """Have no flush look for snapshots that were removed."""
-        standing, new_paths = set(self.producers.snapshots.values()), self._local.new_paths
+        """Drop removed snapshots from the paths to flush."""
+        existing, new_paths = set(self.producers.snapshots.values()), self._local.new_paths
         suffix = "." + FileKind.PRODUCER_SNAPSHOT.value
-        for path in [path for path in new_paths if path.endswith(suffix) and path not in standing]:
+        for path in [path for path in new_paths if path.endswith(suffix) and path not in existing]:
             del new_paths[path]
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> list[str]:
-        """Drop everything and begin at `offset` -> the paths of files that were renamed to `*.deleted`."""
+        """Remove all records and begin at `offset`; return the paths of the files that were renamed to `*.deleted`."""
         renamed = self._local.start_anew(offset, now_ms, self._jitter())
         self.leader_epochs.clear()
         self.producers.truncate_fully(offset)
@@ -436,9 +432,9 @@ class UnifiedLog:
     # ----------------------------------------------------------------------------------------------------------- closing
 
     def close(self) -> list[str]:
-        """Write what waits, cut the indexes to their entries, save the producers and give the files back.
+        """Write pending index entries, trim the indexes, take a producer snapshot and close the files.
 
-        -> the files that no flush has seen, and which must be flushed before the log counts as cleanly closed.
+        Return the paths that must be flushed before the log counts as cleanly closed.
         """
         changed = self._local.close()
         self.leader_epochs.catch_up()
@@ -447,11 +443,11 @@ class UnifiedLog:
         return [*self.unflushed_paths(), *changed, *([] if snapshot is None else [snapshot, self.directory])]
 
     def close_files(self) -> None:
-        """Give the files back and nothing else: the directory is about to be renamed, or has failed."""
+        """Close the files and change nothing: the directory will be renamed, or has failed."""
         self._local.close_files()
 
     def move(self, directory: str) -> None:
-        """The partition's directory was renamed to `directory`."""
+        """Follow a rename of the partition's directory to `directory`."""
         self._local.move(directory)
         self.producers.move(directory)
         self.leader_epochs.move_to(self._local.disk, directory)

@@ -1,21 +1,21 @@
-"""The time on the wall, for what is compared with timestamps of records and files; everything else has the node's own time.
+"""Wall clock time, for comparisons with timestamps of records and files; everything else uses the node's own time.
 
-    time        ms since        steps            for
+    time        ms since        jumps            used for
     ----------  --------------  ---------------  --------------------------------------------------------------------------
-    the node's  1970 when it    never            timers: requests that wait, heartbeats, sessions, pauses, flush.ms, deletions
-    (`now_ms`)  started
-    wall        1970            where the        timestamps of records and batches, log.retention.ms, segment.ms, compaction
-                                clock is set     lags, delete horizons, producer.id.expiration.ms, message.timestamp.*.max.ms
+    the node's  1970, by the    never            timers: waiting requests, heartbeats, sessions, backoffs, flush.ms, deletions
+    (`now_ms`)  time of start
+    wall        1970            if the clock     timestamps of records and batches, log.retention.ms, segment.ms, compaction
+                                is set           lags, delete horizons, producer.id.expiration.ms, message.timestamp.*.max.ms
 
-A core never asks for a time. It is given the node's, and `WallTime` says how far the wall clock is off that: the shell's clock
-sets it each time that it is read. Both agree where nobody sets it, as in commands without a broker and in most tests.
+A core does not read a clock: each event brings the node's time, and `WallTime` has the difference of the wall clock from it,
+which the shell updates each time it reads its clock. Without a shell (commands without a broker, most tests) it is 0.
 """
 
 from __future__ import annotations
 
 
 class WallTime:
-    """How far the wall clock is ahead of the node's time, `off_ms`."""
+    """The wall clock; it is `off_ms` ahead of the node's time."""
 
     __slots__ = ("off_ms",)
 
@@ -23,5 +23,5 @@ class WallTime:
         self.off_ms = 0
 
     def at(self, now_ms: int) -> int:
-        """What the wall clock shows now, in ms since 1970, where the node's time is `now_ms`."""
+        """Convert the node's time `now_ms` to wall clock time in ms since 1970."""
         return now_ms + self.off_ms

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk.port import LogDisk, parent_path
+from kcli.log.errors import StorageError
 from kcli.log.file_cache import FileCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings
-from kcli.log.storage_errors import StorageError
+from kcli.log.managing.replica_mover import CaughtUp
+from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
@@ -39,7 +41,6 @@ from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
-from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:
@@ -241,7 +242,13 @@ def build_node(
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
     files = FileCache(disk, max_open_files)
-    log_manager = _make_log_manager(config, identity, disk, files, rng, timer, log)
+
+    def caught_up(topic: str, partition: int, now_ms: int) -> None:
+        """Pass on that a future log has caught up; the broker is made after the log manager."""
+        if broker is not None:
+            broker.moves.caught_up(topic, partition, now_ms)
+
+    log_manager = _make_log_manager(config, identity, disk, files, rng, timer, log, caught_up)
 
     def end(error: OSError, now_ms: int) -> None:
         """End the node at its next step: without its metadata log it cannot decide anything any more."""
@@ -277,13 +284,20 @@ def build_node(
 
 
 def _make_log_manager(
-    config: ServerConfig, identity: Identity, disk: LogDisk, files: FileCache, rng: Random, timer: Timer, log: Log
+    config: ServerConfig,
+    identity: Identity,
+    disk: LogDisk,
+    files: FileCache,
+    rng: Random,
+    timer: Timer,
+    log: Log,
+    caught_up: CaughtUp,
 ) -> LogManager:
     """Make the log manager, with the unreadable directories offline. Raises NodeError if no directory is left."""
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
     try:
-        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), log)
-        log_manager.wall = timer.wall
+        settings = log_manager_settings(config)
+        log_manager = LogManager(disk, files, log_dirs, rng, settings, log, timer.wall, caught_up)
         for path in identity.unreadable.keys() & log_dirs.keys():
             log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:

@@ -42,6 +42,7 @@ from typing import NamedTuple, Protocol
 
 from kcli import __version__
 from kcli.format.primitives import FormatError
+from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
 from kcli.protocol.errors import DecodeError, MessageError
@@ -59,7 +60,6 @@ from kcli.server.events import (
 )
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.outstanding import Outstanding
-from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer, TimerTask
 
 CLIENT_SOFTWARE_NAME = "kcli"

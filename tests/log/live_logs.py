@@ -12,9 +12,9 @@ from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.append_errors import AppendError
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
+from kcli.log.errors import AppendError
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition
 from kcli.log.log_config import LogConfig

@@ -46,6 +46,7 @@ class Node:
         self.dirs = {str(path): Uuid(bytes([200 + at]) * 16) if ids else None for at, path in enumerate(directories)}
         self.config = LogConfig()
         self.reports: list[str] = []
+        self.caught_up: list[tuple[str, int]] = []
 
     def manager(self, **settings: int) -> LogManager:
         return LogManager(
@@ -55,6 +56,7 @@ class Node:
             random.Random(7),
             LogManagerSettings(**settings),
             self.reports.append,
+            on_caught_up=lambda topic, partition, now_ms: self.caught_up.append((topic, partition)),
         )
 
     def started(

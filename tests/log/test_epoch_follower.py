@@ -61,7 +61,7 @@ def test_a_flush_has_the_file_follow_before_the_recovery_point_rises(node: Whole
     node.holds_flushes = True
     node.produce("t", 0, batch(b"x"))
     done: list[OSError | None] = []
-    node.broker.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
+    node.broker.replica_manager.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
     node.advance(1)
     seen = []
     for names in held(node):
@@ -79,7 +79,7 @@ def test_a_flush_is_well_though_its_epoch_file_was_put_in_place_by_another_write
     node.holds_flushes = True
     node.produce("t", 0, batch(b"x"))
     done: list[OSError | None] = []
-    node.broker.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
+    node.broker.replica_manager.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
     node.advance(1)
     data, by_follower = node.held
     assert by_follower.paths[0].endswith(".tmp") and data.paths[-1].endswith(".log")
@@ -168,7 +168,9 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     failed: list[tuple[UnifiedLog, OSError | None]] = []
     queued: list[FlushRequest | None] = []
     log = log_of(node)
-    follower = EpochFollower(node.broker.disk, queued.append, lambda log, error: failed.append((log, error)), lambda log: True)
+    follower = EpochFollower(
+        node.broker.log_manager.disk, queued.append, lambda log, error: failed.append((log, error)), lambda log: True
+    )
     follower.follow(log)
     follower.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
@@ -179,7 +181,7 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     error = OSError(errno.EIO, "Input/output error")
     assert request.done(error) is None
     assert failed == [(log, error)] and log.leader_epochs.is_behind
-    monkeypatch.setattr(node.broker.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(node.broker.log_manager.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
     assert follower.request(log, lambda error: None) is None
     assert failed == [(log, error)] * 2
 
@@ -188,7 +190,9 @@ def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
     """Its directory has another name by then: that is no fault of the disk."""
     failed: list[UnifiedLog] = []
     log = log_of(node)
-    follower = EpochFollower(node.broker.disk, lambda request: None, lambda log, error: failed.append(log), lambda log: True)
+    follower = EpochFollower(
+        node.broker.log_manager.disk, lambda request: None, lambda log, error: failed.append(log), lambda log: True
+    )
     follower.follow(log)
     follower.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)

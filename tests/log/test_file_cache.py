@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.file_cache import FileCache
+from kcli.log.file_cache import FileCache, OffsetIndexCache
 from kcli.log.log_segment import LogSegment
-from kcli.log.offset_index_cache import OffsetIndexCache
 
 
 def test_the_file_used_longest_ago_is_closed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kcli.format.compression import deflate
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
 from kcli.log import record_validator
-from kcli.log.append_errors import AppendError
+from kcli.log.errors import AppendError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import AppendOrigin, check_batch
 from kcli.log.record_validator import validate_records

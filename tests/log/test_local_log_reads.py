@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format.record_batch import RecordBatch, read_header
-from kcli.log.append_errors import OffsetOutOfRangeError
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.local_log import READ_HINTS
 from kcli.log.log_config import LogConfig
 from tests.log.live_logs import LiveLog, new_batch

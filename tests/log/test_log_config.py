@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from kcli.log.append_rules import rules_of
-from kcli.log.log_config import LogConfig
+from kcli.log.log_config import LogConfig, append_rules
 from tests.conftest import SHARED
 
 
@@ -46,8 +45,8 @@ def test_the_internal_size_of_a_segment_counts_where_it_is_set() -> None:
 def test_compaction_bounds_the_time_of_a_segment() -> None:
     """max.compaction.lag.ms counts where cleanup.policy has compact."""
     config = LogConfig(segment_ms=1000, max_compaction_lag_ms=10)
-    assert rules_of(config).max_segment_ms == 1000
-    assert rules_of(config._replace(cleanup_policy=frozenset(("compact",)))).max_segment_ms == 10
+    assert append_rules(config).max_segment_ms == 1000
+    assert append_rules(config._replace(cleanup_policy=frozenset(("compact",)))).max_segment_ms == 10
 
 
 def test_defaults_are_kafkas() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.log_config import LogConfig
-from kcli.log.storage_errors import (
+from kcli.log.errors import (
     AllLogDirsOfflineError,
     DuplicateLogError,
     InconsistentTopicIdError,
     KafkaStorageError,
     LogDirLockedError,
 )
+from kcli.log.log_config import LogConfig
 from kcli.simulator.disk import SimulatedDisk
 from tests.log.log_nodes import NOW_MS, OTHER_ID, TOPIC_ID, Node, batch, crash, flush, stop
 

@@ -9,13 +9,13 @@ import pytest
 
 from kcli.format.file_names import FileKind
 from kcli.format.structs import ABORTED_TXN
-from kcli.log.append_errors import (
+from kcli.log.disk.os_disk import OsDisk, OsLogFile
+from kcli.log.errors import (
     CoordinatorFencedError,
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
 )
-from kcli.log.disk.os_disk import OsDisk, OsLogFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import AppendOrigin
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer

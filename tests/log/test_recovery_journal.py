@@ -14,13 +14,13 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
+from kcli.log.errors import AllLogDirsOfflineError
 from kcli.log.file_cache import FileCache
 from kcli.log.loading.recovery_progress import PROGRESS_INTERVAL_MS
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings
 from kcli.log.report_line import FailureLine, WarningLine, fields_of
-from kcli.log.storage_errors import AllLogDirsOfflineError
 from kcli.server.shell.log_writer import LogWriter
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault, SimulatedCrash

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kcli.log.errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing import replica_mover
-from kcli.log.managing.log_dir_facts import describe_log_dirs
-from kcli.log.storage_errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.unified_log import UnifiedLog
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, stop
 
@@ -38,13 +37,12 @@ def moving(node: Node, **settings: int) -> tuple[LogManager, UnifiedLog, str]:
     return manager, log, target
 
 
-def copy_all(manager: LogManager) -> list[tuple[str, int]]:
-    """Run the mover until all has been copied -> who has caught up."""
-    told: list[tuple[str, int]] = []
-    manager.mover.on_caught_up = lambda topic, partition, now_ms: told.append((topic, partition))
+def copy_all(node: Node, manager: LogManager) -> list[tuple[str, int]]:
+    """Run the mover until everything is copied; return the partitions that have caught up."""
+    before = len(node.caught_up)
     for _ in range(200):
         if manager.mover.run(NOW_MS) > NOW_MS:
-            return told
+            return node.caught_up[before:]
     raise AssertionError("the mover never rests")
 
 
@@ -56,10 +54,10 @@ def test_a_replica_moves_while_it_serves(node: Node, tmp_path: Path) -> None:
     manager, log, target = moving(node)
     future = manager.get_log("t", 0, future=True)
     assert future is not None and future.directory.startswith(target) and future.directory.endswith("-future")
-    assert copy_all(manager) == [("t", 0)]
+    assert copy_all(node, manager) == [("t", 0)]
     log.append_as_leader(batch(producer=7, sequence=36), 2, NOW_MS)
     assert manager.mover.replace("t", 0, NOW_MS) is None  # a record came meanwhile
-    assert copy_all(manager) == [("t", 0)]
+    assert copy_all(node, manager) == [("t", 0)]
     before = bytes_of(log.directory)
     moved = manager.mover.replace("t", 0, NOW_MS)
     assert moved is not None and moved is manager.get_log("t", 0)
@@ -89,29 +87,29 @@ def test_a_move_goes_on_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatc
     again = node.started()
     found = again.get_log("t", 0, future=True)
     assert found is not None and found.log_end_offset == future.log_end_offset
-    assert copy_all(again) == [("t", 0)]
+    assert copy_all(node, again) == [("t", 0)]
     assert again.mover.replace("t", 0, NOW_MS) is not None
 
 
 def test_a_future_log_follows_cuts_and_deletions(node: Node) -> None:
     manager, log, _ = moving(node)
-    copy_all(manager)
+    copy_all(node, manager)
     future = manager.future_logs["t", 0]
     log.truncate_to(10, NOW_MS)
-    copy_all(manager)
+    copy_all(node, manager)
     assert future.log_end_offset == log.log_end_offset <= 10
     log.truncate_fully_and_start_at(100, NOW_MS)
-    copy_all(manager)
+    copy_all(node, manager)
     assert (future.log_start_offset, future.log_end_offset) == (100, 100)
     log.append_as_leader(batch(), 2, NOW_MS)
-    copy_all(manager)
+    copy_all(node, manager)
     assert manager.mover.replace("t", 0, NOW_MS) is not None
 
 
 def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node: Node) -> None:
     """The crash came between the controller's record and the renaming."""
     manager, _, target = moving(node)
-    copy_all(manager)
+    copy_all(node, manager)
     crash(manager)
     again = node.started()
     assert again.mover.recover_abandoned(lambda log: None, NOW_MS) == []
@@ -128,7 +126,7 @@ def test_one_that_a_crash_has_left_shorter_goes_on_copying(node: Node, monkeypat
     again = node.started()
     assert again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS) == []
     assert again.get_log("t", 0) is not None and again.logs["t", 0].log_end_offset == 36
-    assert copy_all(again) == [("t", 0)]
+    assert copy_all(node, again) == [("t", 0)]
     assert again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS) == [again.logs["t", 0]]
 
 
@@ -140,7 +138,7 @@ def test_what_takes_the_place_is_on_the_device(node: Node, monkeypatch: pytest.M
     flush(manager)
     assert log.recovery_point == 36
     manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
-    copy_all(manager)
+    copy_all(node, manager)
     future = manager.future_logs["t", 0]
     files = {str(path) for path in Path(future.directory).glob("*.log")}
     flushed: list[str] = []
@@ -176,7 +174,7 @@ def test_batches_move_that_would_not_be_taken_any_more(node: Node) -> None:
     future = manager.get_log("t", 0, future=True)
     assert future is not None
     future.config = log.config
-    assert copy_all(manager) == [("t", 0)]
+    assert copy_all(node, manager) == [("t", 0)]
     assert bytes_of(future.directory) == bytes_of(log.directory) != b""
 
 
@@ -186,7 +184,7 @@ def test_a_log_that_starts_within_a_batch_moves(node: Node) -> None:
     log = made(manager)
     log.maybe_increment_log_start_offset(31)
     manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
-    assert copy_all(manager) == [("t", 0)]
+    assert copy_all(node, manager) == [("t", 0)]
     moved = manager.mover.replace("t", 0, NOW_MS)
     assert moved is not None and (moved.log_start_offset, moved.log_end_offset) == (31, 36)
     assert not node.reports
@@ -208,7 +206,7 @@ def test_no_flush_looks_for_what_a_cut_has_removed(node: Node, offset: int) -> N
 def test_of_two_the_metadata_knows_the_right_one(node: Node) -> None:
     """The crash came between the renaming of the new log and that of the old one; without metadata the start is refused."""
     manager, log, target = moving(node)
-    copy_all(manager)
+    copy_all(node, manager)
     old, future = Path(log.directory), Path(manager.future_logs["t", 0].directory)
     crash(manager)
     future.rename(future.parent / "t-0")
@@ -293,7 +291,7 @@ def test_an_error_while_copying_takes_the_right_directory_offline(node: Node) ->
 
 def test_what_is_told_of_log_directories(node: Node) -> None:
     manager, log, target = moving(node)
-    by_path = {facts.path: facts for facts in describe_log_dirs(manager)}
+    by_path = {facts.path: facts for facts in manager.describe_log_dirs()}
     home = by_path[str(Path(log.directory).parent)]
     assert [(found.topic, found.partition, found.size_bytes, found.offset_lag, found.is_future) for found in home.replicas] == [
         ("t", 0, len(bytes_of(log.directory)), 0, False)
@@ -301,5 +299,5 @@ def test_what_is_told_of_log_directories(node: Node) -> None:
     assert [(found.offset_lag, found.is_future, found.size_bytes) for found in by_path[target].replicas] == [(36, True, 0)]
     assert all(0 < facts.usable_bytes < facts.total_bytes for facts in by_path.values())
     manager.take_offline(target, OSError(5, "Input/output error"))
-    offline = next(facts for facts in describe_log_dirs(manager) if facts.path == target)
+    offline = next(facts for facts in manager.describe_log_dirs() if facts.path == target)
     assert offline.offline_reason and offline.replicas == [] and offline.total_bytes == offline.usable_bytes == -1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX
-from kcli.log.append_errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from kcli.log.disk.os_disk import OsDisk
+from kcli.log.errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import DAY_MS, LogConfig
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
@@ -56,12 +56,12 @@ def test_segments_are_rolled_by_time(live: LiveLog) -> None:
 def test_rolling_by_time_has_jitter(tmp_path: Path) -> None:
     """Each new segment is rolled earlier by a random time below segment.jitter.ms, so that not all roll at once."""
 
-    class Dice:
+    class AtMost400:
         def randint(self, a: int, b: int) -> int:
             return min(b, 400)
 
     live = LiveLog(tmp_path / "t-0", LogConfig(segment_ms=1000, segment_jitter_ms=500))
-    live.log._rng = Dice()
+    live.log._rng = AtMost400()
     live.append(new_batch(timestamps=[NOW_MS]))
     live.log.roll(NOW_MS)
     live.append(new_batch(timestamps=[NOW_MS]), new_batch(timestamps=[NOW_MS + 600]))

@@ -18,7 +18,7 @@ from kcli.format.compression import inflate
 from kcli.format.primitives import FormatError, crc32c
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, check_batch
 from kcli.format.records import Header, Record, encode_records, read_records
-from kcli.log.append_errors import AppendError
+from kcli.log.errors import AppendError
 from kcli.log.log_config import LogConfig
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 from tests.oracle.peer import Peer

@@ -31,11 +31,11 @@ from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.disk.os_disk import OsDisk
+from kcli.log.errors import AllLogDirsOfflineError
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
-from kcli.log.storage_errors import AllLogDirsOfflineError
 from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, copy_partition
 from tests.oracle.peer import LoadCase, Peer

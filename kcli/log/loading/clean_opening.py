@@ -70,7 +70,7 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
         return None
     start_offset = max(log_start_offset, bases[0])
     if snapshots:
-        producers.remove_stray_snapshots(bases, looked=True)
+        producers.remove_stray_snapshots(bases, is_listed=True)
         producers.truncate_and_reload(start_offset, end_offset)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(log_start_offset)

@@ -23,9 +23,9 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, encode_clean_shutdown
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk, join_path
+from kcli.log.errors import LogDirLockedError
 from kcli.log.files.offset_checkpoint_file import OffsetCheckpointFile, TopicPartition
 from kcli.log.files.uncleanable_file import UncleanableFile
-from kcli.log.storage_errors import LogDirLockedError
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (

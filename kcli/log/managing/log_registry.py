@@ -10,19 +10,34 @@
     directories that are out of service        `set_aside`: renamed to -delete, removed later, or to -stray and kept
 
 This is what the parts of the log manager share: each knows the registry, and none the manager above them.
+
+LogCheckpoints writes the checkpoints of the log directories while the broker runs.
+
+    kind                               a log's line
+    ---------------------------------  -----------------------------------------------------------------------------------
+    recovery-point-offset-checkpoint   its recovery point
+    log-start-offset-checkpoint        its log start offset, where that lies behind the first segment's base offset
+    replication-offset-checkpoint      its high watermark
+    cleaner-offset-checkpoint          up to where it is cleaned, where it was
+
+    kcli-uncleanable-partitions        when and why the cleaner gave it up, where it did
+
+A log and the future log that is to replace it lie in different directories, so each has a line of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
+from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.deletion_queue import DeletionQueue
 from kcli.log.disk.flush_request import FlushRequest, write_unflushed
 from kcli.log.disk.port import LogDisk, join_path, parent_path
+from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
 from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.loading.recovery_journal import LoadJournal
@@ -31,22 +46,10 @@ from kcli.log.log_opener import open_in_slices
 from kcli.log.managing.epoch_follower import EpochFollower
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.report_line import WarningLine
+from kcli.log.rng import Random
 from kcli.log.slices import Slices, finish
-from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.unified_log import UnifiedLog
 from kcli.log.wall_time import WallTime
-
-
-class Dice(Protocol):
-    """What is asked of a source of random numbers, which `random.Random` is."""
-
-    def randint(self, a: int, b: int) -> int:
-        """A number from a to b, both included."""
-        ...
-
-    def randbytes(self, n: int) -> bytes:
-        """So many bytes."""
-        ...
 
 
 class LogManagerSettings(NamedTuple):
@@ -86,14 +89,15 @@ class LogRegistry:
         disk: LogDisk,
         files: FileCache,
         log_dirs: Mapping[str, Uuid | None],
-        rng: Dice,
+        rng: Random,
         settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
-        report: Callable[[str], None] = lambda sentence: None,
+        report: Callable[[str], None] = lambda line: None,
+        wall: WallTime | None = None,
     ) -> None:
         self.disk = disk
         self.files = files
         self.settings = settings
-        self.wall = WallTime()
+        self.wall = wall or WallTime()
         self.report = report
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.future_logs: dict[TopicPartition, UnifiedLog] = {}
@@ -337,3 +341,54 @@ class LogRegistry:
                 raise LogDirNotFoundError(f"{path} is in no directory of log.dirs ({', '.join(self.dirs)})")
             at = parent
         return self.dirs[at]
+
+
+class LogCheckpoints:
+    """The checkpoints of a registry's log directories. What is to be flushed goes to the registry."""
+
+    def __init__(self, registry: LogRegistry) -> None:
+        self._registry = registry
+
+    @staticmethod
+    def offset_of(log: UnifiedLog, kind: FileKind) -> int | None:
+        """What a checkpoint holds of a log; None where it has no line there."""
+        if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
+            return log.recovery_point
+        if kind is FileKind.REPLICATION_CHECKPOINT:
+            return log.high_watermark
+        if kind is FileKind.CLEANER_CHECKPOINT:
+            return log.cleaned_offset
+        return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
+
+    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
+        """What a checkpoint of a log directory is to hold now."""
+        found = {}
+        for log in self._registry.all_logs():
+            if parent_path(log.directory) == log_dir.path:
+                offset = self.offset_of(log, kind)
+                if offset is not None:
+                    found[log.topic, log.partition] = offset
+        return found
+
+    def write_all(self, log_dir: LogDir, kind: FileKind) -> None:
+        """Write one checkpoint of a log directory, of all its logs."""
+        self.write(log_dir, kind, self.offsets_in(log_dir, kind))
+
+    def write_uncleanable(self, log_dir: LogDir, partitions: Iterable[UncleanablePartition]) -> None:
+        """Write which logs of a log directory are not cleaned any more; an error takes it offline."""
+        registry = self._registry
+        if log_dir.is_online:
+            try:
+                registry.queue_flush(log_dir.uncleanable.write(partitions, registry.failing(log_dir.path)))
+            except OSError as error:
+                registry.take_offline(log_dir.path, error)
+
+    def write(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write these offsets as one checkpoint of a log directory; an error takes it offline."""
+        if not log_dir.is_online:
+            return
+        registry = self._registry
+        try:
+            registry.queue_flush(log_dir.checkpoints[kind].write(offsets, registry.failing(log_dir.path)))
+        except OSError as error:
+            registry.take_offline(log_dir.path, error)

@@ -9,6 +9,10 @@
     the lock is given back
 
 This waits for the device: nobody is served any more. A directory that fails on the way gets no mark, and recovers.
+
+Each fsync of a file that is dirty commits the file system's journal: two milliseconds, times the five files of each of a
+thousand partitions. After one syncfs(2) they are clean, and an fsync takes a twentieth of that. The fsyncs stay: they are
+what counts, and what tells of errors; this only makes them quick.
 """
 
 from __future__ import annotations
@@ -16,11 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcli.format.file_names import FileKind
-from kcli.log.disk.file_system_sync import write_back_file_system
-from kcli.log.disk.port import parent_path
-from kcli.log.managing.log_checkpoints import LogCheckpoints
+from kcli.log.disk.port import LogFile, parent_path
 from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.report_line import WarningLine
 
 # From so many files on the whole file system is written back first.
@@ -49,7 +51,7 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
         yield
     some_log = next((path for path in dirty if path.endswith("." + FileKind.LOG.value)), None)
     if some_log is not None and len(dirty) >= MANY_FILES:
-        write_back_file_system(registry.files.get(some_log))
+        _write_back_file_system(registry.files.get(some_log))
     for number, path in enumerate(dirty, 1):
         registry.disk.flush(path)
         if number % FLUSHES_PER_STEP == 0:
@@ -62,3 +64,14 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
 def _not_marked(path: str, error: OSError) -> WarningLine:
     reason = error.strerror or error
     return WarningLine(f"{path}: {reason}: it is not marked as cleanly stopped", path=path, error=reason)
+
+
+def _write_back_file_system(file: LogFile) -> bool:
+    """Write back all that is dirty on the file system that `file` lies on -> False where the system has no way to."""
+    descriptor = file.fileno()
+    if descriptor < 0:
+        return False
+    import ctypes
+
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    return syncfs is not None and syncfs(descriptor) == 0

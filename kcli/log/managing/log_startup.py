@@ -38,6 +38,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import join_path, parent_path
+from kcli.log.errors import DuplicateLogError
 from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
@@ -47,7 +48,6 @@ from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import WarningLine
 from kcli.log.slices import Slices
-from kcli.log.storage_errors import DuplicateLogError
 from kcli.log.unified_log import UnifiedLog
 
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]

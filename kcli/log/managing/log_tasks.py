@@ -34,11 +34,10 @@ from typing import Protocol
 from kcli.format.file_names import FileKind
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import parent_path
-from kcli.log.managing.log_checkpoints import LogCheckpoints
-from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.errors import StorageError
+from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.report_line import fault_line
-from kcli.log.storage_errors import StorageError
 from kcli.log.unified_log import UnifiedLog
 
 LOGS_PER_STEP = 256

@@ -27,19 +27,19 @@ from kcli.format.file_names import (
 )
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import read_header
-from kcli.log.append_errors import AppendError
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import join_path, parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
-from kcli.log.managing.log_dir import LogDir
-from kcli.log.managing.log_registry import LogRegistry
-from kcli.log.report_line import WarningLine
-from kcli.log.storage_errors import (
+from kcli.log.errors import (
+    AppendError,
     InvalidTopicError,
     KafkaStorageError,
     LogDirNotFoundError,
     NotHostedError,
 )
+from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.managing.log_dir import LogDir
+from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
 
 # A step reads and writes so much: about a millisecond of copying in the page cache.
@@ -47,6 +47,9 @@ COPY_BYTES = 1024 * 1024
 SECOND_MS = 1_000
 # How long a replica that has caught up rests before it is looked at again.
 REST_MS = 100
+
+# Called with topic, partition and now_ms.
+CaughtUp = Callable[[str, int, int], None]
 
 
 class ReplicaMover:
@@ -56,12 +59,12 @@ class ReplicaMover:
     It may be called again for one that a restart or an offline directory interrupted.
     """
 
-    def __init__(self, registry: LogRegistry) -> None:
+    def __init__(self, registry: LogRegistry, on_caught_up: CaughtUp) -> None:
         self._registry = registry
         self._told: set[TopicPartition] = set()
         self._turn: list[TopicPartition] = []
         self._wake: Callable[[int], None] = lambda at_ms: None
-        self.on_caught_up: Callable[[str, int, int], None] = lambda topic, partition, now_ms: None
+        self._on_caught_up = on_caught_up
 
     def on_work(self, wake: Callable[[int], None]) -> None:
         """Have `wake(at_ms)` called when there is something to move."""
@@ -191,7 +194,7 @@ class ReplicaMover:
         if key in self._told or future.log_end_offset != current.log_end_offset:
             return
         self._told.add(key)
-        self.on_caught_up(*key, now_ms)
+        self._on_caught_up(*key, now_ms)
 
     def look_again(self, topic: str, partition: int) -> None:
         """Tell once more of a replica that has caught up, after a rest: it cannot take its place yet."""

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from kcli.log.append_errors import OffsetOutOfRangeError
+from kcli.log.errors import OffsetOutOfRangeError
+from kcli.log.rng import Random
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -40,7 +41,6 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
-from kcli.server.rng import Random
 
 TOPIC_IDS_VERSION = 13
 # From this version on the answer to a wrong leader or an old epoch names the right leader (KIP-951).

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT32_MAX
+from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.rng import Random
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kcli.log.managing.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
-from kcli.log.storage_errors import NotHostedError, StorageError
+from kcli.log.errors import NotHostedError, StorageError
+from kcli.log.log_manager import LogDirDescription, ReplicaInfo
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
@@ -43,12 +43,12 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
     broker, budget = context.broker, SliceBudget()
     registered = broker.metadata.image.brokers.get(broker.node_id)
     cordoned = (registered.cordoned_log_dirs if registered is not None else None) or []
-    for facts in describe_log_dirs(broker.replica_manager.log_manager):
-        result = _result(context, facts)
-        result.is_cordoned = facts.directory_id is not None and facts.directory_id in cordoned
+    for found in broker.replica_manager.log_manager.describe_log_dirs():
+        result = _result(context, found)
+        result.is_cordoned = found.directory_id is not None and found.directory_id in cordoned
         results.append(result)
         topics: dict[str, Message] = {}
-        for replica in facts.replicas:
+        for replica in found.replicas:
             if wanted is None or (replica.topic, replica.partition) in wanted:
                 _add(context, topics, replica)
                 if budget.is_spent(_REPLICA_US):
@@ -56,15 +56,15 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
         result.topics = list(topics.values())
 
 
-def _result(context: RequestContext, facts: LogDirFacts) -> Message:
-    if facts.offline_reason is not None:
-        return context.new("DescribeLogDirsResult", error_code=error_codes.KAFKA_STORAGE_ERROR, log_dir=facts.path)
+def _result(context: RequestContext, found: LogDirDescription) -> Message:
+    if found.offline_reason is not None:
+        return context.new("DescribeLogDirsResult", error_code=error_codes.KAFKA_STORAGE_ERROR, log_dir=found.path)
     return context.new(
-        "DescribeLogDirsResult", log_dir=facts.path, total_bytes=facts.total_bytes, usable_bytes=facts.usable_bytes
+        "DescribeLogDirsResult", log_dir=found.path, total_bytes=found.total_bytes, usable_bytes=found.usable_bytes
     )
 
 
-def _add(context: RequestContext, topics: dict[str, Message], replica: ReplicaFacts) -> None:
+def _add(context: RequestContext, topics: dict[str, Message], replica: ReplicaInfo) -> None:
     topic = topics.get(replica.topic)
     if topic is None:
         topic = topics[replica.topic] = context.new("DescribeLogDirsTopic", name=replica.topic)

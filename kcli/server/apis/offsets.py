@@ -41,8 +41,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.disk.port import Disk
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes

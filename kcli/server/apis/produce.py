@@ -36,8 +36,8 @@ from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import CODEC_MASK, CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
 from kcli.format.structs import BATCH_ATTRIBUTES_AT
-from kcli.log.append_errors import AppendError
 from kcli.log.append_paths import check_carefully
+from kcli.log.errors import AppendError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import ValidBatch
 from kcli.log.record_validator import LongCheckError

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
 from kcli.log.log_manager import LogManager
+from kcli.log.rng import Random
 from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts
@@ -49,7 +50,6 @@ from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.replication.replica_manager import ReplicaManager
-from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.storage_errors import KafkaStorageError
+from kcli.log.errors import KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.log_lines import Line, WarningLine
@@ -41,7 +41,6 @@ class ReplicaMoves:
         self._metadata = metadata
         self._assignments = assignments
         self._report = report
-        self._log_manager.mover.on_caught_up = self.caught_up
 
     def _directory_of(self, topic_id: Uuid | None, index: int) -> Uuid | None:
         """Return the directory that the metadata puts this broker's replica in."""

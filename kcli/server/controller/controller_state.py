@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
@@ -25,7 +26,6 @@ from kcli.server.config.values import format_value
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
 from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
-from kcli.server.rng import Random
 from kcli.state.image_records import LEADER_ELR_SINCE
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (

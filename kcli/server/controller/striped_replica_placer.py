@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.server.controller.controller_result import ApiError
-from kcli.server.rng import Random
 
 
 class UsableBroker(NamedTuple):

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import crc32c
+from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.server.config.client_metrics_config import match_patterns
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.values import split_list
 from kcli.server.events import Connection
-from kcli.server.rng import Random
 from kcli.state.metadata_image import MetadataImage
 
 MAX_CLIENTS = 16_384

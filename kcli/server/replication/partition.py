@@ -11,8 +11,7 @@ With this replica as the only one in sync, each append moves the high watermark 
 from __future__ import annotations
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.append_paths import append_checked
-from kcli.log.log_slices import AppendInfo
+from kcli.log.append_paths import LogAppendInfo, append_checked
 from kcli.log.log_validator import ValidBatch
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
@@ -106,7 +105,7 @@ class Partition:
         """Return the number of in-sync replicas that acks=all needs: min.insync.replicas, at most the number of replicas."""
         return min(log.config.min_insync_replicas, len(self.replicas))
 
-    def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> AppendInfo:
+    def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> LogAppendInfo:
         """Append a producer's batch, as received or checked. Raises PartitionError, AppendError and OSError.
 
         Raises LongCheckError, and appends nothing, if the check of a received batch would occupy the event loop too long.

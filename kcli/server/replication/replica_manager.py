@@ -19,9 +19,9 @@ from functools import partial
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.errors import AllLogDirsOfflineError, StorageError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
-from kcli.log.storage_errors import AllLogDirsOfflineError, StorageError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.server.log_lines import FailureLine, WarningLine

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kcli.log.storage_errors import StorageError
+from kcli.log.errors import StorageError
 from kcli.server.config.listeners import BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.log_lines import FailureLine, Line, WarningLine

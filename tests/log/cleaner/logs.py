@@ -13,12 +13,12 @@ from typing import Any
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
+from kcli.log.append_paths import LogAppendInfo
 from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig
-from kcli.log.log_slices import AppendInfo
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner
 from kcli.log.unified_log import UnifiedLog
@@ -90,7 +90,7 @@ class Producer:
         self._attributes = TRANSACTIONAL_FLAG if transactional else 0
         self.sequence = 0
 
-    def put(self, *keys: int, sequence: int | None = None) -> AppendInfo:
+    def put(self, *keys: int, sequence: int | None = None) -> LogAppendInfo:
         """A batch of records with these keys, and values that are the same."""
         at = self.sequence if sequence is None else sequence
         self.sequence = at + len(keys)
@@ -128,13 +128,13 @@ class CompactedLog:
 
     # -------------------------------------------------------------------------------------------------------- writing
 
-    def append(self, batch: memoryview, epoch: int = 0, now_ms: int = NOW_MS) -> AppendInfo:
+    def append(self, batch: memoryview, epoch: int = 0, now_ms: int = NOW_MS) -> LogAppendInfo:
         """Append a batch, and let it be committed."""
         info = self.log.append_as_leader(batch, epoch, now_ms)
         self.log.update_high_watermark(self.log.log_end_offset)
         return info
 
-    def put(self, key: int | None, value: int | bytes | None, now_ms: int = NOW_MS) -> AppendInfo:
+    def put(self, key: int | None, value: int | bytes | None, now_ms: int = NOW_MS) -> LogAppendInfo:
         """A batch of one record; without a value a tombstone."""
         data = as_bytes(value) if isinstance(value, int) else value
         return self.append(new_batch([data], keys=[None if key is None else as_bytes(key)], timestamps=[now_ms]), now_ms=now_ms)

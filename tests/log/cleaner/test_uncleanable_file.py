@@ -110,11 +110,9 @@ def test_a_log_that_moves_leaves_it_and_is_tried_again(node: Node) -> None:
     data = bytearray(path.read_bytes())
     data[70] ^= 1
     path.write_bytes(data)
-    caught_up: list[int] = []
-    running.manager.mover.on_caught_up = lambda topic, partition, now_ms: caught_up.append(partition)
     running.manager.mover.move("t", 0, other, NOW_MS + 500)
     running.until(NOW_MS + 1000)
-    assert caught_up == [0]
+    assert node.caught_up == [("t", 0)]
     assert running.manager.mover.replace("t", 0, NOW_MS + 1000) is not None
     running.until(NOW_MS + 1500)
     moved = running.manager.get_log("t", 0)

@@ -1,20 +1,22 @@
-"""Protects the codes that a log answers with: they are Kafka's, and two rooms that may not import each other agree on them."""
+"""Protects the error codes of log/: they are Kafka's, and those of kcli.protocol, which log/ may not import."""
 
 from __future__ import annotations
 
-from kcli.log import append_errors
-from kcli.log.append_errors import LogError
+from kcli.log import errors
+from kcli.log.errors import AppendError, LogError, StorageError
 from kcli.protocol import error_codes
 
 
 def test_codes_are_those_of_the_protocol() -> None:
     """The table at the head of the module names each class, its code and Kafka's name, and all three are true."""
-    rows = [line.split() for line in (append_errors.__doc__ or "").splitlines() if line.startswith("    ")]
+    rows = [line.split() for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
     named = {row[0]: (int(row[1]), row[2]) for row in rows if row[0].endswith("Error")}
     classes = {
         name: found
-        for name, found in vars(append_errors).items()
-        if isinstance(found, type) and issubclass(found, LogError) and name not in ("LogError", "AppendError")
+        for name, found in vars(errors).items()
+        if isinstance(found, type)
+        and issubclass(found, (LogError, StorageError))
+        and found not in (LogError, AppendError, StorageError)
     }
     assert named.keys() == classes.keys()
     for name, (code, kafka_name) in named.items():
