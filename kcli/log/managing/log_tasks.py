@@ -162,7 +162,7 @@ class LogSweeps:
         """Delete some of the segments that retention has found; return whether there were any.
 
         In Kafka the cleaner applies retention to compacted logs, whatever else cleanup.policy contains. So a compacted log is
-        skipped if there is no cleaner, or the log is uncleanable.
+        skipped if log.cleaner.enable is false, or the log is uncleanable.
         """
         if log.config.is_compacted and (not self._registry.settings.cleaner_enable or self._is_uncleanable(log)):
             return False

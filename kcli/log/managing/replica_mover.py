@@ -177,18 +177,18 @@ class ReplicaMover:
         if data and future.log_end_offset == future.log_start_offset:
             base_offset = read_header(memoryview(data)).base_offset
             if base_offset < future.log_end_offset:
-                gone = future.truncate_fully_and_start_at(base_offset, self._registry.wall.at(now_ms))
-                self._registry.deletions.add(gone, now_ms + future.config.file_delete_delay_ms)
+                renamed = future.truncate_fully_and_start_at(base_offset, self._registry.wall.at(now_ms))
+                self._registry.deletions.add(renamed, now_ms + future.config.file_delete_delay_ms)
 
     def _align(self, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         """Truncate the future log to the range of the log."""
         delay_ms = future.config.file_delete_delay_ms
-        gone: list[str] = []
+        renamed: list[str] = []
         if future.log_end_offset < current.log_start_offset:
-            gone = future.truncate_fully_and_start_at(current.log_start_offset, self._registry.wall.at(now_ms))
+            renamed = future.truncate_fully_and_start_at(current.log_start_offset, self._registry.wall.at(now_ms))
         elif future.log_end_offset > current.log_end_offset:
-            gone = future.truncate_to(current.log_end_offset, self._registry.wall.at(now_ms))
-        self._registry.deletions.add(gone, now_ms + delay_ms)
+            renamed = future.truncate_to(current.log_end_offset, self._registry.wall.at(now_ms))
+        self._registry.deletions.add(renamed, now_ms + delay_ms)
 
     def _caught_up(self, key: TopicPartition, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         if key in self._reported or future.log_end_offset != current.log_end_offset:
