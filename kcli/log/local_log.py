@@ -277,7 +277,7 @@ class LocalLog:
             position += length + LOG_OVERHEAD_BYTES
         return -1
 
-    def forget_reads(self) -> None:
+    def clear_read_hints(self) -> None:
         """Discard the kept positions: the positions of offsets have changed."""
         self._hints = None
         self._limit = None
@@ -288,10 +288,10 @@ class LocalLog:
 
     # ---------------------------------------------------------------------------------------------------------- removing
 
-    def remove_segments(self, doomed: Sequence[LogSegment]) -> list[str]:
+    def remove_segments(self, deletable: Sequence[LogSegment]) -> list[str]:
         """Remove segments, possibly the active one, and rename their files to `*.deleted`; return the new paths."""
         renamed: list[str] = []
-        for segment in doomed:
+        for segment in deletable:
             at = self.segments.index(segment)
             del self.segments[at], self.bases[at]
             for path in segment.paths:
@@ -301,7 +301,7 @@ class LocalLog:
                     self.disk.rename(path, path + FileState.DELETED.value)
                     renamed.append(path + FileState.DELETED.value)
         if renamed:
-            self.forget_reads()
+            self.clear_read_hints()
         return renamed
 
     def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LogSegment]) -> list[str]:
@@ -318,15 +318,15 @@ class LocalLog:
             at = bisect_right(self.bases, base_offset)
             self.segments.insert(at, segment)
             self.bases.insert(at, base_offset)
-        self.forget_reads()
+        self.clear_read_hints()
         return renamed
 
-    def start_anew(self, base_offset: int, now_ms: int, roll_jitter_ms: int = 0) -> list[str]:
+    def truncate_fully_and_start_at(self, base_offset: int, now_ms: int, roll_jitter_ms: int = 0) -> list[str]:
         """Remove every segment and begin at `base_offset`; return the paths of the files to remove."""
         renamed = self.remove_segments(list(self.segments))
         self._begin(base_offset, now_ms, roll_jitter_ms)
         self.end_offset = base_offset
-        self.forget_reads()
+        self.clear_read_hints()
         return renamed
 
     def truncate_to(self, offset: int, now_ms: int) -> list[str]:
@@ -344,7 +344,7 @@ class LocalLog:
         self.active.truncate_to(offset, now_ms)
         self.files.indexes.forget(segment.log_path)
         self.end_offset = offset
-        self.forget_reads()
+        self.clear_read_hints()
         return renamed
 
     def move(self, directory: str) -> None:

@@ -1,18 +1,20 @@
-"""All logs of a broker, in one or several log directories: opened, found, made, moved aside, checkpointed, closed.
+"""All logs of a broker in its log directories: open, find, make, delete, checkpoint, describe, close (Kafka: LogManager).
 
-    what                       how (Kafka: LogManager; ReplicaManager for high watermarks and DescribeLogDirs)
+    what                       how
     -------------------------  -----------------------------------------------------------------------------------------
-    start                      `start` (kcli.log.managing.log_startup): a generator, a slice of work a step
-    a new partition            goes to the directory asked for by id, or to the one with the fewest partitions
-    deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete`, removed later
+    start                      `start` (kcli.log.managing.log_startup): a generator of time slices
+    a new partition            is made in the directory with the requested id, else in the one with the fewest logs
+    deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete` and removed later
     background tasks           log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas;
-                               kcli.log.cleaner: compacted logs, the filthiest first
-    a disk error               kcli.log.managing.log_registry, which knows what logs and directories there are
-    clean stop                 `shutdown`: a generator; every log is flushed and closed, then checkpoints and the marks
+                               kcli.log.cleaner: compacted logs, the one with the largest dirty ratio first
+    a disk error               kcli.log.managing.log_registry takes the log directory offline
+    clean stop                 `shutdown`: a generator; logs are closed and flushed, then checkpoints and clean stop marks
 
-Nothing here waits for a device but `shutdown`: what has to be made durable is queued, and the broker takes it with
-`take_flushes` after each event (kcli.log.disk.flush_request says how it is answered). Whoever gets an OSError from a log itself
-hands it to `take_offline`.
+Only `shutdown` waits for a device: other flushes are queued, and the broker takes them with `take_flushes` after each event
+(see kcli.log.disk.flush_request). A caller that gets an OSError from a log passes it to `take_offline`.
+
+DescribeLogDirs (KIP-113, KIP-827): the offset lag of a future log is the number of offsets that it is behind its log, that of
+any other log the number that its log end offset is below its high watermark, which is not 0 after a truncation.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ if TYPE_CHECKING:
     from kcli.log.cleaner.log_cleaner import LogCleaner
 
 NO_CLEANER = (
-    "log.cleaner.enable=false: topics with cleanup.policy=compact are neither cleaned nor cut by retention, and grow; "
-    "Kafka 5.0 is to ignore the setting"
+    "log.cleaner.enable=false: topics with cleanup.policy=compact are neither compacted nor limited by retention, and grow; "
+    "Kafka 5.0 will ignore this setting"
 )
-# Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
+# Directory ids that do not identify a directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
 
 
-UNKNOWN_BYTES = -1
+UNKNOWN_BYTES = -1  # of a file system that cannot be read
 
 
 class ReplicaInfo(NamedTuple):
-    """One replica in a log directory; `size_bytes` are those of its segments."""
+    """A replica in a log directory; `size_bytes` is the size of its segments."""
 
     topic: str
     partition: int
@@ -62,7 +64,7 @@ class ReplicaInfo(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """One log directory; one that is offline (`offline_reason`) has no replicas and no bytes."""
+    """A log directory; total and usable bytes are those of its file system. One that is offline has no replicas."""
 
     path: str
     directory_id: Uuid | None
@@ -98,7 +100,7 @@ class LogManager(LogRegistry):
 
     @cached_property
     def cleaner(self) -> LogCleaner:
-        """What cleans compacted logs; it is loaded when it runs first, since a start must not wait for it."""
+        """The cleaner of compacted logs; its modules are imported at its first use, so that a start does not wait for them."""
         from kcli.log.cleaner.log_cleaner import LogCleaner
         from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 
@@ -117,21 +119,21 @@ class LogManager(LogRegistry):
         directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
         clock: Callable[[], int] | None = None,
     ) -> Iterator[None]:
-        """Open all logs, a slice of work a step.
+        """Open all logs, in time slices.
 
-        `config_of` gives a topic's settings; `is_hosted` tells whether the metadata places a topic id's partition here, and
-        `directory_of` in which log directory, if it says so. `clock` gives the time of now in ms while it goes on.
-        Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
+        `config_of` returns a topic's settings, `is_hosted` whether the metadata places a partition of a topic id on this
+        broker, and `directory_of` in which log directory, if known. `clock` returns the present time in ms.
+        Raises DuplicateLogError and AllLogDirsOfflineError; the broker cannot start then.
         """
         from kcli.log.managing.log_startup import LogStartup
 
         return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms)).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
-        """Begin what is done as time goes by (kcli.log.managing.log_tasks).
+        """Schedule the background tasks (kcli.log.managing.log_tasks).
 
-        `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes. They end
-        with `shutdown`: what changes a log that is closed already costs the mark of a stop in order.
+        `schedule(at_ms, callback)` is the timer's; `after(now_ms)` is called after each step, for its flushes. The tasks end
+        with `shutdown`, since a change of a closed log would make the stop unclean.
         """
 
         def until_shutdown(at_ms: int, callback: Callable[[int], None]) -> Cancellable:
@@ -151,13 +153,13 @@ class LogManager(LogRegistry):
             self.report(WarningLine(NO_CLEANER, key="log.cleaner.enable"))
 
     def change_settings(self, **settings: Any) -> None:
-        """Go by these from now on. The cleaner looks at once, as Kafka's does, which begins anew with them."""
+        """Change settings of LogManagerSettings. The cleaner checks all logs at once, as Kafka's does, which is restarted."""
         self.settings = self.settings._replace(**settings)
         if self._cleaning is not None:
             self.cleaner.skip_backoff()
 
     def clean_broker_epoch(self) -> int:
-        """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
+        """Return the broker epoch of the last stop if it was clean and the same in all log directories, else -1."""
         epochs = {log_dir.clean_broker_epoch if log_dir.is_online else None for log_dir in self.dirs.values()}
         epoch = epochs.pop() if len(epochs) == 1 else None
         return -1 if epoch is None else epoch
@@ -175,10 +177,10 @@ class LogManager(LogRegistry):
         directory_id: Uuid | None = None,
         is_new: bool = False,
     ) -> UnifiedLog:
-        """The log of a partition; it is made where it is missing, in the directory of that id or where the fewest are.
+        """Return the log of a partition; make it in the directory with that id, or in the one with the fewest logs.
 
-        `is_new` says that the metadata made the partition just now: else a missing log may lie in a directory that is offline.
-        Raises KafkaStorageError, and InconsistentTopicIdError where the log belongs to a topic of another id.
+        `is_new` means that the partition was just created: otherwise a missing log may be in a directory that is offline.
+        Raises KafkaStorageError, and InconsistentTopicIdError if the log belongs to another topic id.
         """
         key = (topic, partition)
         log = self.get_log(*key)
@@ -186,7 +188,7 @@ class LogManager(LogRegistry):
             offline = [log_dir.path for log_dir in self.dirs.values() if not log_dir.is_online]
             if offline and not is_new:
                 raise KafkaStorageError(
-                    f"{topic}-{partition} is not made anew while it may lie in {', '.join(offline)}: offline"
+                    f"cannot make a log for {topic}-{partition}: it may be in {', '.join(offline)}, which is offline"
                 )
             name = partition_directory_name(topic, partition)
             log = self.create_log(
@@ -198,12 +200,12 @@ class LogManager(LogRegistry):
         elif log.topic_id is not None and log.topic_id != topic_id:
             raise InconsistentTopicIdError(
                 f"{log.directory} belongs to topic id {Uuid(log.topic_id)}, not to {topic_id}: "
-                "a topic of that name was deleted and made anew"
+                "the topic was deleted and created again"
             )
         return log
 
     def _wanted_dirs(self, key: TopicPartition, directory_id: Uuid | None) -> list[LogDir]:
-        """Where a new partition may go, the best first; one place only where it is asked for."""
+        """Return the log directories for a new partition, the best first; a requested one is the only one."""
         wanted = self.preferred_dirs.get(key)
         if wanted is None and directory_id is not None and directory_id not in _RESERVED_DIRECTORY_IDS:
             found = [log_dir for log_dir in self.online_dirs() if log_dir.directory_id == directory_id]
@@ -219,9 +221,9 @@ class LogManager(LogRegistry):
     # ------------------------------------------------------------------------------------------------- configurations
 
     def update_topic_config(self, topic: str, partitions: Iterable[int], config: LogConfig) -> None:
-        """Let the open logs of these partitions of a topic follow these settings from now on.
+        """Apply settings to the open logs of these partitions.
 
-        The other topics' logs are not visited: a change of a broker default comes here for each topic.
+        It does not visit other logs, because after a change of a broker default it is called for each topic.
         """
         for partition in partitions:
             for logs in (self.logs, self.future_logs):
@@ -232,7 +234,7 @@ class LogManager(LogRegistry):
     # ------------------------------------------------------------------------------------------------------ describing
 
     def describe_log_dirs(self) -> list[LogDirDescription]:
-        """The facts of every log directory, in the order of log.dirs; one whose file system cannot be asked goes offline."""
+        """Describe the log directories, in the order of log.dirs; one whose file system returns an error goes offline."""
         by_dir: dict[str, list[ReplicaInfo]] = {}
         for logs in (self.logs, self.future_logs):
             is_future = logs is self.future_logs
@@ -261,11 +263,11 @@ class LogManager(LogRegistry):
     def delete_logs(
         self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False, with_checkpoints: bool = True
     ) -> None:
-        """Take partitions' logs, and the ones that were to replace them, out of service.
+        """Delete the logs and future logs of partitions; partitions without a log are skipped.
 
-        Their directories are renamed at once and removed file.delete.delay.ms later; `stray` ones are renamed and kept. A
-        partition without a log is passed over. The checkpoints of offsets follow, `with_checkpoints`: whoever deletes many a
-        few at a time has them follow with the last. Raises KafkaStorageError where one lies in a directory that is offline.
+        Directories are renamed at once and removed file.delete.delay.ms later; with `stray` they are renamed and kept. A caller
+        that deletes many logs in several calls writes the checkpoints `with_checkpoints` of the last call only. Raises
+        KafkaStorageError if a log is in a directory that is offline.
         """
         offline = []
         for key in partitions:
@@ -282,12 +284,12 @@ class LogManager(LogRegistry):
             self.cleaner.manager.remove_deleted()
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
-            raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")
+            raise KafkaStorageError(f"cannot delete {names} while the log directory is offline")
 
     # -------------------------------------------------------------------------------------------------------- stopping
 
     def shutdown(self, broker_epoch: int) -> Iterator[None]:
-        """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device."""
+        """Close and flush all logs in time slices, then write checkpoints and clean stop marks; this waits for the device."""
         from kcli.log.managing.log_shutdown import close_logs
 
         self._is_closing = True

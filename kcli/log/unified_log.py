@@ -362,17 +362,17 @@ class UnifiedLog:
         The caller removes the files later. The list is empty if retention has nothing (more) to delete.
         """
         local = self._local
-        doomed = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms, most)
-        if not doomed:
+        deletable = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms, most)
+        if not deletable:
             return []
-        if len(doomed) == len(local.segments):
+        if len(deletable) == len(local.segments):
             self.roll(now_ms)
-        following = local.bases[len(doomed)]
+        following = local.bases[len(deletable)]
         if following > self.log_start_offset:
             self.maybe_increment_log_start_offset(following)
-        renamed = local.remove_segments(doomed)
+        renamed = local.remove_segments(deletable)
         self.leader_epochs.segments_gone(following)
-        return [*renamed, *self._set_aside_snapshots([gone.base_offset for gone in doomed])]
+        return [*renamed, *self._set_aside_snapshots([segment.base_offset for segment in deletable])]
 
     def _set_aside_snapshots(self, offsets: list[int]) -> list[str]:
         renamed = [path for path in map(self.producers.set_aside_snapshot, offsets) if path is not None]
@@ -414,7 +414,7 @@ class UnifiedLog:
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> list[str]:
         """Remove all records and begin at `offset`; return the paths of the files that were renamed to `*.deleted`."""
-        renamed = self._local.start_anew(offset, now_ms, self._jitter())
+        renamed = self._local.truncate_fully_and_start_at(offset, now_ms, self._jitter())
         self.leader_epochs.clear()
         self.producers.truncate_fully(offset)
         self._forget_snapshots()

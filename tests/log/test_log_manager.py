@@ -161,7 +161,7 @@ def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> N
     manager.logs["t", 0].append_as_leader(batch(), 0, NOW_MS)
     stop(manager)
     shutil.copytree(home, second)
-    with pytest.raises(DuplicateLogError, match="t-0 lies twice"):
+    with pytest.raises(DuplicateLogError, match="t-0 has two logs"):
         node.started()
     shutil.copytree(home, tmp_path / "full")
     for empty, full in ((home, second), (second, home)):
@@ -263,7 +263,7 @@ def test_a_directory_that_fails_goes_alone(node: Node, where: str) -> None:
     assert Path(made.directory).parent != bad
     assert manager.get_log("t", 1) is logs[1]
     assert any("Input/output error" in report and str(bad) in report for report in node.reports)
-    with pytest.raises(AllLogDirsOfflineError, match="no log directory is left"):
+    with pytest.raises(AllLogDirsOfflineError, match="all log directories are offline"):
         manager.take_offline(made.directory, OSError(5, "Input/output error"))
 
 

@@ -38,7 +38,7 @@ def test_an_unreadable_directory_is_reported_once_and_taken_offline(
     monkeypatch.setattr(OsDisk, "lock", locked)
     node = WholeNode(good, log_dirs)
     (line,) = [line for line in node.lines if str(bad) in line]
-    assert "Input/output error" in line and "the log directory is offline until the broker starts anew" in line
+    assert "Input/output error" in line and "the log directory is offline until the broker restarts" in line
     assert level_of(line) == WARN
     node.create_topic("t")
     assert node.produce("t", 0, batch(b"x")).result().responses[0].partition_responses[0].error_code == 0

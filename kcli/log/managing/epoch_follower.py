@@ -1,15 +1,15 @@
-"""Has the leader-epoch-checkpoints of logs follow behind their appends, so that no append waits for the device.
+"""Writes the leader-epoch-checkpoint files of logs after their appends, so that no append waits for the device.
 
-    step                                               a crash then leaves
+    step                                               state after a crash
     -------------------------------------------------  ---------------------------------------------------------------
-    the first record of an epoch is appended           the file without the epoch, which recovery finds in the records:
-                                                       they lie above the recovery point
-    the file is replaced (kcli.log.disk.flush_request)      the old file or the new one, whole
-    a flush of the log is done, and the file follows   the epoch in the file: only now may the recovery point rise
+    the first record of an epoch is appended           the epoch is not in the file; recovery finds it in the records,
+                                                       which are above the recovery point
+    the file is replaced (kcli.log.disk.flush_request) the complete old file or the complete new one
+    the log is flushed and the file is up to date      the epoch is in the file; only now does the recovery point rise
 
-Kafka writes the file before the append, and waits for the device. One file is written at a time, for the flushes of others to
-come in between: many partitions get their first record together. Replicas that move here are not in service, and write theirs
-at once. A log that went out of service is let be: its directory may be that of another of its name.
+Kafka writes the file before the append and waits for the device. One file is written at a time, so that other flushes run in
+between when many partitions get their first record together. A future log is not in service and writes its file at once. The
+file of a log that has left service is not written, because a new log may have the same directory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kcli.log.unified_log import UnifiedLog
 
 
 class EpochFollower:
-    """The logs whose files are behind.
+    """The logs whose leader-epoch-checkpoint is out of date.
 
-    `queue` asks for a flush, `fail(log, error)` is told what the disk refused, `is_live(log)` whether it is in service.
+    `queue` requests a flush, `fail(log, error)` handles a disk error, `is_live(log)` returns whether a log is in service.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class EpochFollower:
         self._wake: Callable[[int], None] | None = None
 
     def on_work(self, wake: Callable[[int], None]) -> None:
-        """Have `wake(due_ms)` called when there is something to do; until this is said, files are written at once."""
+        """Call `wake(due_ms)` when there is work; before this is set, files are written at once."""
         self._wake = wake
 
     def follow(self, log: UnifiedLog) -> None:
-        """From now on a log's file follows its appends by itself."""
+        """Write the file of a log after its appends from now on."""
         log.leader_epochs.defer = partial(self._note, log)
 
     def _note(self, log: UnifiedLog) -> bool:
@@ -61,7 +61,7 @@ class EpochFollower:
         return True
 
     def run(self, now_ms: int) -> int:
-        """Begin, unless it is under way -> never: every write leads to the next."""
+        """Begin to write files, unless a write is under way; return NEVER_MS, because each write begins the next."""
         if not self._is_busy:
             self._queue(self._next(None))
         return NEVER_MS
@@ -76,7 +76,7 @@ class EpochFollower:
         return request
 
     def request(self, log: UnifiedLog, done: Flushed) -> FlushRequest | None:
-        """What has a log's file follow, then `done`; None where it does, is out of service, or where the disk refuses it."""
+        """Return the flush that writes a log's file and calls `done`; None if this is not necessary or has failed."""
         epochs = log.leader_epochs
         if not epochs.is_behind or not self._is_live(log):
             return None
@@ -87,7 +87,7 @@ class EpochFollower:
 
         def ended(error: OSError | None) -> FlushRequest | None:
             if not is_wanted():
-                return done(None)  # the directory may have another name by now
+                return done(None)  # the directory may have been renamed
             if error is None:
                 epochs.followed()
             else:

@@ -1,16 +1,16 @@
-"""One log directory as a broker holds it: locked, read at the start, marked at a clean stop, offline after an error.
+"""A log directory of a broker: locked, read at the start, marked after a clean stop, offline after an error.
 
     when                 what (Kafka: LogManager)
     -------------------  ------------------------------------------------------------------------------------------------
-    open                 made where it is missing; `.lock` is taken, a POSIX record lock as Kafka's, so that neither takes
-                         what the other has; `.kafka_cleanshutdown` is read: which broker epoch stopped here cleanly
-    begin_loading        `.kafka_cleanshutdown` goes first, so that a crash while loading counts as one; then the offset
-                         checkpoints are read; what was uncleanable is tried again, and the file that said so goes
-    finish               at a clean stop: the checkpoints, then `.kafka_cleanshutdown`, if all logs of it were loaded; the
-                         lock is given back
-    fail                 the directory is offline until the broker starts anew; the lock is given back
+    open                 the directory is made if necessary and locked: `.lock` has a POSIX record lock, as Kafka's, so that
+                         kcli and Kafka exclude each other; `.kafka_cleanshutdown` has the broker epoch of a clean stop
+    begin_loading        `.kafka_cleanshutdown` is removed first, so that a crash during loading is an unclean stop; then the
+                         offset checkpoints are read; kcli-uncleanable-partitions is removed, so that its logs are tried again
+    finish               after a clean stop: the checkpoints are written, then `.kafka_cleanshutdown` if all logs were loaded;
+                         the lock is released
+    fail                 the directory is offline until the broker restarts; the lock is released
 
-Kafka names it `liveLogDir`; `kcli.log.files.log_directory` is what lies in one, read by name.
+`kcli.log.files.log_directory` reads the files of a log directory without a broker.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CHECKPOINT_KINDS = (
 class LogDir:
     """One entry of log.dirs, by its path and the directory id of its meta.properties.
 
-    `offline_reason` is None while it serves. `clean_broker_epoch` is the epoch in `.kafka_cleanshutdown`, None without one.
-    `is_loaded` is set when every log of it has been opened.
+    `offline_reason` is None while it is online. `clean_broker_epoch` is the epoch in `.kafka_cleanshutdown`, None without one.
+    `is_loaded` is set when all its logs are open.
     """
 
     __slots__ = (
@@ -72,13 +72,13 @@ class LogDir:
 
     @property
     def is_online(self) -> bool:
-        """True while it serves."""
+        """Whether the directory is in use."""
         return self.offline_reason is None
 
     def open(self) -> None:
-        """Make the directory where it is missing, lock it and read how it was left.
+        """Make the directory if necessary, lock it and read `.kafka_cleanshutdown`.
 
-        Raises LogDirLockedError where another process holds it, and OSError.
+        Raises LogDirLockedError if another process holds the lock, and OSError.
         """
         if not self._disk.is_directory(self.path):
             self._disk.make_directory(self.path)
@@ -94,10 +94,10 @@ class LogDir:
                 data = self._disk.read_file(self._clean_path, limits.MAX_TEXT_FILE_BYTES)
                 self.clean_broker_epoch = decode_clean_shutdown(data).broker_epoch
             except FormatError:
-                self.clean_broker_epoch = None  # as Kafka: it was a clean stop, of an unknown epoch
+                self.clean_broker_epoch = None  # as in Kafka: a clean stop of an unknown epoch
 
     def begin_loading(self, report: Callable[[str], None]) -> dict[FileKind, dict[TopicPartition, int]]:
-        """Take the mark of a clean stop away and read the checkpoints -> offsets by kind of checkpoint. Raises OSError."""
+        """Remove `.kafka_cleanshutdown`, read the checkpoints and return the offsets by kind. Raises OSError."""
         if self.had_clean_shutdown:
             self._disk.remove(self._clean_path)
             self._disk.flush_directory(self.path)
@@ -105,7 +105,7 @@ class LogDir:
         return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
 
     def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:
-        """Write the checkpoints and the mark of a clean stop, and give the lock back. Waits for the device. Raises OSError."""
+        """Write the checkpoints and `.kafka_cleanshutdown`, flush them and release the lock. Raises OSError."""
         try:
             for kind, checkpoint in self.checkpoints.items():
                 checkpoint.write_now(offsets[kind])
@@ -117,12 +117,12 @@ class LogDir:
             self.unlock()
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline; `reason` is one sentence."""
+        """Take the directory offline; `reason` is a sentence."""
         self.offline_reason = reason
         self.unlock()
 
     def unlock(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock, if it is held."""
         if self._unlock is not None:
             self._unlock()
             self._unlock = None

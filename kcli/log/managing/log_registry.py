@@ -1,28 +1,28 @@
-"""Which logs a broker has, in which log directories they lie, and which of those are offline.
+"""The logs of a broker, their log directories, and which of these are offline.
 
-    kept                                       changed by
+    state                                      changed by
     -----------------------------------------  -------------------------------------------------------------------------
-    logs, future logs, by topic and partition  whoever makes, opens, moves or deletes one (kcli.log.log_manager,
+    logs, future logs, by topic and partition  the modules that make, open, move or delete logs (kcli.log.log_manager,
                                                kcli.log.managing.log_startup, kcli.log.managing.replica_mover)
-    log directories                            `take_offline`: their partitions answer KAFKA_STORAGE_ERROR, the others
-                                               serve; the last one gone raises AllLogDirsOfflineError
-    flushes that were asked for                `queue_flush` and what calls it; the broker takes them with `take_flushes`
-    directories that are out of service        `set_aside`: renamed to -delete, removed later, or to -stray and kept
+    log directories                            `take_offline`: requests for their partitions get KAFKA_STORAGE_ERROR;
+                                               AllLogDirsOfflineError is raised after the last one
+    requested flushes                          `queue_flush`; the broker takes them with `take_flushes`
+    directories of deleted logs                `set_aside`: renamed to -delete and removed later, or to -stray and kept
 
-This is what the parts of the log manager share: each knows the registry, and none the manager above them.
+The parts of the log manager share the registry; none of them uses the manager above them.
 
 LogCheckpoints writes the checkpoints of the log directories while the broker runs.
 
-    kind                               a log's line
+    checkpoint                         the entry of a log
     ---------------------------------  -----------------------------------------------------------------------------------
     recovery-point-offset-checkpoint   its recovery point
-    log-start-offset-checkpoint        its log start offset, where that lies behind the first segment's base offset
+    log-start-offset-checkpoint        its log start offset, if that is above the first segment's base offset
     replication-offset-checkpoint      its high watermark
-    cleaner-offset-checkpoint          up to where it is cleaned, where it was
+    cleaner-offset-checkpoint          its first dirty offset, if it was cleaned
 
-    kcli-uncleanable-partitions        when and why the cleaner gave it up, where it did
+    kcli-uncleanable-partitions        when and why the cleaner stopped cleaning it
 
-A log and the future log that is to replace it lie in different directories, so each has a line of its own.
+A log and its future log are in different directories, so each has its own entry.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from kcli.log.wall_time import WallTime
 
 
 class LogManagerSettings(NamedTuple):
-    """The broker's settings for logs, in ms and bytes, with Kafka's defaults; INT64_MAX stands for never."""
+    """The broker's settings for logs, in ms and bytes, with Kafka's defaults; INT64_MAX means never."""
 
     retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
     flush_scheduler_interval_ms: int = (1 << 63) - 1  # log.flush.scheduler.interval.ms
     flush_offset_checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
     flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
     high_watermark_checkpoint_interval_ms: int = 5_000  # replica.high.watermark.checkpoint.interval.ms
-    file_delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms: for whole directories
+    file_delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms, for whole directories
     initial_task_delay_ms: int = 30_000  # log.initial.task.delay.ms
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
     producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
@@ -76,12 +76,11 @@ class LogManagerSettings(NamedTuple):
 
 
 class LogRegistry:
-    """See the head of this module.
+    """The state in the table of this module.
 
-    `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `report` takes one
-    line for the broker's own log, of a kind that says its level (kcli.log.report_line). `logs` and `future_logs` are by
-    (topic, partition).
-    Raises LogDirLockedError where another process holds a directory, AllLogDirsOfflineError where none can be used.
+    `log_dirs` are the directory ids by path, in the order of log.dirs, None if meta.properties has no id. `report` writes a
+    line of the broker's log (kcli.log.report_line). `logs` and `future_logs` are by (topic, partition).
+    Raises LogDirLockedError if another process uses a directory, AllLogDirsOfflineError if none can be used.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class LogRegistry:
         self.report = report
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.future_logs: dict[TopicPartition, UnifiedLog] = {}
-        self.offline_partitions: dict[TopicPartition, str] = {}  # -> the log directory that it was in
+        self.offline_partitions: dict[TopicPartition, str] = {}  # the log directory of each
         self.stray_directories: list[str] = []
         self.preferred_dirs: dict[TopicPartition, str] = {}
         self.deletions = DeletionQueue(disk, lambda path, error: self._take_offline(path, error))
@@ -126,21 +125,21 @@ class LogRegistry:
     # ------------------------------------------------------------------------------------------------------ durability
 
     def take_flushes(self) -> list[FlushRequest]:
-        """What was asked to be flushed since the last call."""
+        """Return the flushes that were requested since the last call."""
         taken, self._flushes = self._flushes, []
         return taken
 
     def queue_flush(self, request: FlushRequest | None) -> None:
-        """Ask for a flush; nothing for None."""
+        """Request a flush; None is ignored."""
         if request is not None:
             self._flushes.append(request)
 
     def flush_log(self, log: UnifiedLog) -> None:
-        """Ask for what the log has not yet on the device; its recovery point rises when that is done."""
+        """Request a flush of a log; its recovery point rises when that is done."""
         self.queue_flush(self.flush_request(log))
 
     def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
-        """What makes the log durable up to its present end; None where it is."""
+        """Return the flush of a log up to its present end, None if it is flushed."""
         offset = log.log_end_offset
         paths = tuple(log.unflushed_paths())
         if not paths:
@@ -159,81 +158,81 @@ class LogRegistry:
             if isinstance(error, FileNotFoundError) and self.is_live(log):
                 again = self.flush_request(log)
                 if again is None or again.paths != paths:
-                    return again  # a segment was deleted or cut meanwhile
+                    return again  # a segment was deleted or truncated during the flush
             self._fail_unless_gone(log, error)
             return None
 
         return FlushRequest(paths, flushed)
 
     def is_live(self, log: UnifiedLog) -> bool:
-        """Whether the log is still in service."""
+        """Return whether a log is in service."""
         key = (log.topic, log.partition)
         return self.logs.get(key) is log or self.future_logs.get(key) is log
 
     def _fail_unless_gone(self, log: UnifiedLog, error: OSError | None) -> None:
-        """Take the log directory of a log offline, unless the log was deleted before its files could be flushed."""
+        """Take the log directory of a log offline, unless the error is that a deleted log's files are missing."""
         if error is not None and (self.is_live(log) or not isinstance(error, FileNotFoundError)):
             self._take_offline(log.directory, error)
 
     def failing(self, path: str) -> Callable[[OSError | None], None]:
-        """What takes the log directory of a path offline when it is called with an error."""
+        """Return a callback that takes the log directory of `path` offline if it is called with an error."""
         return lambda error: None if error is None else self._take_offline(path, error)
 
     def flush_directory(self, path: str) -> None:
-        """Ask for the entries of a directory to be made durable."""
+        """Request a flush of a directory."""
         self.queue_flush(FlushRequest((path,), self.failing(path)))
 
     # --------------------------------------------------------------------------------------------------------- finding
 
     def get_log(self, topic: str, partition: int, *, future: bool = False) -> UnifiedLog | None:
-        """The log of a partition, None where there is none. Raises KafkaStorageError where its log directory is offline."""
+        """Return the log of a partition, None if there is none. Raises KafkaStorageError if its log directory is offline."""
         key = (topic, partition)
         log = (self.future_logs if future else self.logs).get(key)
         if log is None and not future and key in self.offline_partitions:
-            raise KafkaStorageError(f"{topic}-{partition} lies in {self.offline_partitions[key]}, which is offline")
+            raise KafkaStorageError(f"{topic}-{partition} is in {self.offline_partitions[key]}, which is offline")
         return log
 
     def all_logs(self) -> list[UnifiedLog]:
-        """The logs and the future logs."""
+        """Return the logs and the future logs."""
         return [*self.logs.values(), *self.future_logs.values()]
 
     def log_dir_of(self, log: UnifiedLog) -> LogDir:
-        """The log directory that a log lies in."""
+        """Return the log directory of a log."""
         return self.dirs[parent_path(log.directory)]
 
     def directory_id_of(self, log: UnifiedLog) -> Uuid | None:
-        """The id of that directory."""
+        """Return the id of the log directory of a log."""
         return self.log_dir_of(log).directory_id
 
     def online_dirs(self) -> list[LogDir]:
-        """The log directories that serve."""
+        """Return the log directories that are online."""
         return [log_dir for log_dir in self.dirs.values() if log_dir.is_online]
 
     def offline_directory_ids(self) -> list[Uuid]:
-        """The ids of the log directories that are offline, for heartbeats."""
+        """Return the ids of the log directories that are offline, for heartbeats."""
         return [found.directory_id for found in self.dirs.values() if not found.is_online and found.directory_id is not None]
 
     # -------------------------------------------------------------------------------------------------------- making
 
     def random_bytes(self, count: int) -> bytes:
-        """So many bytes that nobody can foresee."""
+        """Return `count` random bytes."""
         return self._rng.randbytes(count)
 
     def unique_id(self) -> str:
-        """The 32 hex digits in the name of a directory that is about to be deleted, is moving or stray."""
+        """Return 32 random hex digits for the name of a deleted, future or stray directory."""
         return self._rng.randbytes(UUID_BYTES).hex()
 
     def create_log(
         self, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, dirs: Iterable[LogDir], now_ms: int
     ) -> UnifiedLog:
-        """Make a log in a directory of this name, in the first of `dirs` that takes it. Raises KafkaStorageError for none."""
+        """Make a log directory `name` in the first of `dirs` without an error. Raises KafkaStorageError if all have one."""
         for log_dir in dirs:
             if log_dir.is_online:
                 try:
                     return self._create_log_in(log_dir, key, name, topic_id, config, now_ms)
                 except OSError as error:
                     self.take_offline(log_dir.path, error)
-        raise KafkaStorageError(f"{name} cannot be made: no log directory that may take it is online")
+        raise KafkaStorageError(f"cannot make the log {name}: no log directory for it is online")
 
     def _create_log_in(
         self, log_dir: LogDir, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, now_ms: int
@@ -261,7 +260,7 @@ class LogRegistry:
         log_start_offset: int = 0,
         journal: LoadJournal | None = None,
     ) -> Slices[UnifiedLog]:
-        """Open the log in a partition's directory, in slices; `journal` takes what goes. Raises LogRefusedError and OSError."""
+        """Open the log in a partition's directory; see kcli.log.log_opener.open_in_slices."""
         wall_ms = self.wall.at(now_ms)
         log = yield from open_in_slices(
             self.disk,
@@ -284,7 +283,7 @@ class LogRegistry:
     # -------------------------------------------------------------------------------------------------------- removing
 
     def set_aside(self, log: UnifiedLog, now_ms: int, state: DirectoryState = DirectoryState.DELETE) -> None:
-        """Rename the directory of a log that is out of service; it is removed file.delete.delay.ms later, or kept as stray."""
+        """Rename the directory of a deleted log and remove it file.delete.delay.ms later; a stray one is kept."""
         directory = log.directory
         log_dir = self.dirs[parent_path(directory)]
         target = join_path(log_dir.path, partition_directory_name(log.topic, log.partition, state, self.unique_id()))
@@ -303,15 +302,15 @@ class LogRegistry:
     # --------------------------------------------------------------------------------------------------------- failing
 
     def take_offline(self, path: str, error: OSError) -> list[TopicPartition]:
-        """Take a log directory offline after an error on it -> its partitions, which answer KAFKA_STORAGE_ERROR from now on.
+        """Take the log directory that is or contains `path` offline after an error; return its partitions.
 
-        `path` is the directory or lies in it. Raises AllLogDirsOfflineError where it was the last one.
+        Requests for these get KAFKA_STORAGE_ERROR from now on. Raises AllLogDirsOfflineError if it was the last one.
         """
         log_dir = self._containing_dir(path)
         if not log_dir.is_online:
             return []
         where = f" ({error.filename})" if error.filename and error.filename != log_dir.path else ""
-        reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker starts anew"
+        reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker restarts"
         log_dir.fail(reason)
         self.report(WarningLine(reason, path=log_dir.path, error=error.strerror or error))
         lost = []
@@ -326,32 +325,32 @@ class LogRegistry:
         self.deletions.forget(log_dir.path)
         if not self.online_dirs():
             reasons = "; ".join(failed.offline_reason or "" for failed in self.dirs.values())
-            raise AllLogDirsOfflineError(f"no log directory is left to serve from: {reasons}")
+            raise AllLogDirsOfflineError(f"all log directories are offline: {reasons}")
         return lost
 
     def _take_offline(self, path: str, error: OSError) -> None:
         self.take_offline(path, error)
 
     def _containing_dir(self, path: str) -> LogDir:
-        """The log directory that is `path` or holds it. Raises LogDirNotFoundError."""
+        """Return the log directory that is or contains `path`. Raises LogDirNotFoundError."""
         at = path
         while at not in self.dirs:
             parent = parent_path(at)
             if parent == at:
-                raise LogDirNotFoundError(f"{path} is in no directory of log.dirs ({', '.join(self.dirs)})")
+                raise LogDirNotFoundError(f"{path} is not in a directory of log.dirs ({', '.join(self.dirs)})")
             at = parent
         return self.dirs[at]
 
 
 class LogCheckpoints:
-    """The checkpoints of a registry's log directories. What is to be flushed goes to the registry."""
+    """The checkpoints of a registry's log directories; an error takes the log directory offline."""
 
     def __init__(self, registry: LogRegistry) -> None:
         self._registry = registry
 
     @staticmethod
     def offset_of(log: UnifiedLog, kind: FileKind) -> int | None:
-        """What a checkpoint holds of a log; None where it has no line there."""
+        """Return the offset of a log in a checkpoint, None if it has no entry there."""
         if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
             return log.recovery_point
         if kind is FileKind.REPLICATION_CHECKPOINT:
@@ -361,7 +360,7 @@ class LogCheckpoints:
         return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
 
     def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
-        """What a checkpoint of a log directory is to hold now."""
+        """Return the present entries of a checkpoint of a log directory."""
         found = {}
         for log in self._registry.all_logs():
             if parent_path(log.directory) == log_dir.path:
@@ -371,11 +370,11 @@ class LogCheckpoints:
         return found
 
     def write_all(self, log_dir: LogDir, kind: FileKind) -> None:
-        """Write one checkpoint of a log directory, of all its logs."""
+        """Write a checkpoint of a log directory with all its logs."""
         self.write(log_dir, kind, self.offsets_in(log_dir, kind))
 
     def write_uncleanable(self, log_dir: LogDir, partitions: Iterable[UncleanablePartition]) -> None:
-        """Write which logs of a log directory are not cleaned any more; an error takes it offline."""
+        """Write kcli-uncleanable-partitions of a log directory."""
         registry = self._registry
         if log_dir.is_online:
             try:
@@ -384,7 +383,7 @@ class LogCheckpoints:
                 registry.take_offline(log_dir.path, error)
 
     def write(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write these offsets as one checkpoint of a log directory; an error takes it offline."""
+        """Write a checkpoint of a log directory with these offsets."""
         if not log_dir.is_online:
             return
         registry = self._registry

@@ -1,18 +1,19 @@
-"""Stopping a broker's logs cleanly, so that the next start need not read them again.
+"""The clean stop of a broker's logs, after which the next start needs no recovery.
 
-    of each log directory, in order
+    steps for each log directory, in order
     ---------------------------------------------------------------------------------------------
-    its logs are closed, one a step: indexes are cut to their entries, the producers are saved
-    what of them is not on the device is flushed
-    the offset checkpoints, and what the cleaner has given up
-    `.kafka_cleanshutdown`, with the broker epoch, if all logs of the directory had been loaded
-    the lock is given back
+    close its logs, one in a step: trim the indexes, take a producer snapshot
+    flush their unflushed files
+    write the offset checkpoints and kcli-uncleanable-partitions
+    write `.kafka_cleanshutdown` with the broker epoch, if all logs of the directory were loaded
+    release the lock
 
-This waits for the device: nobody is served any more. A directory that fails on the way gets no mark, and recovers.
+This waits for the device, because the broker serves no requests any more. A directory with an error gets no
+`.kafka_cleanshutdown`, so that the next start recovers it.
 
-Each fsync of a file that is dirty commits the file system's journal: two milliseconds, times the five files of each of a
-thousand partitions. After one syncfs(2) they are clean, and an fsync takes a twentieth of that. The fsyncs stay: they are
-what counts, and what tells of errors; this only makes them quick.
+Each fsync of a dirty file commits the file system's journal, which takes two milliseconds, for five files of each partition.
+After one syncfs(2) the files are clean and an fsync takes a twentieth of that time. The fsyncs are still necessary, because
+syncfs does not report all errors.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.report_line import WarningLine
 
-# From so many files on the whole file system is written back first.
+# With this many files or more, syncfs comes first.
 MANY_FILES = 64
 FLUSHES_PER_STEP = 8
 
 
 def close_logs(registry: LogRegistry, checkpoints: LogCheckpoints, broker_epoch: int) -> Iterator[None]:
-    """Close all logs, one a step; see LogManager.shutdown."""
+    """Close all logs in time slices; see LogManager.shutdown."""
     for log_dir in registry.online_dirs():
         try:
             yield from _close_dir(registry, checkpoints, log_dir, broker_epoch)
@@ -63,11 +64,15 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
 
 def _not_marked(path: str, error: OSError) -> WarningLine:
     reason = error.strerror or error
-    return WarningLine(f"{path}: {reason}: it is not marked as cleanly stopped", path=path, error=reason)
+    return WarningLine(
+        f"{path}: {reason}: the stop of this log directory was not clean; the next start recovers its logs",
+        path=path,
+        error=reason,
+    )
 
 
 def _write_back_file_system(file: LogFile) -> bool:
-    """Write back all that is dirty on the file system that `file` lies on -> False where the system has no way to."""
+    """Write back all dirty pages of the file system of `file`; return whether the system supports this."""
     descriptor = file.fileno()
     if descriptor < 0:
         return False

@@ -1,22 +1,22 @@
-"""Opening all logs of a broker's log directories, a slice of work a step.
+"""Opening all logs of a broker's log directories, in time slices (Kafka: LogManager.loadLogs).
 
-    a directory in a log directory            what becomes of it (Kafka: LogManager.loadLogs)
+    a directory in a log directory            result
     ----------------------------------------  -------------------------------------------------------------------------
-    `<topic>-<partition>`                     opened; after a crash what lies above its recovery point is read again
-    the same, not of this broker by metadata  renamed to -stray and left alone: a topic that was deleted or moved away
-                                              meanwhile, or a directory that never got its partition.metadata
-    the same, and another one, with records   where the metadata has the directory of one, the other is renamed to -stray:
-    in both                                   a crash came while a replica took another's place; else the start is refused
-    ...-future                                opened; the replica goes on moving
+    `<topic>-<partition>`                     opened; after an unclean stop it is recovered from its recovery point on
+    the same, not placed here by the          renamed to -stray and kept: the topic was deleted or moved while the broker was
+    metadata                                  down, or the directory has no partition.metadata
+    the same twice, both with records         if the metadata names the directory of one, the other is renamed to -stray: the
+                                              broker crashed while a future log replaced it; else the start is refused
+    ...-future                                opened; the copy continues
     ...-delete                                removed after file.delete.delay.ms
-    ...-stray                                 left alone
-    `__cluster_metadata-0`                    KRaft's, which opens it itself
-    anything else                             left alone and reported (Kafka refuses to start over it)
+    ...-stray                                 kept
+    `__cluster_metadata-0`                    skipped: the raft client opens it
+    anything else                             kept and reported (Kafka refuses to start)
 
-A directory that was not stopped cleanly is reported, and so is all that its recovery removes (recovery_journal).
-Where Kafka opens a log before it looks whose it is, here whose it is comes first: a stray one is renamed as it lies.
-A log that Kafka would refuse to load (LogRefusedError) takes its log directory offline, as an OSError does; with the last
-one the start has failed.
+An unclean stop is reported, and so is everything that its recovery removes (recovery_journal). Kafka opens a log before it
+checks the topic id; here the check comes first, so that a stray log is renamed unchanged.
+A log that Kafka would refuse to load (LogRefusedError) takes its log directory offline, as an OSError does. The start fails if
+no log directory is left.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LogStartup:
         self._clock = clock
 
     def run(self) -> Iterator[None]:
-        """A small log a step; of one that is recovered a piece."""
+        """Load the log directories; a step opens a small log or recovers a part of one."""
         registry = self._registry
         for log_dir in registry.online_dirs():
             try:
@@ -89,11 +89,11 @@ class LogStartup:
             except OSError as error:
                 registry.take_offline(log_dir.path, error)
             except LogRefusedError as error:
-                sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
+                sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` shows how to repair it"
                 registry.take_offline(log_dir.path, OSError(sentence))
 
     def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectory]:
-        """The partitions' directories by name, others reported."""
+        """Return the partitions' directories by name; report others."""
         names = self._disk.list_directory(log_dir.path)
         found = ((name, self._partition_of(log_dir, name)) for name in names)
         return {name: partition for name, partition in found if partition is not None}
@@ -116,12 +116,12 @@ class LogStartup:
                 elif not self._is_second(log_dir, path, found, topic_id):
                     yield from self._open(loading, path, found, topic_id)
                 yield
-        self._forget_the_gone(log_dir, loading.checkpoints)
+        self._remove_old_entries(log_dir, loading.checkpoints)
 
-    def _forget_the_gone(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
-        """Take out of the checkpoints what they say of partitions that are not here any more.
+    def _remove_old_entries(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
+        """Remove the entries of partitions that are not in the log directory any more from its checkpoints.
 
-        A log that is made anew under such a name must not be cut, or believed, by the offsets of the old one.
+        Otherwise a new log with the same name would begin with the offsets of the old one.
         """
         logs = {(log.topic, log.partition) for log in self._registry.all_logs() if parent_path(log.directory) == log_dir.path}
         for kind, checkpoint in log_dir.checkpoints.items():
@@ -130,19 +130,19 @@ class LogStartup:
                 checkpoint.write_now(kept)
 
     def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
-        """What a name in a log directory says of a partition's directory; None for anything else."""
+        """Parse the name of a partition's directory; return None for anything else."""
         path = join_path(log_dir.path, name)
         try:
             found = parse_partition_directory(name)
         except FormatError as error:
             if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
-                text = f"{log_dir.path}: {error.message}; it is left alone"
+                text = f"{log_dir.path}: {error.message}; ignored"
                 self._registry.report(WarningLine(text, path=log_dir.path, error=error.message))
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
     def _read_topic_id(self, path: str) -> Uuid | None:
-        """The topic id in partition.metadata; None where it is missing or torn: a crash came before the device had it."""
+        """Return the topic id in partition.metadata, None if the file is missing or torn: it was not flushed before a crash."""
         at = join_path(path, FileKind.PARTITION_METADATA.value)
         try:
             data = self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
@@ -165,17 +165,17 @@ class LogStartup:
         registry.stray_directories.append(target)
 
     def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid) -> bool:
-        """Whether a directory was set aside because its partition has another one, too; or that one was.
+        """Return whether a directory was renamed to -stray, because its partition has another one; or rename the other one.
 
-        A directory that fails while a log is made in it leaves an empty one, and the log is made in another directory. Of two
-        with records the metadata knows which one took the other's place.
+        If a log directory fails while a log is made in it, an empty log remains there, and the log is made in another one. If
+        both have records, the metadata names the one that has replaced the other.
         """
         logs = self._logs_of(found)
         other = logs.get((found.topic, found.partition))
         if other is None:
             return False
         if not self._has_bytes(path):
-            self._set_stray(log_dir.path, path, found, f"it is empty, and there is {other.directory}")
+            self._set_stray(log_dir.path, path, found, f"it is empty, and {other.directory} is another log of the partition")
             return True
         why = f"it is empty, and {path} is not"
         if self._has_bytes(other.directory):
@@ -194,7 +194,7 @@ class LogStartup:
         return False
 
     def _has_bytes(self, path: str) -> bool:
-        """Whether a log has records, or has had some."""
+        """Return whether a log has records, or had some."""
         found = ((name, parse_file_name(name)) for name in self._disk.list_directory(path))
         return any(
             file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
@@ -209,8 +209,8 @@ class LogStartup:
         logs = self._logs_of(found)
         if key in logs:
             raise DuplicateLogError(
-                f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
-                "older, most likely that of the log directory which failed last"
+                f"{found.topic}-{found.partition} has two logs, {logs[key].directory} and {path}: remove the older one, "
+                "most likely that of the log directory which failed last"
             )
         high_watermark = loading.offset(FileKind.REPLICATION_CHECKPOINT, key)
         recovery_point = loading.offset(FileKind.RECOVERY_POINT_CHECKPOINT, key)
@@ -235,11 +235,11 @@ class LogStartup:
         if logs is registry.logs:
             registry.epochs.follow(log)
         if log_dir.had_clean_shutdown:
-            registry.flush_log(log)  # indexes that were missing and made anew
+            registry.flush_log(log)  # missing indexes were rebuilt
 
 
 class _Loading:
-    """The load of one log directory: its partitions by name, its checkpoints, how far it is, where removed bytes are kept."""
+    """The load of one log directory: partitions by name, checkpoints, progress, and the quarantine of removed bytes."""
 
     def __init__(
         self,
@@ -261,11 +261,11 @@ class _Loading:
             self.progress.begin()
 
     def offset(self, kind: FileKind, key: TopicPartition) -> int:
-        """What a checkpoint says of a log, 0 where it has no line for it."""
+        """Return the offset of a log in a checkpoint, 0 if it has no entry."""
         return self.checkpoints[kind].get(key, 0)
 
     def finish(self) -> None:
-        """All logs are open."""
+        """Report the end of the load."""
         if self.quarantine is not None:
             self.quarantine.finish()
         if self._is_recovery:
@@ -273,7 +273,7 @@ class _Loading:
 
 
 def _is_torn(data: bytes) -> bool:
-    """Whether a partition.metadata is the first bytes of what it should be: it is written once, and flushed a little later."""
+    """Return whether a partition.metadata is incomplete: it is written once and flushed later."""
     whole = encode_partition_metadata(PartitionMetadata(0, ZERO_UUID))
     same = whole.index(str(ZERO_UUID).encode())
     return len(data) < len(whole.rstrip()) and data[:same] == whole[: min(same, len(data))]

@@ -1,28 +1,28 @@
-"""What a broker does to its logs as time goes by, each a task that a timer calls, in slices that hold nobody up.
+"""The background tasks of a broker's logs; a timer calls each of them in time slices (Kafka: LogManager, KafkaScheduler).
 
     task (Kafka's name)                  every                                               does
     -----------------------------------  --------------------------------------------------  -------------------------------
-    kafka-log-retention                  log.retention.check.interval.ms                     takes out segments by retention;
-                                                                                             their files go later
+    kafka-log-retention                  log.retention.check.interval.ms                     deletes segments by retention;
+                                                                                             files are removed later
     kafka-log-flusher                    log.flush.scheduler.interval.ms                     flushes logs by flush.ms
     kafka-recovery-point-checkpoint      log.flush.offset.checkpoint.interval.ms             writes recovery points
     kafka-log-start-offset-checkpoint    log.flush.start.offset.checkpoint.interval.ms       writes log start offsets
     highwatermark-checkpoint             replica.high.watermark.checkpoint.interval.ms       writes high watermarks
-    kafka-delete-logs                    when something is due                               removes files and directories
-    PeriodicProducerExpirationCheck      producer.id.expiration.check.interval.ms            forgets idle producers
-    flush-log                            with high watermarks (Kafka: at each roll)          flushes logs that have rolled, so
-                                                                                             that a recovery reads less
+    kafka-delete-logs                    when a deletion is due                              removes files and directories
+    PeriodicProducerExpirationCheck      producer.id.expiration.check.interval.ms            removes idle producers
+    flush-log                            with high watermarks (Kafka: at each roll)          flushes logs that were rolled, so
+                                                                                             that recovery reads less
     ReplicaAlterLogDirsThread            while a replica is moving                           kcli.log.managing.replica_mover
     leader-epoch-checkpoint              with the first record of an epoch                   epoch_follower; not a
                                                                                              task in Kafka
     kafka-log-cleaner-thread-0           while a log is dirty, else log.cleaner.backoff.ms   kcli.log.cleaner.log_cleaner,
-                                                                                             begun by the log manager
+                                                                                             scheduled by LogManager
 
-A sweep over all logs does LOGS_PER_STEP a step and comes back at once until it is through; logs that are made meanwhile have
-their turn in the next one. `run` of a task returns when it wants to be called next.
+A sweep visits all logs, LOGS_PER_STEP in a step, and is called again at once until it has visited all; it does not visit logs
+that are made during the sweep. `run` of a task returns the time of its next call.
 
-A task that fails by a fault of this program is logged and goes on, as KafkaScheduler does it: a sweep with the next log (it
-writes no checkpoint then), any other task after FAULT_PAUSE_MS. Errors of the disk are no faults (see LogRegistry).
+An unexpected exception of a task is logged, and the task continues as with KafkaScheduler: a sweep with the next log (it writes
+no checkpoint then), any other task after FAULT_PAUSE_MS. OSError and StorageError are passed on (see LogRegistry).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ FAULT_PAUSE_MS = 30_000
 
 
 class Cancellable(Protocol):
-    """What scheduling gives: a way to take it back."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """The callback will not be called."""
+        """Cancel the call."""
         ...
 
 
@@ -60,9 +60,9 @@ Visit = Callable[[UnifiedLog, int], bool | None]
 
 
 class Sweep:
-    """A visit to every log each `interval_ms`; `finish` is called behind the last, `abandon` instead where a visit failed.
+    """A visit to every log each `interval_ms`; `finish` is called after the last, or `abandon` if a visit has failed.
 
-    A visit that returns True is not through with its log, which is then visited again. `name` is Kafka's name of the task.
+    If a visit returns True, it visits the same log again. `name` is Kafka's name of the task.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Sweep:
         self._left: list[UnifiedLog] | None = None
 
     def run(self, now_ms: int) -> int:
-        """The next slice -> when to come again."""
+        """Visit the next logs; return the time of the next call in ms."""
         if self._left is None:
             self._left = self._registry.all_logs()[::-1]
         for _ in range(min(self._logs_per_step, len(self._left))):
@@ -99,7 +99,7 @@ class Sweep:
             except Exception as error:
                 self._has_failed = True
                 what = f"the task {self.name} at {log.topic}-{log.partition}"
-                self._registry.report(fault_line(what, error, "; the task goes on with the next log"))
+                self._registry.report(fault_line(what, error, "; the task continues with the next log"))
         if self._left:
             return now_ms
         self._left = None
@@ -109,7 +109,7 @@ class Sweep:
 
 
 class Task:
-    """One task on a timer: it runs when it is due, and earlier when it is woken."""
+    """A task on a timer: it runs at the time that its last run has returned, or earlier after `wake`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Task:
         self._pending: Cancellable | None = None
 
     def wake(self, at_ms: int) -> None:
-        """Have it run at `at_ms`, unless it runs before."""
+        """Run the task at `at_ms`, unless it is due before."""
         if at_ms >= self._due_ms:
             return
         if self._pending is not None:
@@ -152,17 +152,17 @@ class Task:
 
 
 class LogSweeps:
-    """The visits of the sweeps over a registry's logs; a disk's error takes the log directory offline."""
+    """The visits of the sweeps; a disk error takes the log directory offline."""
 
     def __init__(self, registry: LogRegistry, is_uncleanable: Callable[[UnifiedLog], bool]) -> None:
         self._registry = registry
         self._is_uncleanable = is_uncleanable
 
     def apply_retention(self, log: UnifiedLog, now_ms: int) -> bool:
-        """Take out some of the segments that retention wants gone -> whether there were any.
+        """Delete some of the segments that retention has found; return whether there were any.
 
-        Of compacted logs, whatever else their policy says, only where there is a cleaner that has not given them up: in Kafka
-        it is the one to do it.
+        In Kafka the cleaner applies retention to compacted logs, whatever else cleanup.policy contains. So a compacted log is
+        skipped if log.cleaner.enable is false, or the log is uncleanable.
         """
         if log.config.is_compacted and (not self._registry.settings.cleaner_enable or self._is_uncleanable(log)):
             return False
@@ -172,29 +172,29 @@ class LogSweeps:
             self._registry.take_offline(log.directory, error)
             return False
         due_ms = now_ms + log.config.file_delete_delay_ms
-        # Leader epochs that begin before the first segment say that one is missing, unless it is there to be deleted.
+        # Leader epochs below the first segment look like a missing segment, so its files stay until the epochs are written.
         log.leader_epochs.when_followed(partial(self._registry.deletions.add, renamed, due_ms))
         return bool(renamed)
 
     def flush_by_time(self, log: UnifiedLog, now_ms: int) -> None:
-        """Flush a log whose flush.ms is over."""
+        """Flush a log if flush.ms has passed."""
         if log.needs_flush(now_ms):
             self._registry.flush_log(log)
 
     def flush_rolled(self, log: UnifiedLog, now_ms: int) -> None:
-        """Flush a log of which more than the active segment is not on the device."""
+        """Flush a log with unflushed records below its active segment."""
         if log.recovery_point < log.active_base_offset:
             self._registry.flush_log(log)
 
     def expire_producers(self, log: UnifiedLog, now_ms: int) -> None:
-        """Forget producers that have been idle for too long."""
+        """Remove producers that were idle for producer.id.expiration.ms."""
         if log.producers.producers:
             wall_ms = self._registry.wall.at(now_ms)
             log.producers.remove_expired(wall_ms, self._registry.settings.producer_id_expiration_ms)
 
 
 class CheckpointSweep:
-    """Gathers what one kind of checkpoint is to hold, log by log, and writes it for each log directory."""
+    """Collects the entries of one kind of checkpoint, log by log, and writes it for each log directory."""
 
     def __init__(self, registry: LogRegistry, checkpoints: LogCheckpoints, kind: FileKind) -> None:
         self._registry = registry
@@ -203,17 +203,17 @@ class CheckpointSweep:
         self._found: dict[str, dict[tuple[str, int], int]] = {}
 
     def visit(self, log: UnifiedLog, now_ms: int) -> None:
-        """Take a log into account."""
+        """Add the entry of a log."""
         offset = self._checkpoints.offset_of(log, self._kind)
         if offset is not None:
             self._found.setdefault(parent_path(log.directory), {})[log.topic, log.partition] = offset
 
     def abandon(self) -> None:
-        """Forget what was found: it is not all."""
+        """Discard the entries, which are incomplete."""
         self._found = {}
 
     def finish(self) -> None:
-        """Write what was found."""
+        """Write the entries."""
         found, self._found = self._found, {}
         for log_dir in self._registry.online_dirs():
             self._checkpoints.write(log_dir, self._kind, found.get(log_dir.path, {}))
@@ -228,7 +228,7 @@ def begin_tasks(
     schedule: Schedule,
     after: Callable[[int], None],
 ) -> None:
-    """Put all tasks on a timer; see LogManager.begin_tasks. The cleaner has given up what `is_uncleanable`."""
+    """Schedule all tasks; see LogManager.begin_tasks. `is_uncleanable` returns whether the cleaner skips a log."""
     settings, visits = registry.settings, LogSweeps(registry, is_uncleanable)
     recovery_points, log_starts, high_watermarks = (
         CheckpointSweep(registry, checkpoints, kind)

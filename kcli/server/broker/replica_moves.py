@@ -65,7 +65,7 @@ class ReplicaMoves:
             self._replace(partition, now_ms)
         elif partition.log is None or self._log_manager.directory_id_of(partition.log) != registered:
             # The metadata must first record where the replica is now: that record would undo the one sent here.
-            self._log_manager.mover.look_again(topic, index)
+            self._log_manager.mover.report_again(topic, index)
         else:
             self._flush_and_assign(partition, future, directory_id, now_ms)
 
@@ -74,7 +74,7 @@ class ReplicaMoves:
 
         def flushed(error: OSError | None, now_ms: int) -> None:
             if error is not None or self._log_manager.get_log(*partition.key, future=True) is not future:
-                self._log_manager.mover.look_again(*partition.key)
+                self._log_manager.mover.report_again(*partition.key)
             else:
                 self._assignments.assign(partition.topic_id, partition.index, directory_id, now_ms)
 
