@@ -20,7 +20,7 @@ from kcli.log.disk.os_disk import OsDisk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kcli.log.files.offset_checkpoint_file import TopicPartition
+    from kcli.log.files.checkpoint_files import TopicPartition
     from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange

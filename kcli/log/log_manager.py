@@ -28,7 +28,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.file_cache import FileCache
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.log_config import LogConfig
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry

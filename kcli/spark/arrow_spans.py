@@ -28,9 +28,9 @@ from kcli.format.compression import inflate
 from kcli.format.primitives import Buffer, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import Damage, LogBatch
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
-from kcli.log.reading.segment_walk import SegmentWalk
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.columnar_reader import ColumnarReader
+from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.spark.arrow_columns import count_below, scan_span, span_length
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.options import ReadOptions
@@ -117,7 +117,7 @@ class SpanReader(RangeReader):
 
     def __init__(self, disk: Disk, part: SegmentRange, options: ReadOptions, report: Report, scanner: RecordScanner) -> None:
         super().__init__(disk, part, options, report, scanner)
-        self._walk = SegmentWalk(disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES)
+        self._walk = ColumnarReader(disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES)
         self._excluded = CONTROL_FLAG if part.transactions is None else CONTROL_FLAG | TRANSACTIONAL_FLAG
         self._has_fault = False  # since the last sound batch
         self._scratch = array("q", (0, 0))

@@ -27,7 +27,7 @@ from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,

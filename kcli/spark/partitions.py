@@ -30,10 +30,10 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory, Segment
-from kcli.log.files.offset_checkpoint_file import TopicPartition
-from kcli.log.reading.segment_seek import SegmentEnd, SegmentSeeker
+from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
 from kcli.spark import schema as tables
@@ -128,8 +128,8 @@ class LogPartition:
         """The end of the last segment at the first call, as offset and byte of the same moment."""
         if not self.segments:
             return SegmentEnd(self.first_offset, 0, 0, is_torn=False)
-        with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-            return seeker.end(counts_rotten=not self.is_live)
+        with OffsetLookup(self.disk, self.segments[-1]) as lookup:
+            return lookup.end(counts_damaged=not self.is_live)
 
     @property
     def log_end_offset(self) -> int:
@@ -144,10 +144,10 @@ class LogPartition:
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
         """Return the offset of the first record at or after `from_offset` with at least this timestamp, or None."""
         for segment in self.segments_from(from_offset):
-            with SegmentSeeker(self.disk, segment) as seeker:
-                if segment is not self.segments[-1] and seeker.max_timestamp() < timestamp_ms:
+            with OffsetLookup(self.disk, segment) as lookup:
+                if segment is not self.segments[-1] and lookup.max_timestamp() < timestamp_ms:
                     continue
-                found = seeker.offset_of_time(timestamp_ms, from_offset)
+                found = lookup.offset_of_time(timestamp_ms, from_offset)
             if found is not None:
                 return found
         return None

@@ -27,8 +27,8 @@ from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk, parent_path
 from kcli.log.files.log_directory import read_partition
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.spark.options import SKIP, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.planning import OffsetRange, RangeChoice, segment_ranges

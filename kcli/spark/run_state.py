@@ -19,7 +19,7 @@ import json
 from typing import Any, NamedTuple
 
 from kcli.format.primitives import crc32c
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 
 FORMAT_VERSION = 1
 

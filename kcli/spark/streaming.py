@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning

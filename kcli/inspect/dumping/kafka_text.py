@@ -29,8 +29,8 @@ from kcli.format.record_scan import is_compiled
 from kcli.inspect.dumping import batch_lines, record_lines
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -167,7 +167,7 @@ class LogDumper:
         """Print the batches from byte `position` that need no Python object; return the position after them."""
         is_fresh = False
         while position < end:
-            buffer, start, filled = reader.at_hand(position, fresh=is_fresh)
+            buffer, start, filled = reader.buffered(position, fresh=is_fresh)
             printed_to = self._batches.put(buffer, buffer, start, filled, position - start)
             position += printed_to - start
             if self._batches.result == loop_results.NEED_MORE:

@@ -39,7 +39,7 @@ from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter
 from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 
 if TYPE_CHECKING:
     from kcli.format.records import Header

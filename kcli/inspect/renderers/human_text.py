@@ -22,8 +22,8 @@ from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
-from kcli.log.reading.log_reader import Damage, LogBatch
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 if TYPE_CHECKING:
     from kcli.inspect.json_text import JsonObject, JsonValue

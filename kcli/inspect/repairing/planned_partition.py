@@ -15,7 +15,7 @@ from kcli.inspect.verification.names import SEGMENT_KINDS
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.loading.recovering_segment import LogRefusedError
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # How many causes of a refused load are removed one by one before the log is cut at the next one.
 MOST_SINGLE_CUTS = 64

@@ -41,8 +41,8 @@ from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.log.disk.port import Disk, base_name
 from kcli.log.files.log_directory import PartitionDirectory, Segment, read_topic_id
 from kcli.log.files.quarantine import LostOffsets
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # How much of a log is searched for a record without a key, from its start.
 _MOST_BYTES_FOR_KEYS = 16 * 1024 * 1024

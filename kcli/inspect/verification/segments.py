@@ -38,8 +38,8 @@ from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer,
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import stated_next_offset
-from kcli.log.reading.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
-from kcli.log.reading.segment_walk import SegmentWalk, Stretch
+from kcli.log.reading.columnar_reader import BatchRows, ColumnarReader
+from kcli.log.reading.segment_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -94,7 +94,7 @@ class SegmentVerifier:
             self._indexes.append(OffsetIndexCheck(self._disk, segment.offset_index, *common))
         if segment.time_index is not None:
             self._indexes.append(TimeIndexCheck(self._disk, segment.time_index, *common))
-        self._walk = SegmentWalk(self._disk, segment.log)
+        self._walk = ColumnarReader(self._disk, segment.log)
         self.facts.size_bytes = self._walk.end
         self._inspector = BatchInspector(segment.log, self._findings, self._walk.scanner)
         self._next_stop()
@@ -158,7 +158,7 @@ class SegmentVerifier:
             )
         self._damage.clear()
 
-    def _add_stretch(self, stretch: Stretch) -> None:
+    def _add_stretch(self, stretch: BatchRows) -> None:
         rows, count = self._walk.rows, stretch.rows
         self._on_bytes(rows.position[count - 1] + rows.size_bytes[count - 1] - rows.position[0])
         batch = stretch.batch
@@ -177,7 +177,7 @@ class SegmentVerifier:
             index.match(rows, count)
         self._add_rows(stretch)
 
-    def _check_irregular(self, stretch: Stretch) -> None:
+    def _check_irregular(self, stretch: BatchRows) -> None:
         """Check compressed rows and rows with faults; a row without a fault becomes SOUND."""
         rows = self._walk.rows
         for row in range(stretch.rows):
@@ -196,7 +196,7 @@ class SegmentVerifier:
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
-    def _add_rows(self, stretch: Stretch) -> None:
+    def _add_rows(self, stretch: BatchRows) -> None:
         rows, state = self._walk.rows, self._state
         facts = self.facts
         facts.batches += stretch.rows
@@ -220,7 +220,7 @@ class SegmentVerifier:
         if self._epoch is not None and self._epoch.epoch == rows.leader_epoch[last_row]:
             self._last_of_epoch = rows.base_offset[last_row]
 
-    def _add_notable(self, stretch: Stretch, row: int) -> None:
+    def _add_notable(self, stretch: BatchRows, row: int) -> None:
         """Add one notable row: check its offsets, leader epoch, producer and control records."""
         rows = self._walk.rows
         expected = self._state[NEXT_OFFSET]
@@ -270,7 +270,7 @@ class SegmentVerifier:
         """Note that something is missing before the end of the batch at `offset`."""
         self._gatherer.gap_offset = max(self._gatherer.gap_offset, offset)
 
-    def _count_records(self, stretch: Stretch, row: int) -> None:
+    def _count_records(self, stretch: BatchRows, row: int) -> None:
         rows, facts = self._walk.rows, self.facts
         records = rows.record_count[row]
         if rows.attributes[row] & CONTROL_FLAG and rows.fault[row] != LEGACY:
@@ -287,7 +287,7 @@ class SegmentVerifier:
             self._gatherer.flush()
             self._note_gap(rows.last_offset[row])
 
-    def _records_below_start(self, stretch: Stretch, row: int) -> int:
+    def _records_below_start(self, stretch: BatchRows, row: int) -> int:
         """Return the number of records of the batch that are below the log start offset."""
         if self._walk.rows.base_offset[row] >= self._options.log_start_offset:
             return 0
@@ -328,7 +328,7 @@ class SegmentVerifier:
             message = f"the batch of producer {rows.producer_id[row]} has {why}"
             self._add_at_row("producer-fields", row, message)
 
-    def _check_without_producer(self, stretch: Stretch, row: int) -> bool:
+    def _check_without_producer(self, stretch: BatchRows, row: int) -> bool:
         """Check a batch without a producer -> True if it ends the run of regular rows."""
         rows = self._walk.rows
         if rows.fault[row] == LEGACY:
@@ -352,7 +352,7 @@ class SegmentVerifier:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def _add_producer_batch(self, stretch: Stretch, row: int) -> None:
+    def _add_producer_batch(self, stretch: BatchRows, row: int) -> None:
         """Add a batch of a producer: records, which begin a run, or a transaction marker."""
         rows = self._walk.rows
         self._check_producer_fields(row)

@@ -44,8 +44,8 @@ from kcli.log.cleaner.retained_offsets import RetainedOffsets
 from kcli.log.cleaner.throttler import TimeSlices
 from kcli.log.cleaner.transaction_metadata import CleanedTransactionMetadata
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.log_reader import SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
 
 _Result = TypeVar("_Result")
@@ -239,7 +239,7 @@ class Cleaner:
             position = skipped_to
             if position >= size_bytes:
                 break
-            buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+            buffer, index, filled = reader.buffered(position, fresh=is_fresh)
             limit = min(filled, index + end - position)
             passed = batches.filter_batches(buffer, buffer, index, limit, index + size_bytes - position) - index
             if batches.batch_count:

@@ -17,8 +17,8 @@ from kcli.format.primitives import Buffer, CorruptRecordError
 from kcli.format.record_batch import DELETE_HORIZON_FLAG, MAGIC, NO_TIMESTAMP, RecordBatch, empty_batch, with_records
 from kcli.format.record_copy import copy_records
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterSettings
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch
 
 # Markers are read apart from the records: a batch holds one.
 _MARKER_RECORDS = 16

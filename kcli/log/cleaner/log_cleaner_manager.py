@@ -28,7 +28,7 @@ from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
 from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.port import parent_path
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.report_line import WarningLine
 from kcli.log.time_lookup import largest_timestamp
 
@@ -160,7 +160,7 @@ def _first_timestamp(log: UnifiedLog, segment: LogSegment) -> int:
     """Return the largest timestamp of a segment's first batch, -1 if it has none."""
     file = log.local_log().disk.open_file(segment.log_path)
     try:
-        return next((header.max_timestamp for header in HeaderWalk(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
+        return next((header.max_timestamp for header in HeaderReader(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
     finally:
         file.close()
 

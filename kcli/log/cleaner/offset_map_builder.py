@@ -28,8 +28,8 @@ from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
 from kcli.log.cleaner.throttler import TimeSlices
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
 
 # A call of the loop ends after this much work, in bytes; each batch counts for its bytes and a constant.
@@ -249,7 +249,7 @@ class OffsetMapBuilder:
         ) as reader:
             is_fresh = False
             while position < segment.size_bytes:
-                buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+                buffer, index, filled = reader.buffered(position, fresh=is_fresh)
                 passed = mapper.put_batches(buffer, buffer, index, filled) - index
                 first_offset = read_int64(buffer, index) if passed else start - 1
                 if first_offset >= start and not mapper.has_transactions:

@@ -16,7 +16,7 @@ import sys
 _MINCORE = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 
 
-def uncached_stretches(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+def uncached_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
     """The stretches of whole pages, as [first byte, byte behind), that hold bytes `start` to `end` and are not cached.
 
     `end` is at most the file's size. Raises OSError or ValueError where the file cannot be mapped, or not so far.

@@ -70,14 +70,14 @@ class OsFile(_Descriptor):
         return done
 
     def _move_window(self, start: int, end: int) -> None:
-        from kcli.log.disk.cached_pages import uncached_stretches
+        from kcli.log.disk.cached_pages import uncached_ranges
 
         self._drop_uncached()
         if self._window[0] <= start <= self._window[1] < end:
             end = max(end, start + AHEAD_BYTES)
         self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
         with suppress(OSError, ValueError):  # a file system without mappings, or a file that was cut meanwhile
-            self._uncached = uncached_stretches(self._fd, self._window[0], min(self._window[1], self.size()))
+            self._uncached = uncached_ranges(self._fd, self._window[0], min(self._window[1], self.size()))
 
     def _drop_uncached(self) -> None:
         for start, end in self._uncached:

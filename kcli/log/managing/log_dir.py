@@ -24,7 +24,7 @@ from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, enc
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
-from kcli.log.files.offset_checkpoint_file import OffsetCheckpointFile, TopicPartition
+from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition
 from kcli.log.files.uncleanable_file import UncleanableFile
 
 CLEAN_SHUTDOWN_VERSION = 0

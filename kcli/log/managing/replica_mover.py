@@ -36,7 +36,7 @@ from kcli.log.errors import (
     LogDirNotFoundError,
     NotHostedError,
 )
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import WarningLine

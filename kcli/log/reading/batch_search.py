@@ -68,12 +68,12 @@ _MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
 # A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
 _MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
 # What a header of formats 0 to 2 has at most: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
-MOST_ATTRIBUTES = 0x7F
+MAX_ATTRIBUTES = 0x7F
 MOST_LEGACY_ATTRIBUTES = 0x0F
-MOST_CODEC = 4
+MAX_CODEC = 4
 # How many bytes of a file may be read in vain, as a multiple of its size, and at least.
-VAIN_FACTOR = 4
-VAIN_BYTES = 1024 * 1024 * 1024
+BUDGET_FACTOR = 4
+MIN_BUDGET_BYTES = 1024 * 1024 * 1024
 _FIRST_SEARCH_BYTES = 4 * 1024
 
 
@@ -83,7 +83,7 @@ class SearchBudget:
     __slots__ = ("left",)
 
     def __init__(self, size: int) -> None:
-        self.left = max(VAIN_BYTES, VAIN_FACTOR * size)
+        self.left = max(MIN_BUDGET_BYTES, BUDGET_FACTOR * size)
 
     def take(self, count: int) -> bool:
         """Spend `count` bytes -> True, or False where there are not so many left."""
@@ -144,13 +144,13 @@ def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None
 
 def can_be_header(header: RecordBatch | LegacyBatch) -> bool:
     """True where every field but the length is one that Kafka writes."""
-    if header.base_offset < 0 or header.codec > MOST_CODEC:
+    if header.base_offset < 0 or header.codec > MAX_CODEC:
         return False
     if not isinstance(header, RecordBatch):
         return header.magic in (0, 1) and 0 <= header.attributes <= MOST_LEGACY_ATTRIBUTES
     return (
         header.magic == MAGIC
-        and 0 <= header.attributes <= MOST_ATTRIBUTES
+        and 0 <= header.attributes <= MAX_ATTRIBUTES
         and header.last_offset_delta >= 0
         and 0 <= header.record_count <= header.last_offset_delta + 1
         and header.max_timestamp >= -1

@@ -5,9 +5,9 @@ many damaged batches is walked about once, not once for each of them:
 
     kept                     at most             effect
     -----------------------  ------------------  ---------------------------------------------------------------
-    headers of one walk      MOST_OF_ONE_WALK,   a later walk ends at the first of them, after as many headers as
+    headers of one walk      MAX_CACHED_PER_CHAIN,   a later walk ends at the first of them, after as many headers as
                              evenly spaced         are between two, and keeps those that it passed
-    headers of all walks     MOST_KEPT           all are forgotten when there are more
+    headers of all walks     MAX_CACHED           all are forgotten when there are more
 
 No CRC is computed, so a chain alone proves nothing; kcli.log.reading.resynchronise decides what one means.
 """
@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import DiskFile, zeros_follow
 from kcli.log.reading.batch_search import SearchBudget, can_be_header, least_offset
-from kcli.log.reading.header_walk import PROBE_BYTES, HeaderWalk
+from kcli.log.reading.header_reader import PROBE_BYTES, HeaderReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
-MOST_OF_ONE_WALK = 8 * 1024
-MOST_KEPT = 64 * 1024
+MAX_CACHED_PER_CHAIN = 8 * 1024
+MAX_CACHED = 64 * 1024
 
 Answer = TypeVar("Answer")
 
 
-class KeptAnswers(Generic[Answer]):
+class PositionCache(Generic[Answer]):
     """Answers by the byte that they are about, for a bounded number of bytes."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class KeptAnswers(Generic[Answer]):
 
     def keep(self, walked: Sequence[tuple[int, Answer]]) -> None:
         """Keep the answers for the bytes of one walk, or for some of them, evenly spaced, where they are many."""
-        if len(self._answers) + MOST_OF_ONE_WALK > MOST_KEPT:
+        if len(self._answers) + MAX_CACHED_PER_CHAIN > MAX_CACHED:
             self._answers.clear()
-        self._answers.update(walked[:: len(walked) // MOST_OF_ONE_WALK + 1])
+        self._answers.update(walked[:: len(walked) // MAX_CACHED_PER_CHAIN + 1])
 
 
 class ChainEnd(NamedTuple):
@@ -71,7 +71,7 @@ class HeaderChains:
         self._end = end
         self._budget = budget
         self._is_indexed = is_indexed
-        self._kept: KeptAnswers[ChainEnd] = KeptAnswers()
+        self._kept: PositionCache[ChainEnd] = PositionCache()
 
     def end_of(self, position: int) -> ChainEnd:
         """The end of the chain that begins at byte `position`; that byte itself where no header is there."""
@@ -82,7 +82,7 @@ class HeaderChains:
 
     def _follow(self, position: int, passed: list[int]) -> ChainEnd:
         """Walk to the end of a chain; the bytes of its headers go to `passed`."""
-        walk = HeaderWalk(self._file, position, self._end)
+        walk = HeaderReader(self._file, position, self._end)
         expected = 0
         for header in walk.headers():
             if not can_be_header(header) or least_offset(header) < expected or not self._budget.take(PROBE_BYTES):

@@ -69,9 +69,9 @@ from kcli.log.reading.batch_search import (
     records_end,
     stated_next_offset,
 )
-from kcli.log.reading.header_chains import HeaderChains, KeptAnswers
-from kcli.log.reading.header_walk import PROBE_BYTES, HeaderWalk
-from kcli.log.reading.index_places import IndexPlaces
+from kcli.log.reading.header_chains import HeaderChains, PositionCache
+from kcli.log.reading.header_reader import PROBE_BYTES, HeaderReader
+from kcli.log.reading.index_positions import IndexPositions
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -109,7 +109,7 @@ class _Search(NamedTuple):
 class Resynchroniser:
     """Finds where one segment goes on behind entries that are not sound; see the module's head."""
 
-    def __init__(self, file: DiskFile, places: IndexPlaces) -> None:
+    def __init__(self, file: DiskFile, places: IndexPositions) -> None:
         self._file = file
         self._floor = 0
         self._places = places
@@ -121,7 +121,7 @@ class Resynchroniser:
         self._end = end
         self._chains = HeaderChains(self._file, end, self._budget, self._places.names)
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
-        self._searches: dict[bool, tuple[int, KeptAnswers[_Search]]] = {}
+        self._searches: dict[bool, tuple[int, PositionCache[_Search]]] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
@@ -248,7 +248,7 @@ class Resynchroniser:
 
     def _passes(self, position: int, target: int) -> bool:
         """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
-        walk = HeaderWalk(self._file, position, self._end)
+        walk = HeaderReader(self._file, position, self._end)
         for header in walk.headers():
             if header.position >= target:
                 return header.position == target and can_be_header(header)
@@ -434,9 +434,9 @@ class Resynchroniser:
 
     def _leading_on(self, position: int, start: int, end: int, *, legacy: bool) -> Iterator[int]:
         """Yield the sound batches in [start, end) from which a chain leads on; the search begins at byte `position`."""
-        kept_end, kept = self._searches.get(legacy, (-1, KeptAnswers[_Search]()))
+        kept_end, kept = self._searches.get(legacy, (-1, PositionCache[_Search]()))
         if kept_end != end:
-            kept = KeptAnswers()
+            kept = PositionCache()
             self._searches[legacy] = (end, kept)
         passed: list[tuple[int, int]] = []  # the batches from which none leads on: position, least offset
         found = find_batch(self._file, position, end, legacy=legacy, budget=self._budget)
@@ -460,7 +460,7 @@ class Resynchroniser:
             found = find_batch(self._file, max(behind, found + 1), end, legacy=legacy, budget=self._budget)
         self._keep_search(kept, passed, None, INT64_MAX)
 
-    def _keep_search(self, kept: KeptAnswers[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
+    def _keep_search(self, kept: PositionCache[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
         """Keep that a search which comes to one of the passed batches goes on to the batch at byte `found`, or to none."""
         answers: list[tuple[int, _Search]] = []
         for position, least_of_batch in reversed(passed):

@@ -22,7 +22,6 @@ from kcli.log.cleaner import (
     retained_offsets,
     transaction_metadata,
 )
-from kcli.log.reading import record_windows
 from tests.interpreted import interpreted
 from tests.log.cleaner import random_logs
 from tests.log.cleaner.random_logs import SECRET, RandomLog
@@ -91,7 +90,7 @@ def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
             for name, made in vars(module).items():
                 if getattr(made, "__module__", None) == module.__name__ and hasattr(user, name):
                     patch.setattr(user, name, made)
-    patch.setattr(record_windows, "RecordColumns", SCANS["record_scan"].RecordColumns)
+    patch.setattr(batch_records, "RecordColumns", SCANS["record_scan"].RecordColumns)
     assert cleaner.BatchFilter is not batch_filter.BatchFilter
 
 

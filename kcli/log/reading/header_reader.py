@@ -36,7 +36,7 @@ CHUNK_BYTES = 64 * 1024
 SMALL_BATCH_BYTES = 8 * 1024
 
 
-class HeaderWalk:
+class HeaderReader:
     """Walks the headers of file[position:end]; `position` is always the byte behind the last header that was given out."""
 
     def __init__(self, file: DiskFile, position: int, end: int) -> None:

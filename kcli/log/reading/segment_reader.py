@@ -56,9 +56,9 @@ from kcli.format.record_batch import (
     read_entry_header,
 )
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow, open_windows
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
-from kcli.log.reading.index_places import IndexPlaces
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow, open_windows
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _zeros(count: int) -> str:
 class SegmentReader:
     """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked).
 
-    `chunk_bytes` is how much `at_hand` reads at once.
+    `chunk_bytes` is how much `buffered` reads at once.
     """
 
     def __init__(self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0) -> None:
@@ -222,7 +222,7 @@ class SegmentReader:
         self._buffer = memoryview(bytearray())  # as large as what was read at once so far
         self._start = 0  # the file's byte at the start of the buffer
         self._filled = 0
-        self._places = IndexPlaces(disk, path)
+        self._places = IndexPositions(disk, path)
         self._resynchroniser: Resynchroniser | None = None
 
     def __enter__(self) -> SegmentReader:
@@ -319,7 +319,7 @@ class SegmentReader:
             yield Damage(stated_end, end if behind.position is None else behind.position, LOST_PLACE, message)
         return behind.position
 
-    def at_hand(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
+    def buffered(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
         """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
 
         They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to a chunk.
