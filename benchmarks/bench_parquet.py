@@ -71,7 +71,7 @@ def inflate_seconds(segment: Path) -> float:
     from kcli.format.compression import inflate
     from kcli.format.record_batch import HEADER_BYTES
     from kcli.log.disk.os_disk import OsDisk
-    from kcli.log.reading.log_reader import LogBatch, SegmentReader
+    from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
     total = 0.0
     with SegmentReader(OsDisk(), str(segment)) as reader:

@@ -10,7 +10,7 @@ zeros at the end                                          no, and nothing is lef
 from __future__ import annotations
 
 from kcli.inspect.quantities import format_count
-from kcli.log.reading.log_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
+from kcli.log.reading.segment_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
 
 # The kind of a Damage that is a whole batch with a wrong CRC, for those who report it so.
 BAD_CRC = "bad-crc"

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_slices import AppendInfo
@@ -38,7 +38,7 @@ class AppendableLog(Protocol):
     partition: int
     log_start_offset: int
     log_end_offset: int
-    leader_epochs: LeaderEpochCache
+    leader_epochs: LeaderEpochFileCache
     producers: ProducerStateManager
 
     @property

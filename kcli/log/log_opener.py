@@ -19,7 +19,7 @@ from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.file_cache import FileCache
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.leader_epoch_cache import leader_epochs_in
+from kcli.log.files.leader_epoch_file_cache import leader_epochs_in
 from kcli.log.loading.clean_opening import OpenedLog, open_clean
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log_in_slices
 from kcli.log.loading.recovery_journal import LoadJournal

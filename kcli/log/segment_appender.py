@@ -32,7 +32,7 @@ from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTR
 from kcli.log.append_rules import AppendRules
 from kcli.log.disk.port import LogDisk
 from kcli.log.log_segment import UNREAD, LogSegment
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -115,7 +115,7 @@ class SegmentAppender:
     def _headers(self, position: int) -> Iterator[RecordBatch | LegacyBatch]:
         file = self._disk.open_file(self.segment.log_path)
         try:
-            yield from HeaderWalk(file, position, self.segment.size_bytes).headers()
+            yield from HeaderReader(file, position, self.segment.size_bytes).headers()
         finally:
             file.close()
 

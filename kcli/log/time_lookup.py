@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.log.local_log import LocalLog

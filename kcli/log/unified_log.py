@@ -36,7 +36,7 @@ from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_checked, append_replicated, check_carefully
 from kcli.log.disk.port import join_path
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
@@ -87,7 +87,7 @@ class UnifiedLog:
         topic: str,
         partition: int,
         producers: ProducerStateManager,
-        leader_epochs: LeaderEpochCache,
+        leader_epochs: LeaderEpochFileCache,
         *,
         log_start_offset: int,
         recovery_point: int,

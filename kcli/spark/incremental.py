@@ -40,7 +40,7 @@ from pyspark.sql import functions as F
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_dir_owner import Owner, read_owner
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark import schema as tables
 from kcli.spark.left_out import Account, account_of
 from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions
@@ -178,8 +178,8 @@ def _next_offset(wanted: OffsetRange, read: ReadOptions) -> int:
     part = wanted.partition
     if read.on_corrupt != SKIP or part.is_live or wanted.end != part.log_end_offset or not part.segments:
         return wanted.end
-    with SegmentSeeker(part.disk, part.segments[-1], part.log_end.size_bytes) as seeker:
-        return max(wanted.first, min(wanted.end, seeker.end_offset()))
+    with OffsetLookup(part.disk, part.segments[-1], part.log_end.size_bytes) as lookup:
+        return max(wanted.first, min(wanted.end, lookup.end_offset()))
 
 
 def _cluster_ids(disk: Disk, partitions: list[LogPartition]) -> dict[str, Owner]:

@@ -19,8 +19,8 @@ from typing import Any
 from kcli.format.java_text import json_text
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
+from kcli.log.reading.segment_reader import LogBatch
 from kcli.protocol.control_records import decode_control_record
 from kcli.protocol.internal_records import Decoder, decoder_for_topic
 from kcli.protocol.json_values import to_dict

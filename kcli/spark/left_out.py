@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kcli.format.record_batch import RecordBatch
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordScanner
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import LogBatch
 from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition
 from kcli.spark.planning import OffsetRange, used_high_watermark
@@ -71,15 +71,15 @@ def count_records(partition: LogPartition, first: int, end: int) -> int:
     for segment in partition.segments_from(first):
         if segment.base_offset >= end:
             break
-        with SegmentSeeker(partition.disk, segment) as seeker:
-            walk = HeaderWalk(seeker.reader.file, seeker.first_batch(first), seeker.reader.end_position())
+        with OffsetLookup(partition.disk, segment) as lookup:
+            walk = HeaderReader(lookup.reader.file, lookup.first_batch(first), lookup.reader.end_position())
             for header in walk.headers():
                 if isinstance(header, RecordBatch) and header.base_offset >= end:
                     break
                 if isinstance(header, RecordBatch) and header.base_offset >= first and header.last_offset < end:
                     count += header.record_count
                     continue
-                batch = seeker.reader.batch_at(header.position)
+                batch = lookup.reader.batch_at(header.position)
                 if isinstance(batch, LogBatch):
                     for window in batch.windows(scanner, skip_large=True):
                         offsets = window.columns.offset[: window.count]

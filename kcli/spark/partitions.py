@@ -29,7 +29,7 @@ from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory, Segment
-from kcli.log.reading.segment_seek import SegmentEnd, SegmentSeeker
+from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
 from kcli.spark import schema as tables
@@ -129,8 +129,8 @@ class LogPartition:
         if self._end is None:
             self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
             if self.segments:
-                with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end = seeker.end(counts_rotten=not self.is_live)
+                with OffsetLookup(self.disk, self.segments[-1]) as lookup:
+                    self._end = lookup.end(counts_rotten=not self.is_live)
         return self._end
 
     @property
@@ -149,10 +149,10 @@ class LogPartition:
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
         """The first record at or behind `from_offset` that is no older than `timestamp_ms`, or None."""
         for segment in self.segments_from(from_offset):
-            with SegmentSeeker(self.disk, segment) as seeker:
-                if segment is not self.segments[-1] and seeker.max_timestamp() < timestamp_ms:
+            with OffsetLookup(self.disk, segment) as lookup:
+                if segment is not self.segments[-1] and lookup.max_timestamp() < timestamp_ms:
                     continue
-                found = seeker.offset_of_time(timestamp_ms, from_offset)
+                found = lookup.offset_of_time(timestamp_ms, from_offset)
             if found is not None:
                 return found
         return None

@@ -20,7 +20,7 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log.disk.port import Disk, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.log_directory import Segment
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.spark.options import (
     EARLIEST,
@@ -229,13 +229,13 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
         if next_base <= wanted.first or segment.base_offset >= wanted.end:
             continue
         file_id = part.disk.file_id(segment.log)
-        with SegmentSeeker(part.disk, segment, log_end.size_bytes if is_last else None) as seeker:
-            if choice.least_timestamp_ms is not None and seeker.max_timestamp() < choice.least_timestamp_ms:
+        with OffsetLookup(part.disk, segment, log_end.size_bytes if is_last else None) as lookup:
+            if choice.least_timestamp_ms is not None and lookup.max_timestamp() < choice.least_timestamp_ms:
                 continue
-            start = seeker.behind_lower(wanted.first) if wanted.first > segment.base_offset else 0
-            end, bound = seeker.reader.end_position(), next_base
+            start = lookup.behind_lower(wanted.first) if wanted.first > segment.base_offset else 0
+            end, bound = lookup.reader.end_position(), next_base
             if wanted.end < min(next_base, log_end.offset):
-                end = seeker.behind_offset(wanted.end - 1)
+                end = lookup.behind_offset(wanted.end - 1)
             elif is_last and not (log_end.is_torn and choice.with_torn_tail and not part.is_live):
                 end = log_end.position
             # Kafka's own bounds: the end of the log, and offsets that fit an index of the segment.
@@ -267,9 +267,9 @@ def cut_range(
     """
     if part.size_bytes <= target_bytes:
         return [part]
-    with SegmentSeeker(disk, segment, part.end_position) as seeker:
-        cuts = seeker.boundaries(part.position, part.end_position, target_bytes, by_headers=not goes_on)
-        bounds = [seeker.reader.header_at(cut).base_offset for cut in cuts]
+    with OffsetLookup(disk, segment, part.end_position) as lookup:
+        cuts = lookup.boundaries(part.position, part.end_position, target_bytes, by_headers=not goes_on)
+        bounds = [lookup.reader.header_at(cut).base_offset for cut in cuts]
     starts, ends = [part.position, *cuts], [*cuts, part.end_position]
     least = [part.least_offset, *bounds]
     return [

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.spark.options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kcli.format.record_batch import RecordBatch
 from kcli.format.record_scan import RecordColumns
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 from kcli.spark.arrow_batches import ArrowBatchBuilder
 from kcli.spark.arrow_columns import count_below
 from kcli.spark.column_builders import Rows

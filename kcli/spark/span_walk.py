@@ -20,9 +20,9 @@ from kcli.format.compression import inflate
 from kcli.format.primitives import Buffer, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import RecordColumns
-from kcli.log.reading.log_reader import Damage, LogBatch
-from kcli.log.reading.record_windows import RecordWindow
-from kcli.log.reading.segment_walk import SegmentWalk
+from kcli.log.reading.batch_records import RecordWindow
+from kcli.log.reading.columnar_reader import ColumnarReader
+from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.spark.batch_spans import scan_span, usual_batches
 from kcli.spark.column_builders import Rows, Span
 from kcli.spark.range_walker import Fault, RangeWalker
@@ -41,7 +41,9 @@ class SpanWalk:
         self._walker = walker
         self._part = part
         self._records = records
-        self._walk = SegmentWalk(walker.disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES)
+        self._walk = ColumnarReader(
+            walker.disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES
+        )
         self._refused = CONTROL_FLAG if part.transactions is None else CONTROL_FLAG | TRANSACTIONAL_FLAG
         self._last_offset = part.least_offset - 1
         self._has_fault = False  # since the last sound batch

@@ -34,7 +34,7 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk, base_name, parent_path
 from kcli.log.files.log_directory import read_partition
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
 from kcli.spark.arrow_batches import arrow_schema

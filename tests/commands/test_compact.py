@@ -22,8 +22,8 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.commands.test_repair_output import HOLD_LOCK, tree
 from tests.commands.test_verify import run_with_stderr_on_a_terminal
 from tests.conftest import given_partition

@@ -12,7 +12,7 @@ from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.selection import parse_selection
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 
 class SeenRecord(NamedTuple):

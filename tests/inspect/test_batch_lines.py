@@ -16,7 +16,7 @@ from kcli.inspect.dumping import batch_lines, kafka_text
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
 from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
 from tests.conftest import every_log_set
 from tests.interpreted import interpreted
 

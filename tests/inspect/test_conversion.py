@@ -24,8 +24,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.inspect.compacting.conversion import GATHERED_BYTES
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.inspect.verified import verify
 from tests.log.live_logs import NOW_MS, new_batch
 from tests.message_sets import encode_message_set

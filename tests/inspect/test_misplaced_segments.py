@@ -12,7 +12,7 @@ from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_partition
 from kcli.log.files.quarantine import Quarantine
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.damage.layout import patch
 from tests.inspect.verified import batch, codes, partition, root_files, verify
 

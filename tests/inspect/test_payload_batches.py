@@ -16,8 +16,8 @@ from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.repairing.repair_plan import RepairSettings, plan_partition
 from kcli.inspect.repairing.salvage import LogSalvager
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
-from kcli.log.reading.segment_walk import SegmentWalk
+from kcli.log.reading.columnar_reader import ColumnarReader
+from kcli.log.reading.segment_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
 from tests.log_builder import PartitionBuilder
 
 PER_BATCH = 5
@@ -65,7 +65,7 @@ class Log:
             offsets = [
                 found.header.base_offset for found in reader.batches() if not isinstance(found, Damage) and found.is_valid
             ]
-        walk = SegmentWalk(OsDisk(), str(self.path))
+        walk = ColumnarReader(OsDisk(), str(self.path))
         rows: list[int] = []
         for step in walk.steps():
             if not isinstance(step, Damage) and (step.batch is None or step.batch.is_valid):

@@ -16,7 +16,7 @@ from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition, resolve_paths
 from kcli.log.files.quarantine import Quarantine
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES
 from tests.inspect.verified import codes, verify

@@ -20,7 +20,7 @@ import pytest
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 FORGED = b"forged"
 

@@ -16,9 +16,9 @@ from kcli.format.record_batch import NewRecordBatch, RecordBatch, read_header
 from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header, Record, encode_record, encode_records, read_record
 from kcli.log.disk.os_disk import OsDisk
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.large_records import PieceReader, record_end, scan_large_record
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 records = st.builds(
     Record,

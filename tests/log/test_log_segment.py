@@ -11,7 +11,7 @@ from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecord
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.loading.recovering_segment import (
     LogRefusedError,
     MissingIndexError,
@@ -37,8 +37,8 @@ def open_segment(directory: Path, interval_bytes: int = 500) -> RecoveringSegmen
     return RecoveringSegment(OsDisk(), str(directory), 0, IndexSettings(interval_bytes))
 
 
-def recover(segment: RecoveringSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochCache]:
-    producers, epochs = ProducerStateManager(OsDisk(), str(directory)), LeaderEpochCache()
+def recover(segment: RecoveringSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochFileCache]:
+    producers, epochs = ProducerStateManager(OsDisk(), str(directory)), LeaderEpochFileCache()
     truncated_bytes = finish(segment.recover(producers, epochs)).truncated_bytes
     segment.close()
     return truncated_bytes, producers, epochs

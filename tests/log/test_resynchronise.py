@@ -10,7 +10,7 @@ import pytest
 
 from kcli.format.record_batch import read_header
 from kcli.log.disk.os_disk import OsDisk, OsFile
-from kcli.log.reading.log_reader import Damage, SegmentReader
+from kcli.log.reading.segment_reader import Damage, SegmentReader
 from tests.log_builder import PartitionBuilder
 
 READS_PER_BATCH = 40

@@ -13,7 +13,7 @@ from kcli.format.limits import MAX_RECORD_BYTES
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.format.records import read_records
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.oracle.clients.plan import Record
 
 READ_SECONDS = 60

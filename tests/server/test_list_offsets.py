@@ -10,7 +10,7 @@ from kcli.format.codec_streams import ZSTD
 from kcli.format.compression import deflate
 from kcli.format.records import Record, encode_records
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.log_reader import SegmentReader
+from kcli.log.reading.segment_reader import SegmentReader
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.server.apis import list_offsets

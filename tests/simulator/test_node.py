@@ -18,7 +18,7 @@ from kcli.log import log_opener
 from kcli.log.cleaner import cleanable, cleaning_round
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.producer_state_manager import ProducerStateManager
@@ -213,7 +213,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "skips the recovery": patched(log_opener, "_load", skips_recovery),
     "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),
     "reads from the next batch": patched(UnifiedLog, "read", reads_above),
-    "says that an epoch ends before it does": patched(LeaderEpochCache, "end_offset_for", ends_epochs_early),
+    "says that an epoch ends before it does": patched(LeaderEpochFileCache, "end_offset_for", ends_epochs_early),
     "never moves a replica": patched(ReplicaMover, "run", never_copies),
     "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
     "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),

@@ -15,7 +15,7 @@ from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import crc32c
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.spark.range_walker import CorruptLogError
 from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy

@@ -30,7 +30,7 @@ from kcli.format.legacy_upgrade import UpgradedBatch
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with_records
 from kcli.inspect.compacting.jobs import Recompression
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 
 # As large as a producer makes a batch (batch.size).
 GATHERED_BYTES = 16384

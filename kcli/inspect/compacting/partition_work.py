@@ -30,7 +30,7 @@ from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.log_opener import open_log
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.unified_log import UnifiedLog
 
 OPEN_FILES = 8
@@ -222,7 +222,7 @@ class PartitionCleaning:
             return False
         file = self.disk.open_file(active.log_path)
         try:
-            first = next(HeaderWalk(file, 0, active.size_bytes).headers(), None)
+            first = next(HeaderReader(file, 0, active.size_bytes).headers(), None)
         finally:
             file.close()
         return first is not None and 0 <= first.max_timestamp < oldest_ms

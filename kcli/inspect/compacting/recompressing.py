@@ -28,8 +28,8 @@ from kcli.log.disk.port import join_path
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import Segment, read_partition
 from kcli.log.loading.leftovers import finish_leftovers
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import Damage, SegmentReader
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.segment_reader import Damage, SegmentReader
 
 # The levels that Kafka allows, by codec; the others have none.
 LEVELS = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
@@ -94,7 +94,7 @@ class _Recompressing:
         file = self._disk.open_file(segment.log)
         try:
             found = False
-            for header in HeaderWalk(file, 0, file.size()).headers():
+            for header in HeaderReader(file, 0, file.size()).headers():
                 if self.converter.is_asked(header):
                     found = True
                 elif isinstance(header, LegacyBatch):

@@ -34,7 +34,7 @@ from kcli.state.transaction_state import TransactionState
 
 if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header
-    from kcli.log.reading.record_windows import RecordWindow
+    from kcli.log.reading.batch_records import RecordWindow
 
 # The first two bytes of a key: the types of OffsetCommitKey, and of the keys that stand for a group itself: GroupMetadataKey,
 # ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey.

@@ -21,8 +21,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.inspect.description.remarks import Remarks
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory
-from kcli.log.reading.log_reader import ZEROS, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
 from kcli.protocol.errors import UnknownRecordTypeError
 from kcli.protocol.internal_records import DecodedRecord, Decoder
 

@@ -24,7 +24,7 @@ from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.description.sources import Sources, read_small
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
 from kcli.protocol.control_records import SNAPSHOT_FOOTER, ControlRecord, decode_control_record
 from kcli.protocol.internal_records import CLUSTER_METADATA
 from kcli.state.errors import StateError

@@ -39,11 +39,11 @@ from kcli.inspect.description.sources import Replica, Sources, read_small
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
+from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import begins_below
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
@@ -179,9 +179,9 @@ class PartitionLog:
 
     def _read_end(self, segment: Segment) -> int:
         end_offset, last = segment.base_offset, None
-        with SegmentSeeker(self._disk, segment) as seeker:
-            reader = seeker.reader
-            walk = HeaderWalk(reader.file, seeker.hint(INT64_MAX), reader.end_position())
+        with OffsetLookup(self._disk, segment) as lookup:
+            reader = lookup.reader
+            walk = HeaderReader(reader.file, lookup.hint(INT64_MAX), reader.end_position())
             for header in walk.headers():
                 if self._is_plausible(header, segment):
                     end_offset, last = max(end_offset, header.last_offset + 1), header.position
@@ -304,28 +304,28 @@ class PartitionLog:
         budget = self._logs.producer_budget
         limit, cost = budget.share(), 0
         try:
-            for header, seeker, scanner in self._behind(offset) if offset < end_offset else ():
+            for header, lookup, scanner in self._behind(offset) if offset < end_offset else ():
                 cost += header_cost(header.size_bytes)
                 if limit is not None and cost > limit:
                     self._too_many()
                     return None
-                self._apply(header, producers, seeker, scanner)
+                self._apply(header, producers, lookup, scanner)
         except OSError as error:
             self._remarks.unreadable(error.filename or self.directory.path, error)
         finally:
             budget.spend(cost)
         return producers
 
-    def _behind(self, offset: int) -> Iterator[tuple[RecordBatch, SegmentSeeker, RecordScanner]]:
+    def _behind(self, offset: int) -> Iterator[tuple[RecordBatch, OffsetLookup, RecordScanner]]:
         """The headers from `offset` on, in all segments; one that cannot be read is a problem."""
         segments = self.segments
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
         scanner = RecordScanner(16)
         for segment in segments[first:]:
             try:
-                with SegmentSeeker(self._disk, segment) as seeker:
-                    for header in self._headers_behind(seeker, offset):
-                        yield header, seeker, scanner
+                with OffsetLookup(self._disk, segment) as lookup:
+                    for header in self._headers_behind(lookup, offset):
+                        yield header, lookup, scanner
             except (OSError, FormatError) as error:
                 self._unreadable(segment, error)
 
@@ -351,11 +351,11 @@ class PartitionLog:
                 return {entry.producer_id: entry for entry in entries}, file.base_offset
         return {}, self.segments[0].base_offset
 
-    def _headers_behind(self, seeker: SegmentSeeker, offset: int) -> Iterator[RecordBatch]:
+    def _headers_behind(self, lookup: OffsetLookup, offset: int) -> Iterator[RecordBatch]:
         """The headers of format 2 from `offset` on; behind damage those of batches whose CRC is right."""
-        reader = seeker.reader
-        start = 0 if offset <= seeker.segment.base_offset else seeker.first_batch(offset)
-        walk = HeaderWalk(reader.file, start, reader.end_position())
+        reader = lookup.reader
+        start = 0 if offset <= lookup.segment.base_offset else lookup.first_batch(offset)
+        walk = HeaderReader(reader.file, start, reader.end_position())
         for header in walk.headers():
             if isinstance(header, RecordBatch):
                 yield header
@@ -368,7 +368,7 @@ class PartitionLog:
         self,
         header: RecordBatch,
         producers: dict[int, ProducerStateEntry],
-        seeker: SegmentSeeker,
+        lookup: OffsetLookup,
         scanner: RecordScanner,
     ) -> None:
         if not header.has_producer:
@@ -377,17 +377,17 @@ class PartitionLog:
         begins = header.is_transactional and (entry is None or entry.current_txn_first_offset is None)
         batch: LogBatch | Damage | None = None
         if header.is_control or begins:
-            batch = seeker.reader.batch_at(header.position)
+            batch = lookup.reader.batch_at(header.position)
             if not isinstance(batch, LogBatch) or not batch.is_valid:
                 self._remarks.problem(
-                    seeker.segment.log, f"byte {header.position}: a batch of a transaction has a wrong CRC and does not count"
+                    lookup.segment.log, f"byte {header.position}: a batch of a transaction has a wrong CRC and does not count"
                 )
                 return
         info = ProducerAppendInfo(entry or ProducerStateEntry(header.producer_id))
         try:
             info.append(header, batch.read_marker(scanner) if header.is_control and isinstance(batch, LogBatch) else None)
         except FormatError as error:
-            self._remarks.problem(seeker.segment.log, f"byte {header.position}: {error.message}")
+            self._remarks.problem(lookup.segment.log, f"byte {header.position}: {error.message}")
         if entry is None:
             producers[header.producer_id] = info.updated
         else:

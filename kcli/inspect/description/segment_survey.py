@@ -34,10 +34,10 @@ from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
-from kcli.log.reading.header_walk import SMALL_BATCH_BYTES, HeaderWalk
-from kcli.log.reading.log_reader import ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.header_reader import SMALL_BATCH_BYTES, HeaderReader
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -150,7 +150,7 @@ def survey_segment(
         if not is_complete and share is not None:
             places = share // 2 // LARGE_BATCH_COST // HEADERS_AT_A_PLACE
             for position in _places(disk, segment, counts.position, end, places):
-                walk = HeaderWalk(reader.file, position, end)
+                walk = HeaderReader(reader.file, position, end)
                 for _, header in zip(range(HEADERS_AT_A_PLACE), walk.headers()):
                     counts.add(header)
         first_timestamp = counts.first_timestamp(reader)
@@ -213,7 +213,7 @@ class _Counts:
 
     def add_first(self, reader: SegmentReader, limit: int) -> None:
         """Add the headers from the beginning, as far as they cost no more than `limit`."""
-        walk = HeaderWalk(reader.file, 0, reader.end_position())
+        walk = HeaderReader(reader.file, 0, reader.end_position())
         for header in walk.headers():
             self.add(header)
             if self.cost >= limit:
@@ -291,7 +291,7 @@ def _places(disk: Disk, segment: Segment, start: int, end: int, count: int) -> I
             entry = index.entry(0)
             if not start < entry.position < end:
                 continue
-            head = next(HeaderWalk(log.file, entry.position, end).headers(), None)
+            head = next(HeaderReader(log.file, entry.position, end).headers(), None)
             if head is not None and head.last_offset == entry.offset:
                 yield entry.position
     finally:
@@ -313,5 +313,5 @@ def indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
                     return index.timestamps[0]
         finally:
             file.close()
-    with SegmentSeeker(disk, segment) as seeker:
-        return seeker.max_timestamp()
+    with OffsetLookup(disk, segment) as lookup:
+        return lookup.max_timestamp()

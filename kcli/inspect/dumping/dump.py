@@ -48,7 +48,7 @@ from kcli.log.files.log_directory import (
     read_partition,
     resolve_paths,
 )
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser

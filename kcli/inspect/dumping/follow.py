@@ -25,7 +25,7 @@ from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES
 from kcli.inspect.dumping.selected_log import Event, Note, Selector
 from kcli.log.disk.port import parent_path
 from kcli.log.files.log_directory import read_partition
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk

@@ -31,8 +31,8 @@ from kcli.inspect.dumping import batch_lines
 from kcli.inspect.dumping.record_lines import first_gap, put_record_lines
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -22,8 +22,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.kafka_text import DumpOptions, Report, Summary
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 
 
 class IndexDumper:

@@ -22,7 +22,7 @@ from kcli.inspect.dumping.selection import Range, Selection
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk, DiskFile
     from kcli.log.files.log_directory import Segment
-    from kcli.log.reading.segment_seek import SegmentSeeker
+    from kcli.log.reading.offset_lookup import OffsetLookup
 
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
@@ -46,12 +46,12 @@ def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
         return 0
     if first_time is not None and (end := _end_if_before(disk, segment, first_time)) is not None:
         return end
-    from kcli.log.reading.segment_seek import SegmentSeeker
+    from kcli.log.reading.offset_lookup import OffsetLookup
 
-    with SegmentSeeker(disk, segment) as seeker:
-        position = seeker.hint(first_offset) if by_offset and first_offset is not None else 0
+    with OffsetLookup(disk, segment) as lookup:
+        position = lookup.hint(first_offset) if by_offset and first_offset is not None else 0
         if first_time is not None:
-            position = max(position, _position_of_time(disk, seeker, first_time))
+            position = max(position, _position_of_time(disk, lookup, first_time))
     return position
 
 
@@ -62,9 +62,9 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     the last entry of the offset index agree; where the largest timestamp lies before these, the slower way decides.
     """
     from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-    from kcli.log.reading.header_walk import HeaderWalk
-    from kcli.log.reading.log_reader import SegmentReader
-    from kcli.log.reading.segment_seek import is_end_of_batch
+    from kcli.log.reading.header_reader import HeaderReader
+    from kcli.log.reading.offset_lookup import is_end_of_batch
+    from kcli.log.reading.segment_reader import SegmentReader
 
     if segment.time_index is None or segment.offset_index is None:
         return None
@@ -79,7 +79,7 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     with SegmentReader(disk, segment.log) as reader:
         if not is_end_of_batch(reader, segment.base_offset + index_offset, position):
             return None
-        walk = HeaderWalk(reader.file, position, reader.end_position())
+        walk = HeaderReader(reader.file, position, reader.end_position())
         agrees = False
         for header in walk.headers():
             if header.max_timestamp >= first_time_ms:
@@ -106,16 +106,16 @@ def _last_bytes(disk: Disk, path: str, size: int) -> bytes | None:
             file.close()
 
 
-def _position_of_time(disk: Disk, seeker: SegmentSeeker, first_time_ms: int) -> int:
+def _position_of_time(disk: Disk, lookup: OffsetLookup, first_time_ms: int) -> int:
     """The byte of a batch up to which, itself included, every timestamp lies before the time, as `.timeindex` knows."""
-    from kcli.log.reading.header_walk import HeaderWalk
-    from kcli.log.reading.segment_seek import load_time_index
+    from kcli.log.reading.header_reader import HeaderReader
+    from kcli.log.reading.offset_lookup import load_time_index
 
-    index = load_time_index(disk, seeker.segment)
+    index = load_time_index(disk, lookup.segment)
     entry = index.lookup(first_time_ms - 1) if index is not None else None
     if entry is None or entry.timestamp < 0:
         return 0
-    walk = HeaderWalk(seeker.reader.file, seeker.hint(entry.offset), seeker.reader.end_position())
+    walk = HeaderReader(lookup.reader.file, lookup.hint(entry.offset), lookup.reader.end_position())
     for header in walk.headers():
         if header.last_offset >= entry.offset:
             sound = header.base_offset <= entry.offset and header.max_timestamp == entry.timestamp

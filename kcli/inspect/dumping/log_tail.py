@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.dumping.selected_log import Selector
-from kcli.log.reading.log_reader import Damage, SegmentReader
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import Damage, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk
@@ -32,9 +32,9 @@ class Start(NamedTuple):
 def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wanted: int) -> Start:
     """Where the last `wanted` selected records of the segments (sorted) begin. Raises OSError as the disk does."""
     for slot in range(len(segments) - 1, -1, -1):
-        with SegmentSeeker(disk, segments[slot]) as seeker:
-            for first, end in _stretches(seeker):
-                places, total = _last_places(seeker.reader, first, end, selector, wanted)
+        with OffsetLookup(disk, segments[slot]) as lookup:
+            for first, end in _stretches(lookup):
+                places, total = _last_places(lookup.reader, first, end, selector, wanted)
                 if total >= wanted:
                     position = places[0][0] if places else end
                     return Start(slot, position, total - wanted)
@@ -42,10 +42,10 @@ def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wante
     return Start(0, 0, 0)
 
 
-def _stretches(seeker: SegmentSeeker) -> Iterator[tuple[int, int]]:
+def _stretches(lookup: OffsetLookup) -> Iterator[tuple[int, int]]:
     """The parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
-    end = seeker.reader.end_position()
-    for first in reversed(seeker.boundaries(0, end, STRETCH_BYTES, by_headers=False)):
+    end = lookup.reader.end_position()
+    for first in reversed(lookup.boundaries(0, end, STRETCH_BYTES, by_headers=False)):
         yield first, end
         end = first
     yield 0, end

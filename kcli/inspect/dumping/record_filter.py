@@ -22,7 +22,7 @@ from kcli.inspect.dumping.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.log.reading.record_windows import RecordWindow
+    from kcli.log.reading.batch_records import RecordWindow
     from kcli.log.reading.transaction_filter import AbortedTransactions
 
 # How much of a batch is selected.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from kcli.inspect.dumping.record_contents import ContentDecoder
     from kcli.inspect.dumping.selected_log import SelectedRecords
-    from kcli.log.reading.log_reader import Damage, LogBatch
+    from kcli.log.reading.segment_reader import Damage, LogBatch
 
 # The names of the timestamps of a batch, as Kafka prints them.
 CREATE_TIME = "CreateTime"

@@ -15,10 +15,10 @@ from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.sound_batches import BAD_CRC
-from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 
-# A kind of Damage inside a batch, in addition to those of kcli.log.reading.log_reader and BAD_CRC.
+# A kind of Damage inside a batch, in addition to those of kcli.log.reading.segment_reader and BAD_CRC.
 BAD_RECORDS = "bad-records"
 
 

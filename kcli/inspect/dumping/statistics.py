@@ -25,8 +25,8 @@ from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
 from kcli.inspect.dumping.renderer import DumpedFile, fixed_timestamp
 from kcli.inspect.dumping.sketches import HeavyHitters, SizeHistogram, TimeBuckets
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
+from kcli.log.reading.segment_reader import LogBatch
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.selected_log import SelectedRecords

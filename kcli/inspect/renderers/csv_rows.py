@@ -40,7 +40,7 @@ from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter
 from kcli.inspect.json_text import base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
-from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 if TYPE_CHECKING:
     from kcli.format.records import Header

@@ -23,8 +23,8 @@ from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
-from kcli.log.reading.log_reader import Damage, LogBatch
-from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.batch_records import RecordWindow
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 # Below this many columns nothing more is cut: the line wraps.
 MIN_TERMINAL_COLUMNS = 60

@@ -33,7 +33,7 @@ from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
-from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 SCHEMA_NAME = "kcli.dump-log"
 SCHEMA_VERSION = 1

@@ -11,7 +11,7 @@ from kcli.inspect.dumping.record_rows import COMPILED, RowForm, put_rows
 from kcli.inspect.dumping.renderer import fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 
 _EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 

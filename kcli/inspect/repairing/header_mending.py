@@ -38,7 +38,7 @@ from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.inspect.repairing.salvage_batches import Batch, Batches
 from kcli.log.disk.port import DiskFile
 from kcli.log.reading.batch_search import streamed_crc
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 
 CRC_POSITION = CRC_START - 4
 

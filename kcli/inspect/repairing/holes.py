@@ -15,8 +15,8 @@ from kcli.inspect.verification.findings import serious
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import Disk, base_name
 from kcli.log.files.log_directory import read_partition
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 
 class Hole(NamedTuple):
@@ -119,7 +119,7 @@ def batch_ranges(disk: Disk, directory: str) -> OffsetRanges:
     for segment in read_partition(disk, directory).segments:
         file = disk.open_file(segment.log)
         try:
-            for head in HeaderWalk(file, 0, file.size()).headers():
+            for head in HeaderReader(file, 0, file.size()).headers():
                 found.add(head.base_offset, head.last_offset + 1)
         finally:
             file.close()

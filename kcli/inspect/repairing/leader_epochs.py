@@ -13,7 +13,7 @@ from kcli.inspect.verification.epochs import start_is_moved
 from kcli.inspect.verification.evidence import is_being_deleted, read_epochs
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import join_path
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import read_partition
 
 
@@ -25,7 +25,7 @@ def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun
     else:
         try:
             entries = decode_leader_epochs(planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
-            cache = LeaderEpochCache(entries)
+            cache = LeaderEpochFileCache(entries)
         except FormatError as error:
             why = error.message
         else:
@@ -38,7 +38,7 @@ def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun
             ):
                 return
             why = "the batches have other leader epochs"
-    rebuilt = LeaderEpochCache()
+    rebuilt = LeaderEpochFileCache()
     for run in runs:
         if rebuilt.latest_epoch is None or run.epoch > rebuilt.latest_epoch:
             rebuilt.assign(run.epoch, run.first_offset)
@@ -54,7 +54,7 @@ def begin_epochs_at(planned: PlannedDisk, directory: str, start_offset: int) -> 
     entries = read_epochs(planned, read_partition(planned, directory))
     is_later = bool(entries) and entries[0].start_offset < start_offset
     if is_later and is_being_deleted(read_partition(planned.disk, directory), start_offset):
-        moved = LeaderEpochCache(entries)
+        moved = LeaderEpochFileCache(entries)
         moved.truncate_from_start(start_offset)
         path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         planned.explain(path, f"a broker was deleting the segments before offset {start_offset}")

@@ -34,8 +34,8 @@ from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import join_path
 from kcli.log.reading.batch_search import least_offset, stated_next_offset
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # Why a temporary file goes.
 LEFTOVER = "it was being written when the broker stopped"
@@ -151,7 +151,7 @@ class _Placer:
             return False
         file = self._planned.open_file(path)
         try:
-            header = next(HeaderWalk(file, 0, size).headers(), None)
+            header = next(HeaderReader(file, 0, size).headers(), None)
         finally:
             file.close()
         return header is None or not base_offset <= least_offset(header) <= header.last_offset < _name_end(base_offset, bases)

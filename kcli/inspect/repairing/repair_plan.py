@@ -54,7 +54,7 @@ from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_
 from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.loading.recovering_segment import LogRefusedError
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas

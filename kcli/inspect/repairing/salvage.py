@@ -28,9 +28,9 @@ from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk.port import Disk
+from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import SearchBudget, find_batch, stated_next_offset
-from kcli.log.reading.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.segment_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -24,8 +24,8 @@ from kcli.format.record_batch import (
 )
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.large_messages import LargeMessages, is_large
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -25,7 +25,7 @@ from kcli.format.primitives import FormatError
 from kcli.inspect.verification.facts import EpochRun
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.port import Disk
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 
 
 def check_leader_epochs(
@@ -94,7 +94,7 @@ def start_is_moved(entries: Sequence[EpochStart], runs: Iterable[tuple[int, int,
 def _read(disk: Disk, path: str, findings: FindingList) -> tuple[EpochStart, ...] | None:
     try:
         entries = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
-        LeaderEpochCache(entries)
+        LeaderEpochFileCache(entries)
     except OSError as error:
         findings.add_unreadable(path, error)
     except FormatError as error:
@@ -114,7 +114,7 @@ def _compare(
     is_live: bool,
 ) -> None:
     """What the file tells for the first and the last batch of each run must be the run's epoch."""
-    cache = LeaderEpochCache(entries)
+    cache = LeaderEpochFileCache(entries)
     for log, run in known:
         for offset in (run.first_offset, run.last_offset):
             if offset < log_start_offset:

@@ -28,7 +28,7 @@ from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk.port import Disk, base_name
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment
 from kcli.log.reading.batch_search import begins_below
-from kcli.log.reading.log_reader import SegmentReader
+from kcli.log.reading.segment_reader import SegmentReader
 
 # How many entries of an .index are held against the .log, from the last one on that is within it.
 _MOST_ENTRIES_COMPARED = 16

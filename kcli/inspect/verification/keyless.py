@@ -12,8 +12,8 @@ from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # How much of a log is searched, from its start.
 MOST_BYTES = 16 * 1024 * 1024

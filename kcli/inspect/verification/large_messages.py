@@ -13,7 +13,7 @@ from zlib import crc32
 from kcli.format import limits
 from kcli.format.primitives import Buffer, CorruptRecordError, InvalidRecordError
 from kcli.log.reading.large_records import PieceReader
-from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.segment_reader import LogBatch
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

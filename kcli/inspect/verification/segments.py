@@ -38,8 +38,8 @@ from kcli.inspect.verification.runs import StepGatherer, last_sequence
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import stated_next_offset
-from kcli.log.reading.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
-from kcli.log.reading.segment_walk import SegmentWalk, Stretch
+from kcli.log.reading.columnar_reader import BatchRows, ColumnarReader
+from kcli.log.reading.segment_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -92,7 +92,7 @@ class SegmentVerifier:
             self._index = OffsetIndexCheck(self._disk, segment.offset_index, segment.base_offset, self._findings, zeros)
         if segment.time_index is not None:
             self._times = TimeIndexCheck(self._disk, segment.time_index, segment.base_offset, self._findings, zeros)
-        self._walk = SegmentWalk(self._disk, segment.log)
+        self._walk = ColumnarReader(self._disk, segment.log)
         self.facts.size_bytes = self._walk.end
         self._inspector = BatchInspector(segment.log, self._findings, self._walk.scanner)
         self._next_stop()
@@ -160,7 +160,7 @@ class SegmentVerifier:
             )
         self._damage.clear()
 
-    def _take_stretch(self, stretch: Stretch) -> None:
+    def _take_stretch(self, stretch: BatchRows) -> None:
         rows, count = self._walk.rows, stretch.rows
         self._on_bytes(rows.position[count - 1] + rows.size_bytes[count - 1] - rows.position[0])
         batch = stretch.batch
@@ -181,7 +181,7 @@ class SegmentVerifier:
             self._times.match(rows, count)
         self._take_rows(stretch)
 
-    def _look_at_odd(self, stretch: Stretch) -> None:
+    def _look_at_odd(self, stretch: BatchRows) -> None:
         """Inflate and check what is compressed, look closely at what has a fault; rows that are in order become SOUND."""
         rows = self._walk.rows
         for row in range(stretch.rows):
@@ -200,7 +200,7 @@ class SegmentVerifier:
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
-    def _take_rows(self, stretch: Stretch) -> None:
+    def _take_rows(self, stretch: BatchRows) -> None:
         rows, state = self._walk.rows, self._state
         facts = self.facts
         facts.batches += stretch.rows
@@ -224,7 +224,7 @@ class SegmentVerifier:
         if self._epoch is not None and self._epoch.epoch == rows.leader_epoch[last_row]:
             self._last_of_epoch = rows.base_offset[last_row]
 
-    def _take_notable(self, stretch: Stretch, row: int) -> None:
+    def _take_notable(self, stretch: BatchRows, row: int) -> None:
         """One row that is not as those before: look at its offsets, leader epoch, producer and control records."""
         rows = self._walk.rows
         expected = self._state[NEXT_OFFSET]
@@ -276,7 +276,7 @@ class SegmentVerifier:
         """Something is missing before the end of the batch at `offset`."""
         self._gatherer.gap_offset = max(self._gatherer.gap_offset, offset)
 
-    def _count_records(self, stretch: Stretch, row: int) -> None:
+    def _count_records(self, stretch: BatchRows, row: int) -> None:
         rows, facts = self._walk.rows, self.facts
         records = rows.record_count[row]
         if rows.attributes[row] & CONTROL_FLAG and rows.fault[row] != LEGACY:
@@ -293,7 +293,7 @@ class SegmentVerifier:
             self._gatherer.flush()
             self._note_gap(rows.last_offset[row])
 
-    def _records_below_start(self, stretch: Stretch, row: int) -> int:
+    def _records_below_start(self, stretch: BatchRows, row: int) -> int:
         """How many records of the batch lie below the log start offset."""
         if self._walk.rows.base_offset[row] >= self._options.log_start_offset:
             return 0
@@ -334,7 +334,7 @@ class SegmentVerifier:
             message = f"the batch of producer {rows.producer_id[row]} has {why}"
             self._add_at_row("producer-fields", row, message)
 
-    def _check_without_producer(self, stretch: Stretch, row: int) -> bool:
+    def _check_without_producer(self, stretch: BatchRows, row: int) -> bool:
         """Check a batch of no producer -> True where the next one cannot be as usual as this one."""
         rows = self._walk.rows
         if rows.fault[row] == LEGACY:
@@ -358,7 +358,7 @@ class SegmentVerifier:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def _take_producer(self, stretch: Stretch, row: int) -> None:
+    def _take_producer(self, stretch: BatchRows, row: int) -> None:
         """A batch of a producer: of records, which begin a run, or a marker."""
         rows = self._walk.rows
         self._check_producer_fields(row)

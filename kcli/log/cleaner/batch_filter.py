@@ -53,8 +53,8 @@ from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
-from kcli.log.reading.log_reader import LogBatch
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch
 
 # Markers are read apart from the records: a batch holds one.
 _MARKER_RECORDS = 16

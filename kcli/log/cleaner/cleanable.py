@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.time_lookup import largest_timestamp
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _first_timestamp(log: UnifiedLog, segment: LogSegment) -> int:
     """The largest timestamp of a segment's first batch, -1 where it has none."""
     file = log.local_log().disk.open_file(segment.log_path)
     try:
-        return next((header.max_timestamp for header in HeaderWalk(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
+        return next((header.max_timestamp for header in HeaderReader(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
     finally:
         file.close()
 

@@ -43,7 +43,7 @@ from kcli.log.cleaner.pace import REWRITTEN, Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.log_reader import SegmentReader
+from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
 
 _Result = TypeVar("_Result")

@@ -27,8 +27,8 @@ from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
 
 Steps = Generator[tuple[str, ...], None, bool]

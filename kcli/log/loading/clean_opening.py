@@ -22,10 +22,10 @@ from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk.port import Disk, join_path
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache, load_leader_epochs
 from kcli.log.log_segment import LogSegment
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 
 _OFFSET_DIGITS = 20
 _SEGMENT_SUFFIXES = frozenset((".log", ".index", ".timeindex", ".snapshot"))
@@ -37,7 +37,7 @@ class OpenedLog(NamedTuple):
 
     segments: list[LogSegment]
     producers: ProducerStateManager
-    epochs: LeaderEpochCache
+    epochs: LeaderEpochFileCache
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -106,7 +106,7 @@ def _end_offset(disk: Disk, segment: LogSegment) -> int | None:
     relative_offset, position = entry
     file = disk.open_file(segment.log_path)
     try:
-        walk = HeaderWalk(file, position, segment.size_bytes)
+        walk = HeaderReader(file, position, segment.size_bytes)
         end_offset = None
         for header in walk.headers():
             if not isinstance(header, RecordBatch):

@@ -36,7 +36,7 @@ from kcli.log.disk.load_disk import LoadDisk
 from kcli.log.disk.planned_file import slice_content
 from kcli.log.disk.port import join_path
 from kcli.log.files.indexes import IndexAppender, IndexSettings
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache, load_leader_epochs
 from kcli.log.loading.leftovers import finish_leftovers_in_slices
 from kcli.log.loading.producer_state_loader import rebuild_in_slices
 from kcli.log.loading.recovering_segment import (
@@ -82,7 +82,7 @@ class LoadedLog(NamedTuple):
     segments: tuple[int, ...]
     cut_segments: tuple[int, ...]
     producers: ProducerStateManager
-    epochs: LeaderEpochCache
+    epochs: LeaderEpochFileCache
 
 
 def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
@@ -111,7 +111,7 @@ class _LogLoader:
         self.segments: dict[int, RecoveringSegment] = {}
         self.cut_segments: list[int] = []
         self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
-        self.epochs = LeaderEpochCache()
+        self.epochs = LeaderEpochFileCache()
 
     def load(self) -> Slices[LoadedLog]:
         """All steps."""

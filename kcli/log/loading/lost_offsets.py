@@ -26,7 +26,7 @@ from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import HEADER_BYTES, MAGIC, RecordBatch, read_header
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.header_reader import HeaderReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -58,7 +58,7 @@ def offsets_in_segment(disk: Disk, directory: str, base_offset: int) -> HeldOffs
     try:
         if len(index):
             offset, position = index.entry(len(index) - 1)
-            first = next(_headers(HeaderWalk(file, position, file.size())), None) if position >= 0 else None
+            first = next(_headers(HeaderReader(file, position, file.size())), None) if position >= 0 else None
             if first is not None and base_offset <= first.base_offset <= first.last_offset == offset:
                 return _walk(file, position, first.base_offset, base_offset + INT32_MAX)
         return _walk(file, 0, base_offset, base_offset + INT32_MAX)
@@ -68,7 +68,7 @@ def offsets_in_segment(disk: Disk, directory: str, base_offset: int) -> HeldOffs
 
 def _walk(file: DiskFile, position: int, next_offset: int, most: int) -> HeldOffsets:
     size = file.size()
-    walk = HeaderWalk(file, position, size)
+    walk = HeaderReader(file, position, size)
     before: RecordBatch | LegacyBatch | None = None  # not yet believed
     for header in _headers(walk):
         if before is not None and next_offset <= before.base_offset <= before.last_offset < header.base_offset <= most:
@@ -86,7 +86,7 @@ def _walk(file: DiskFile, position: int, next_offset: int, most: int) -> HeldOff
     return HeldOffsets(next_offset, is_whole)
 
 
-def _headers(walk: HeaderWalk) -> Iterator[RecordBatch | LegacyBatch]:
+def _headers(walk: HeaderReader) -> Iterator[RecordBatch | LegacyBatch]:
     """The headers up to one that cannot be read."""
     with suppress(FormatError, StructError):
         yield from walk.headers()

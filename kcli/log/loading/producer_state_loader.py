@@ -17,7 +17,7 @@ from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.loading.recovering_segment import LogRefusedError, RecoveringSegment, refusing
 from kcli.log.producer_state_manager import CompletedTxn, ProducerAppendInfo, ProducerStateManager
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.slices import Slices, finish
 
 # Of batches that are walked with an object each: up to 20 microseconds each.

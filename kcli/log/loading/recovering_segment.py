@@ -35,11 +35,11 @@ from kcli.log.files.indexes import (
     open_time_index,
     open_transaction_index,
 )
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.loading.recovery_pass import IndexGoesBackError, RecoveryPass, is_torn_offset
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.slices import Slices
 
 # Batches that are no plain ones are taken one by one: about fifty microseconds each.
@@ -241,7 +241,7 @@ class RecoveringSegment:
     def recover(
         self,
         producers: ProducerStateManager,
-        epochs: LeaderEpochCache,
+        epochs: LeaderEpochFileCache,
         *,
         keeps_order: bool = False,
         before_cut: BeforeCut = _cut_at_once,
@@ -288,7 +288,7 @@ class RecoveringSegment:
         return OffsetsGoBackError(error.message, found)
 
     def _recover_batches(
-        self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache, keeps_order: bool
+        self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochFileCache, keeps_order: bool
     ) -> Slices[tuple[int, int, str]]:
         """Apply the batches -> (how many bytes of them are sound, the offset behind these, why the rest is not)."""
         valid_bytes = odd_batches = 0
@@ -344,7 +344,7 @@ class RecoveringSegment:
             raise OffsetsGoBackError(error.message, batch) from error
 
     @staticmethod
-    def _recover_epochs(header: RecordBatch, epochs: LeaderEpochCache) -> None:
+    def _recover_epochs(header: RecordBatch, epochs: LeaderEpochFileCache) -> None:
         latest = epochs.latest_epoch
         if header.partition_leader_epoch >= 0 and (latest is None or header.partition_leader_epoch > latest):
             epochs.assign(header.partition_leader_epoch, header.base_offset)

@@ -14,9 +14,9 @@ from kcli.format.loop_results import NEED_MORE, OTHER
 from kcli.format.primitives import INT32_MAX, FormatError, crc32c
 from kcli.format.record_batch import CONTROL_FLAG, LOG_OVERHEAD_BYTES, MAGIC, RecordBatch
 from kcli.log.files.indexes import IndexAppender
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.reading.log_reader import SegmentReader
+from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.slices import Slices
 
 # How many batches a time slice takes: about ten microseconds each.
@@ -52,7 +52,7 @@ class RecoveryPass:
         base_offset: int,
         indexes: IndexAppender,
         producers: ProducerStateManager,
-        epochs: LeaderEpochCache,
+        epochs: LeaderEpochFileCache,
         *,
         keeps_order: bool = False,
     ) -> None:

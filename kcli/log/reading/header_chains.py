@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import DiskFile, zeros_follow
 from kcli.log.reading.batch_search import SearchBudget, can_be_header, least_offset
-from kcli.log.reading.header_walk import PROBE_BYTES, HeaderWalk
+from kcli.log.reading.header_reader import PROBE_BYTES, HeaderReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -82,7 +82,7 @@ class HeaderChains:
 
     def _follow(self, position: int, passed: list[int]) -> ChainEnd:
         """Walk to the end of a chain; the bytes of its headers go to `passed`."""
-        walk = HeaderWalk(self._file, position, self._end)
+        walk = HeaderReader(self._file, position, self._end)
         expected = 0
         for header in walk.headers():
             if not can_be_header(header) or least_offset(header) < expected or not self._budget.take(PROBE_BYTES):

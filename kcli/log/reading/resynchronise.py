@@ -70,8 +70,8 @@ from kcli.log.reading.batch_search import (
     stated_next_offset,
 )
 from kcli.log.reading.header_chains import HeaderChains, KeptAnswers
-from kcli.log.reading.header_walk import PROBE_BYTES, HeaderWalk
-from kcli.log.reading.index_places import IndexPlaces
+from kcli.log.reading.header_reader import PROBE_BYTES, HeaderReader
+from kcli.log.reading.index_positions import IndexPositions
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -109,7 +109,7 @@ class _Search(NamedTuple):
 class Resynchroniser:
     """Finds where one segment goes on behind entries that are not sound; see the module's head."""
 
-    def __init__(self, file: DiskFile, places: IndexPlaces) -> None:
+    def __init__(self, file: DiskFile, places: IndexPositions) -> None:
         self._file = file
         self._floor = 0
         self._places = places
@@ -248,7 +248,7 @@ class Resynchroniser:
 
     def _passes(self, position: int, target: int) -> bool:
         """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
-        walk = HeaderWalk(self._file, position, self._end)
+        walk = HeaderReader(self._file, position, self._end)
         for header in walk.headers():
             if header.position >= target:
                 return header.position == target and can_be_header(header)

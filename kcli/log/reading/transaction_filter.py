@@ -31,10 +31,10 @@ from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory, Segment
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import Damage, LogBatch
-from kcli.log.reading.record_windows import RecordScanner
-from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import Damage, LogBatch
 
 
 class AbortedTransaction(NamedTuple):
@@ -133,8 +133,8 @@ class _Finder:
     def find(self) -> AbortedTransactions:
         if not self.segments:
             return AbortedTransactions([], [], 0)
-        with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-            log_end = seeker.end_offset()
+        with OffsetLookup(self.disk, self.segments[-1]) as lookup:
+            log_end = lookup.end_offset()
         indexes = [self._read_index(segment) for segment in self.segments]
         starts = self._scan_starts(indexes, log_end)
         for segment, index, start in zip(self.segments, indexes, starts, strict=True):
@@ -204,10 +204,10 @@ class _Finder:
         known = self._snapshot(start_offset)
         if known is not None:
             self.open = known
-        with SegmentSeeker(self.disk, segment) as seeker:
-            reader = seeker.reader
-            position = 0 if start_offset == segment.base_offset else seeker.first_batch(start_offset)
-            walk = HeaderWalk(reader.file, position, reader.end_position())
+        with OffsetLookup(self.disk, segment) as lookup:
+            reader = lookup.reader
+            position = 0 if start_offset == segment.base_offset else lookup.first_batch(start_offset)
+            walk = HeaderReader(reader.file, position, reader.end_position())
             for header in walk.headers():
                 if isinstance(header, RecordBatch) and header.is_transactional:
                     self._apply(segment, reader.batch_at(header.position))

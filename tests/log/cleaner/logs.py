@@ -19,8 +19,8 @@ from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig
 from kcli.log.log_slices import AppendInfo
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.random_logs import SECRET, finish
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch

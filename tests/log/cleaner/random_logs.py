@@ -29,8 +29,8 @@ from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import LogConfig
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch
 from tests.message_sets import encode_message_set
 

@@ -20,8 +20,8 @@ from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition
 from kcli.log.log_opener import open_log
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash

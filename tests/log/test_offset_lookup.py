@@ -11,9 +11,9 @@ from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import Segment, read_log_directory, read_partition
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.segment_seek import SegmentSeeker, holds_entry
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.offset_lookup import OffsetLookup, holds_entry
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 
@@ -56,25 +56,25 @@ def test_every_offset_is_found(tmp_path: Path, index: str) -> None:
     """The first batch that reaches an offset, for every offset in, before and behind the segment."""
     segment, log = build(tmp_path / "t-0", index)
     headers = [batch.header for batch in batches_of(segment)]
-    with SegmentSeeker(OsDisk(), segment) as seeker:
+    with OffsetLookup(OsDisk(), segment) as lookup:
         for offset in range(95, log.offset + 3):
             expected = next((header.position for header in headers if header.last_offset >= offset), len(log.log))
-            assert seeker.first_batch(offset) == expected
-        assert seeker.end_offset() == log.offset
+            assert lookup.first_batch(offset) == expected
+        assert lookup.end_offset() == log.offset
 
 
 @pytest.mark.parametrize("index", INDEXES)
 def test_times_are_found(tmp_path: Path, index: str) -> None:
     """The first record at or after a time, also behind a given offset; None behind the last."""
     segment, log = build(tmp_path / "t-0", index)
-    with SegmentSeeker(OsDisk(), segment) as seeker:
+    with OffsetLookup(OsDisk(), segment) as lookup:
         for row in log.rows:
-            assert seeker.offset_of_time(row.timestamp, 0) == row.offset
-            assert seeker.offset_of_time(row.timestamp - 3, 0) == row.offset
-            assert seeker.offset_of_time(row.timestamp, row.offset - 2) == row.offset
-        assert seeker.offset_of_time(BASE_TIMESTAMP, 150) == 150
-        assert seeker.offset_of_time(log.rows[-1].timestamp + 1, 0) is None
-        assert seeker.max_timestamp() == log.rows[-1].timestamp
+            assert lookup.offset_of_time(row.timestamp, 0) == row.offset
+            assert lookup.offset_of_time(row.timestamp - 3, 0) == row.offset
+            assert lookup.offset_of_time(row.timestamp, row.offset - 2) == row.offset
+        assert lookup.offset_of_time(BASE_TIMESTAMP, 150) == 150
+        assert lookup.offset_of_time(log.rows[-1].timestamp + 1, 0) is None
+        assert lookup.max_timestamp() == log.rows[-1].timestamp
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -83,8 +83,8 @@ def test_cuts_begin_batches(tmp_path: Path, index: str, target: int) -> None:
     """Every cut is a batch's first byte, strictly inside and ascending: the ranges cover each batch once."""
     segment, log = build(tmp_path / "t-0", index)
     starts = {batch.position for batch in batches_of(segment)}
-    with SegmentSeeker(OsDisk(), segment) as seeker:
-        cuts = seeker.boundaries(0, len(log.log), target)
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        cuts = lookup.boundaries(0, len(log.log), target)
     assert set(cuts) <= starts - {0}
     assert cuts == sorted(set(cuts))
     if index in ("sound", "missing", "preallocated") and target < 4000:
@@ -100,7 +100,7 @@ def test_the_walk_stops_where_bytes_are_no_batch(tmp_path: Path) -> None:
         data[third + at : third + at + len(change)] = change
         Path(segment.log).write_bytes(data)
         file = OsDisk().open_file(segment.log)
-        walk = HeaderWalk(file, 0, file.size())
+        walk = HeaderReader(file, 0, file.size())
         assert len(list(walk.headers())) == 3
         assert walk.position == third
         file.close()
@@ -118,8 +118,8 @@ def test_a_wrong_length_does_not_move_the_end_into_a_batch(tmp_path: Path, tail:
     path.mkdir()
     (path / f"{0:020d}.log").write_bytes(data + bytes(tail))
     segment = read_partition(OsDisk(), str(path)).segments[0]
-    with SegmentSeeker(OsDisk(), segment) as seeker:
-        assert seeker.end()[1::2] == (len(data), False)
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        assert lookup.end()[1::2] == (len(data), False)
 
 
 def test_given_segments_walk_as_they_read() -> None:
@@ -130,7 +130,7 @@ def test_given_segments_walk_as_they_read() -> None:
         for partition in read_log_directory(disk, str(log_set.data)).partitions:
             for segment in partition.segments:
                 with SegmentReader(disk, segment.log) as reader:
-                    walk = HeaderWalk(reader.file, 0, reader.end_position())
+                    walk = HeaderReader(reader.file, 0, reader.end_position())
                     headers = list(walk.headers())
                     assert headers == [batch.header for batch in reader.batches() if isinstance(batch, LogBatch)]
                     assert walk.position == walk.end
@@ -141,9 +141,9 @@ def test_given_segments_walk_as_they_read() -> None:
 def test_the_index_of_a_follower_is_used(tmp_path: Path) -> None:
     """One entry for an append of several batches saves as much as an entry for each: no seek reads from the first byte."""
     segment, log = build(tmp_path / "t-0", "of a follower")
-    with SegmentSeeker(OsDisk(), segment) as seeker:
-        assert seeker.hint(log.offset - 1) > len(log.log) // 2
-        assert len(seeker.boundaries(0, len(log.log), 100)) > 5
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        assert lookup.hint(log.offset - 1) > len(log.log) // 2
+        assert len(lookup.boundaries(0, len(log.log), 100)) > 5
 
 
 def test_an_entry_before_its_time_is_not_used(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_an_entry_before_its_time_is_not_used(tmp_path: Path) -> None:
     position = index.positions[slot]
     data[position : position + 8] = (101).to_bytes(8, "big")
     log.path(".log").write_bytes(data)
-    with SegmentSeeker(OsDisk(), segment) as seeker:
-        assert not holds_entry(seeker.reader, index, slot)
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        assert not holds_entry(lookup.reader, index, slot)
 
 
 def test_a_seeker_sees_what_was_there_when_it_was_opened(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_a_seeker_sees_what_was_there_when_it_was_opened(tmp_path: Path) -> None
     log.flush()
     segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
     size = len(log.log)
-    with SegmentSeeker(OsDisk(), segment) as before:
+    with OffsetLookup(OsDisk(), segment) as before:
         for _ in range(20):
             log.append([(b"k", b"v" * 50)])
         log.flush()
         assert before.end()[:3] == (20, size, size)
-    with SegmentSeeker(OsDisk(), segment, size) as bounded:
+    with OffsetLookup(OsDisk(), segment, size) as bounded:
         assert bounded.end()[:3] == (20, size, size)
 
 
@@ -194,9 +194,9 @@ def test_the_end_is_that_of_the_last_sound_batch(tmp_path: Path, tail: str) -> N
         data[-10] ^= 1
     log.path(".log").write_bytes(data)
     segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
-    with SegmentSeeker(OsDisk(), segment) as seeker:
-        assert seeker.end() == (10, size, len(data), True)
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        assert lookup.end() == (10, size, len(data), True)
         # A reader must come to a rotten batch, or it would wait for it for ever.
-        assert seeker.end(counts_rotten=True) == (
+        assert lookup.end(counts_rotten=True) == (
             (11, len(data), len(data), False) if tail != "torn" else (10, size, len(data), True)
         )

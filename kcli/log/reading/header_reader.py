@@ -6,7 +6,7 @@
     less               in chunks of CHUNK_BYTES, front to back
 
 No CRC is computed, so nothing that is found here is proven: whoever acts on a header reads its batch with a `SegmentReader`
-first. The walk ends where an entry cannot be one (see log_reader); `position` says where, and a `SegmentReader` may
+first. The walk ends where an entry cannot be one (see segment_reader); `position` says where, and a `SegmentReader` may
 go on from there.
 """
 
@@ -36,7 +36,7 @@ CHUNK_BYTES = 64 * 1024
 SMALL_BATCH_BYTES = 8 * 1024
 
 
-class HeaderWalk:
+class HeaderReader:
     """Walks the headers of file[position:end]; `position` is always the byte behind the last header that was given out."""
 
     def __init__(self, file: DiskFile, position: int, end: int) -> None:

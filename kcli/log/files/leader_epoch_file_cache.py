@@ -26,7 +26,7 @@ UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
 
 
-class LeaderEpochCache:
+class LeaderEpochFileCache:
     """The leader epochs of one partition; `on_change` is called with all entries where the file is to follow.
 
     `written_epoch` is the last epoch in the file, or on its way there, None where there is none: what is appended in another
@@ -181,7 +181,7 @@ class LeaderEpochCache:
         return floor, later.start_offset
 
 
-def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochCache:
+def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochFileCache:
     """Read a partition's leader-epoch-checkpoint -> a cache that writes it at each change; Kafka creates a missing one.
 
     Raises CorruptCheckpointError, FormatError for a negative number, and OSError.
@@ -192,9 +192,9 @@ def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochCache:
     return leader_epochs_in(disk, directory, decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries)
 
 
-def leader_epochs_in(disk: Disk, directory: str, entries: Iterable[EpochStart]) -> LeaderEpochCache:
+def leader_epochs_in(disk: Disk, directory: str, entries: Iterable[EpochStart]) -> LeaderEpochFileCache:
     """A cache of `entries` that writes a partition's leader-epoch-checkpoint at each change."""
-    return LeaderEpochCache(entries, _writer(disk, directory))
+    return LeaderEpochFileCache(entries, _writer(disk, directory))
 
 
 def _writer(disk: Disk, directory: str) -> Callable[[tuple[EpochStart, ...]], None]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class BatchSource(Protocol):
-    """What is opened: a batch of a file (kcli.log.reading.log_reader.LogBatch), held whole or to be read in pieces."""
+    """What is opened: a batch of a file (kcli.log.reading.segment_reader.LogBatch), held whole or to be read in pieces."""
 
     header: RecordBatch | LegacyBatch
     data: memoryview | None

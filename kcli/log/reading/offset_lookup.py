@@ -17,8 +17,8 @@ An index is only ever a hint: each entry that is used is checked against the bat
 
 An index that is missing, unsorted, points behind its segment or fails that check is not used at all.
 
-A seeker reads the bytes that its segment has when it is opened, or less where `end_position` says so, whatever a broker appends
-meanwhile: an offset and a byte that come from one seeker belong together.
+A lookup reads the bytes that its segment has when it is opened, or less where `end_position` says so, whatever a broker appends
+meanwhile: an offset and a byte that come from one lookup belong together.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kcli.format.primitives import INT64_MAX, CorruptRecordError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
-from kcli.log.reading.header_walk import HeaderWalk
-from kcli.log.reading.log_reader import ZEROS, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
 
 # Where a segment ends is found by its records behind the last index entry, by headers alone where these are more bytes.
 MOST_PROVEN_BYTES = 16 * 1024 * 1024
@@ -113,7 +113,7 @@ class SegmentEnd(NamedTuple):
     is_torn: bool
 
 
-class SegmentSeeker:
+class OffsetLookup:
     """Finds bytes in the first `end_position` bytes of a segment (None: in all that it has now).
 
     Raises OSError as the disk does; what the indexes say wrong it does not believe.
@@ -130,7 +130,7 @@ class SegmentSeeker:
             self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
         self.reader = SegmentReader(disk, segment.log, end=self._end)
 
-    def __enter__(self) -> SegmentSeeker:
+    def __enter__(self) -> OffsetLookup:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -150,7 +150,7 @@ class SegmentSeeker:
 
     def first_batch(self, offset: int) -> int:
         """The byte of the first batch that ends at or behind `offset`; the end of the sound part where there is none."""
-        walk = HeaderWalk(self.reader.file, self.hint(offset), self.reader.end_position())
+        walk = HeaderReader(self.reader.file, self.hint(offset), self.reader.end_position())
         for header in walk.headers():
             if header.last_offset >= offset:
                 return header.position
@@ -200,7 +200,7 @@ class SegmentSeeker:
 
     def _end_by_headers(self, start: int) -> SegmentEnd | None:
         """The end if headers lead to a sound last batch, and this to the last byte."""
-        walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
+        walk = HeaderReader(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
         for header in walk.headers():
             if last is not None and header.base_offset > last.last_offset:
@@ -247,7 +247,7 @@ class SegmentSeeker:
         largest, start = -1, 0
         if times is not None and len(times):
             largest, start = times.last_entry.timestamp, self.hint(times.last_entry.offset)
-        walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
+        walk = HeaderReader(self.reader.file, start, self.reader.end_position())
         return max(largest, max((header.max_timestamp for header in walk.headers()), default=-1))
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
@@ -255,7 +255,7 @@ class SegmentSeeker:
         times = load_time_index(self._disk, self.segment)
         known = times.lookup(timestamp_ms).offset if times is not None and len(times) else self.segment.base_offset
         scanner = RecordScanner()
-        walk = HeaderWalk(self.reader.file, self.hint(max(known, from_offset)), self.reader.end_position())
+        walk = HeaderReader(self.reader.file, self.hint(max(known, from_offset)), self.reader.end_position())
         for header in walk.headers():
             if header.max_timestamp < timestamp_ms or header.last_offset < from_offset:
                 continue
@@ -288,7 +288,7 @@ class SegmentSeeker:
 
     def _boundaries_by_headers(self, start: int, end: int, target_bytes: int) -> Iterator[int]:
         ideal = start + target_bytes
-        for header in HeaderWalk(self.reader.file, start, end).headers():
+        for header in HeaderReader(self.reader.file, start, end).headers():
             if header.position >= ideal:
                 yield header.position
                 ideal += -(-(header.position + 1 - ideal) // target_bytes) * target_bytes

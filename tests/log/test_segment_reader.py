@@ -18,7 +18,7 @@ from kcli.format.primitives import CorruptRecordError, RecordTooLargeError, crc3
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, NewRecordBatch, RecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk, OsFile
-from kcli.log.reading.log_reader import (
+from kcli.log.reading.segment_reader import (
     BAD_MAGIC,
     BAD_SIZE,
     SHORT_HEADER,

@@ -56,9 +56,9 @@ from kcli.format.record_batch import (
     read_entry_header,
 )
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow, open_windows
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
-from kcli.log.reading.index_places import IndexPlaces
-from kcli.log.reading.record_windows import RecordScanner, RecordWindow, open_windows
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class SegmentReader:
         self._buffer = memoryview(bytearray())  # as large as what was read at once so far
         self._start = 0  # the file's byte at the start of the buffer
         self._filled = 0
-        self._places = IndexPlaces(disk, path)
+        self._places = IndexPositions(disk, path)
         self._resynchroniser: Resynchroniser | None = None
 
     def __enter__(self) -> SegmentReader:

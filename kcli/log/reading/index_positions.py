@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kcli.format.record_batch import RecordBatch
 
 
-class IndexPlaces:
+class IndexPositions:
     """The bytes at which the segment's .index says that batches begin, read when they are first asked for."""
 
     def __init__(self, disk: Disk, log_path: str) -> None:

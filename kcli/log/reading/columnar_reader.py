@@ -2,11 +2,11 @@
 
     what lies there                                 how it is given out
     ----------------------------------------------  --------------------------------------------------------------
-    sound batches of magic 2, up to the buffer      Stretch: rows of kcli.format.batch_scan, records checked where
+    sound batches of magic 2, up to the buffer      BatchRows: rows of kcli.format.batch_scan, records checked where
                                                       they are not compressed
-    a batch of magic 0 or 1, a large one, one with  Stretch of one row, with the LogBatch
+    a batch of magic 0 or 1, a large one, one with  BatchRows of one row, with the LogBatch
       a wrong CRC or an odd header
-    no batch                                        Damage, as kcli.log.reading.log_reader found it
+    no batch                                        Damage, as kcli.log.reading.segment_reader found it
 
 The rows, and the bytes behind them, are good until the next step: buffers are used again.
 """
@@ -22,13 +22,13 @@ from kcli.format.batch_scan import LEGACY, LOOK, BatchColumns
 from kcli.format.primitives import INT64_MAX, crc32c
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
 from kcli.log.disk.port import Disk
-from kcli.log.reading.log_reader import TRUNCATED, Damage, LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import TRUNCATED, Damage, LogBatch, SegmentReader
 
 BUFFER_BYTES = 512 * 1024
 
 
-class Stretch(NamedTuple):
+class BatchRows(NamedTuple):
     """Rows [0, rows) of the walk's columns; `odd` are those whose fault is not SOUND. `batch` is there for a single row."""
 
     rows: int
@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
     batch: LogBatch | None
 
 
-class SegmentWalk:
+class ColumnarReader:
     """Walks bytes [start, end) of one `.log` or `.checkpoint` file, by default to the size that it has when the walk is made.
 
     A batch begins at byte `start`. `buffer_bytes` are read at once; a batch above that comes alone.
@@ -61,14 +61,14 @@ class SegmentWalk:
         """Give the file back."""
         self.reader.close()
 
-    def steps(self) -> Iterator[Stretch | Damage]:
+    def steps(self) -> Iterator[BatchRows | Damage]:
         """The stretches and the damage of the file, in its order. Raises OSError as the disk does."""
         while self.position < self.end:
             count = self._scan()
             behind, why, odd = self._scratch[:3]
             if count:
                 self._floor = self.rows.last_offset[count - 1] + 1
-                yield Stretch(count, odd, None)
+                yield BatchRows(count, odd, None)
                 self.position = self._start + behind
                 if why != loop_results.OTHER:
                     continue
@@ -91,7 +91,7 @@ class SegmentWalk:
             self._scratch,
         )
 
-    def _step_by_step(self) -> Iterator[Stretch | Damage]:
+    def _step_by_step(self) -> Iterator[BatchRows | Damage]:
         """What the columns do not take in, up to the next sound batch of magic 2 that fits into the buffer."""
         found: LogBatch | Damage | None = None
         for found in self.reader.batches(self.position, floor=self._floor):
@@ -100,7 +100,7 @@ class SegmentWalk:
                 yield found
                 continue
             self._put_row(found)
-            yield Stretch(1, 1, found)
+            yield BatchRows(1, 1, found)
             header = found.header
             self._floor = header.next_offset if found.is_valid else self._floor
             if found.is_valid and isinstance(header, RecordBatch) and header.size_bytes <= self._buffer_bytes:

@@ -9,14 +9,14 @@ import pytest
 from kcli.format.checkpoint import EpochStart
 from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache, load_leader_epochs
 
 
-def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
-    return LeaderEpochCache(EpochStart(*entry) for entry in entries)
+def cache(*entries: tuple[int, int]) -> LeaderEpochFileCache:
+    return LeaderEpochFileCache(EpochStart(*entry) for entry in entries)
 
 
-def rows(found: LeaderEpochCache) -> list[tuple[int, int]]:
+def rows(found: LeaderEpochFileCache) -> list[tuple[int, int]]:
     return [tuple(entry) for entry in found.entries]  # type: ignore[misc]
 
 

@@ -20,8 +20,8 @@ from kcli.format.primitives import FormatError, InflationError, InvalidRecordErr
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Header, Record, encode_records, read_records
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.log_reader import LogBatch, SegmentReader
-from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.format.damaged_bytes import damaged
 from tests.message_sets import encode_message_set
 
