@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.log_config import LogConfig
 from kcli.log.managing.log_checkpoints import LogCheckpoints
 from kcli.log.managing.log_dir import LogDir

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from kcli.format.file_names import FileKind
 from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.port import parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.unified_log import UnifiedLog

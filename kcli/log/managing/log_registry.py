@@ -24,7 +24,7 @@ from kcli.log.disk.deletion_queue import DeletionQueue
 from kcli.log.disk.flush_request import FlushRequest, write_unflushed
 from kcli.log.disk.port import LogDisk, join_path, parent_path
 from kcli.log.file_cache import FileCache
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovery_journal import LoadJournal
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_in_slices

@@ -38,7 +38,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import join_path, parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.loading.recovery_progress import RecoveryProgress

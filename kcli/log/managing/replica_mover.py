@@ -30,7 +30,7 @@ from kcli.format.record_batch import read_header
 from kcli.log.append_errors import AppendError
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import join_path, parent_path
-from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import WarningLine

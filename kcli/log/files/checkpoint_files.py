@@ -1,0 +1,147 @@
+"""The small files of a log directory that a broker replaces as a whole while it runs, without waiting for the device.
+
+    file                               contents, per partition                          missing or malformed
+    ---------------------------------  -----------------------------------------------  ------------------------------
+    recovery-point-offset-checkpoint   the offset below which the log is on the device  0: the whole log is recovered
+    log-start-offset-checkpoint        the log start offset, if it is above the base    that base offset
+                                       offset of the first segment
+    replication-offset-checkpoint      the high watermark                               the log start offset
+    cleaner-offset-checkpoint          the end of the cleaned part of the log           the log start offset
+    kcli-uncleanable-partitions        when and why the cleaner stopped cleaning it     every log is cleaned
+
+Everything in an offset checkpoint can be derived from the logs at some cost. A malformed one is therefore reported and treated
+as empty, as Kafka does with the first two. (With a malformed third file Kafka takes the log directory offline; a leader raises
+the high watermark again by itself.) kcli-uncleanable-partitions is removed at each start, so that the cleaner tries again, and
+is kept at a clean stop for `kcli describe`.
+
+    write                                    effect
+    ---------------------------------------  ---------------------------------------------------------------------
+    while no other write is in progress      by way of `<name>.tmp`, see kcli.log.disk.flush_request
+    while another write is in progress       begins when that one has ended; of several writes only the last is done
+    of the bytes that the file has           none
+    at a clean stop (`write_now`)            waits for the device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from kcli.format import limits
+from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
+from kcli.format.file_names import FileKind
+from kcli.format.primitives import FormatError
+from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
+from kcli.log.disk.flush_request import FlushRequest, replace_file
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.report_line import WarningLine
+
+TopicPartition = tuple[str, int]
+WriteDone = Callable[[OSError | None], None]
+
+_NO_UNCLEANABLE_PARTITIONS = encode_uncleanable_partitions(())
+
+
+class _WholeFile:
+    """The file of one kind in a log directory; `_written` are the bytes that it is known to have."""
+
+    __slots__ = ("_disk", "_in_flight", "_next", "_written", "path")
+
+    def __init__(self, disk: Disk, directory: str, kind: FileKind) -> None:
+        self.path = join_path(directory, kind.value)
+        self._disk = disk
+        self._written: bytes | None = None
+        self._in_flight = False
+        self._next: bytes | None = None
+
+    def _write(self, data: bytes, done: WriteDone) -> FlushRequest | None:
+        if self._in_flight:
+            self._next = data
+            return None
+        return self._begin(data, done)
+
+    def _begin(self, data: bytes, done: WriteDone) -> FlushRequest | None:
+        if data == self._written:
+            return None
+        self._written = None
+
+        def ended(error: OSError | None) -> FlushRequest | None:
+            self._in_flight = False
+            waiting, self._next = self._next, None
+            if error is None:
+                self._written = data
+                if waiting is not None:
+                    try:
+                        return self._begin(waiting, done)
+                    except OSError as failed:
+                        error = failed
+            done(error)
+            return None
+
+        request = replace_file(self._disk, self.path, data, ended)
+        self._in_flight = True
+        return request
+
+    def _write_now(self, data: bytes) -> None:
+        self._next = None
+        if self._in_flight or data != self._written:
+            self._disk.write_file(self.path, data)
+            self._written = data
+
+
+class OffsetCheckpointFile(_WholeFile):
+    """One of the four offset checkpoints."""
+
+    __slots__ = ()
+
+    def read(self, report: Callable[[str], None]) -> dict[TopicPartition, int]:
+        """Return the offsets; a malformed file is reported and treated as empty. Raises OSError."""
+        if not self._disk.exists(self.path):
+            return {}
+        data = self._disk.read_file(self.path, limits.MAX_TEXT_FILE_BYTES)
+        try:
+            offsets = decode_offset_checkpoint(data).offsets()
+        except FormatError as error:
+            text = f"{self.path}: {error.message}; it is treated as empty and will be rewritten"
+            report(WarningLine(text, path=self.path, error=error.message))
+            return {}
+        self._written = data
+        return offsets
+
+    def write(self, offsets: Mapping[TopicPartition, int], done: WriteDone) -> FlushRequest | None:
+        """Begin to replace the file; None if nothing changed or an earlier write has to end first.
+
+        `done` is called with the outcome. Raises OSError if the temporary file cannot be written.
+        """
+        return self._write(_encode(offsets), done)
+
+    def write_now(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file and wait for the device. Raises OSError."""
+        self._write_now(_encode(offsets))
+
+
+class UncleanablePartitionsFile(_WholeFile):
+    """The file `kcli-uncleanable-partitions`."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        super().__init__(disk, directory, FileKind.UNCLEANABLE_PARTITIONS)
+        self._wanted = self._written = _NO_UNCLEANABLE_PARTITIONS  # the same as a missing file
+
+    def remove(self) -> None:
+        """Remove the file of an earlier run. Raises OSError."""
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
+
+    def write(self, partitions: Iterable[UncleanablePartition], done: WriteDone) -> FlushRequest | None:
+        """Begin to replace the file; see OffsetCheckpointFile.write. Raises OSError."""
+        self._wanted = encode_uncleanable_partitions(partitions)
+        return self._write(self._wanted, done)
+
+    def finish(self) -> None:
+        """Complete a write that is in progress and wait for the device. Raises OSError."""
+        self._write_now(self._wanted)
+
+
+def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_offset_checkpoint(PartitionOffset(topic, partition, offset) for (topic, partition), offset in offsets.items())
