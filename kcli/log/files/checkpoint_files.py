@@ -31,12 +31,12 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
-from kcli.log.disk.flush_request import FlushRequest, replace_file
+from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.report_line import WarningLine
 
 TopicPartition = tuple[str, int]
-WriteDone = Callable[[OSError | None], None]
+OnError = Callable[[OSError], None]
 
 _NO_UNCLEANABLE_PARTITIONS = encode_uncleanable_partitions(())
 
@@ -53,33 +53,24 @@ class _WholeFile:
         self._in_flight = False
         self._next: bytes | None = None
 
-    def _write(self, data: bytes, done: WriteDone) -> FlushRequest | None:
+    def _write(self, data: bytes, on_error: OnError) -> FlushRequest | None:
         if self._in_flight:
             self._next = data
             return None
-        return self._begin(data, done)
+        return begin_flushes(self._replace(data, on_error))
 
-    def _begin(self, data: bytes, done: WriteDone) -> FlushRequest | None:
-        if data == self._written:
-            return None
-        self._written = None
-
-        def ended(error: OSError | None) -> FlushRequest | None:
-            self._in_flight = False
-            waiting, self._next = self._next, None
-            if error is None:
-                self._written = data
-                if waiting is not None:
-                    try:
-                        return self._begin(waiting, done)
-                    except OSError as failed:
-                        error = failed
-            done(error)
-            return None
-
-        request = replace_file(self._disk, self.path, data, ended)
-        self._in_flight = True
-        return request
+    def _replace(self, data: bytes, on_error: OnError) -> Flushes:
+        while data != self._written:
+            self._in_flight, self._written = True, None
+            try:
+                yield from replace_file(self._disk, self.path, data)
+            except OSError as error:
+                self._in_flight, self._next = False, None
+                on_error(error)
+                return
+            self._written = data
+            data, self._next = data if self._next is None else self._next, None
+        self._in_flight = False
 
     def _write_now(self, data: bytes) -> None:
         self._next = None
@@ -107,12 +98,12 @@ class OffsetCheckpointFile(_WholeFile):
         self._written = data
         return offsets
 
-    def write(self, offsets: Mapping[TopicPartition, int], done: WriteDone) -> FlushRequest | None:
+    def write(self, offsets: Mapping[TopicPartition, int], on_error: OnError) -> FlushRequest | None:
         """Begin to replace the file; None if nothing changed or an earlier write has to end first.
 
-        `done` is called with the outcome. Raises OSError if the temporary file cannot be written.
+        `on_error` is called if the disk refuses the file.
         """
-        return self._write(_encode(offsets), done)
+        return self._write(_encode(offsets), on_error)
 
     def write_now(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file and wait for the device. Raises OSError."""
@@ -133,10 +124,10 @@ class UncleanablePartitionsFile(_WholeFile):
         if self._disk.exists(self.path):
             self._disk.remove(self.path)
 
-    def write(self, partitions: Iterable[UncleanablePartition], done: WriteDone) -> FlushRequest | None:
-        """Begin to replace the file; see OffsetCheckpointFile.write. Raises OSError."""
+    def write(self, partitions: Iterable[UncleanablePartition], on_error: OnError) -> FlushRequest | None:
+        """Begin to replace the file; see OffsetCheckpointFile.write."""
         self._wanted = encode_uncleanable_partitions(partitions)
-        return self._write(self._wanted, done)
+        return self._write(self._wanted, on_error)
 
     def finish(self) -> None:
         """Complete a write that is in progress and wait for the device. Raises OSError."""
