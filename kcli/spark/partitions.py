@@ -130,7 +130,7 @@ class LogPartition:
             self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
             if self.segments:
                 with OffsetLookup(self.disk, self.segments[-1]) as lookup:
-                    self._end = lookup.end(counts_rotten=not self.is_live)
+                    self._end = lookup.end(counts_damaged=not self.is_live)
         return self._end
 
     @property

@@ -232,10 +232,10 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
         with OffsetLookup(part.disk, segment, log_end.size_bytes if is_last else None) as lookup:
             if choice.least_timestamp_ms is not None and lookup.max_timestamp() < choice.least_timestamp_ms:
                 continue
-            start = lookup.behind_lower(wanted.first) if wanted.first > segment.base_offset else 0
+            start = lookup.start_of_offset(wanted.first) if wanted.first > segment.base_offset else 0
             end, bound = lookup.reader.end_position(), next_base
             if wanted.end < min(next_base, log_end.offset):
-                end = lookup.behind_offset(wanted.end - 1)
+                end = lookup.end_of_offset(wanted.end - 1)
             elif is_last and not (log_end.is_torn and choice.with_torn_tail and not part.is_live):
                 end = log_end.position
             # Kafka's own bounds: the end of the log, and offsets that fit an index of the segment.

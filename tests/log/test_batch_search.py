@@ -15,7 +15,7 @@ from kcli.format.legacy_message_set import NewLegacyRecord, encode_message, read
 from kcli.format.record_batch import NewRecordBatch, read_header
 from kcli.log.disk.os_disk import OsFile
 from kcli.log.disk.port import zeros_follow
-from kcli.log.reading.batch_search import VAIN_BYTES, SearchBudget, find_batch, streamed_crc
+from kcli.log.reading.batch_search import MIN_BUDGET_BYTES, SearchBudget, find_batch, streamed_crc
 
 BATCH = NewRecordBatch(7, 0, 10, 10, 1, b"records").encode()
 MESSAGE = encode_message(NewLegacyRecord(7, 10, b"k", b"v"), 1)
@@ -107,9 +107,9 @@ def test_lies_cost_no_more_than_the_budget() -> None:
 def test_what_is_found_is_not_spent() -> None:
     """Only bytes that were read in vain count."""
     budget = SearchBudget(100)
-    assert budget.left == VAIN_BYTES
-    assert find_batch(Bytes(b"abc" + BATCH), 0, 3 + len(BATCH), budget=budget) == 3 and budget.left == VAIN_BYTES
-    assert budget.take(VAIN_BYTES) and not budget.take(1)
+    assert budget.left == MIN_BUDGET_BYTES
+    assert find_batch(Bytes(b"abc" + BATCH), 0, 3 + len(BATCH), budget=budget) == 3 and budget.left == MIN_BUDGET_BYTES
+    assert budget.take(MIN_BUDGET_BYTES) and not budget.take(1)
 
 
 def test_holes_are_not_read(tmp_path: Path) -> None:

@@ -197,6 +197,6 @@ def test_the_end_is_that_of_the_last_sound_batch(tmp_path: Path, tail: str) -> N
     with OffsetLookup(OsDisk(), segment) as lookup:
         assert lookup.end() == (10, size, len(data), True)
         # A reader must come to a rotten batch, or it would wait for it for ever.
-        assert lookup.end(counts_rotten=True) == (
+        assert lookup.end(counts_damaged=True) == (
             (11, len(data), len(data), False) if tail != "torn" else (10, size, len(data), True)
         )

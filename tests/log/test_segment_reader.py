@@ -271,12 +271,12 @@ def test_bytes_at_hand(tmp_path: Path) -> None:
     path.write_bytes(LOG)
     with SegmentReader(OsDisk(), str(path)) as reader:
         for position in (0, 100, len(LOG) - 1):
-            buffer, start, end = reader.at_hand(position)
+            buffer, start, end = reader.buffered(position)
             assert bytes(buffer[start:end]) == LOG[position:]
         with open(path, "r+b") as file:
             file.seek(100)
             file.write(b"changed")
-        buffer, start, end = reader.at_hand(100, fresh=True)
+        buffer, start, end = reader.buffered(100, fresh=True)
         assert bytes(buffer[start : start + 7]) == b"changed"
 
 

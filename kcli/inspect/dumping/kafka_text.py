@@ -160,7 +160,7 @@ class LogDumper:
         out, options = self._out, self._options
         fresh = False
         while position < end:
-            buffer, start, filled = reader.at_hand(position, fresh=fresh)
+            buffer, start, filled = reader.buffered(position, fresh=fresh)
             behind = batch_lines.put_batch_lines(
                 out.memory,
                 buffer,

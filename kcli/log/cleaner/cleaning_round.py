@@ -215,7 +215,7 @@ class CleaningRound:
             position = behind
             if position >= size_bytes:
                 break
-            buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+            buffer, index, filled = reader.buffered(position, fresh=is_fresh)
             limit = min(filled, index + end - position)
             passed = batches.clean_usual(buffer, index, limit, index + size_bytes - position) - index
             if stride.row_count:

@@ -107,7 +107,7 @@ class MapBuilder:
         ) as reader:
             is_fresh, noted = False, self._noted
             while position < segment.size_bytes:
-                buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+                buffer, index, filled = reader.buffered(position, fresh=is_fresh)
                 passed = self._stride(buffer, index, filled, start, transactions) - index
                 first_offset = read_int64(buffer, index) if passed else start - 1
                 if first_offset >= start and noted.is_plain:

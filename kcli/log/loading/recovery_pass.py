@@ -82,7 +82,7 @@ class RecoveryPass:
     def _scan(self, position: int) -> None:
         """Scan the batches from byte `position` on: those in the reader's buffer or, if none is whole there, of a new one."""
         for is_fresh in (False, True):
-            buffer, index, filled = self._reader.at_hand(position, fresh=is_fresh)
+            buffer, index, filled = self._reader.buffered(position, fresh=is_fresh)
             self._row, shift = 0, position - index
             self._count = scan_batches(buffer, buffer, index, filled, shift, crc32c, self._rows, False, self._scratch)
             self._why = self._scratch[1]
