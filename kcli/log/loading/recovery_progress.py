@@ -1,4 +1,4 @@
-"""How the recovery of a log directory goes on, as lines of a broker's log: at its start, now and then, and at its end.
+"""The progress of the recovery of a log directory in the broker's log: at its start, periodically, and at its end.
 
     when                          line                                                     Kafka's
     ----------------------------  -------------------------------------------------------  ---------------------------------
@@ -8,7 +8,7 @@
     all logs are open             PATH: N partitions are recovered in T ms, with what was    -
                                   read and removed
 
-A directory without partitions, and one that was stopped cleanly, report nothing.
+Nothing is logged for a directory without partitions or after a clean stop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROGRESS_INTERVAL_MS = 10_000
 
 
 class RecoveryProgress:
-    """The recovery of one log directory; `clock` gives the time of now in ms, `partitions` is how many there are."""
+    """The recovery of one log directory; `clock` returns the time in ms, `partitions` is their number."""
 
     def __init__(self, path: str, partitions: int, report: Callable[[str], None], clock: Callable[[], int]) -> None:
         self.counts = RecoveryCounts()
@@ -34,16 +34,16 @@ class RecoveryProgress:
         self._opened = 0
 
     def begin(self) -> None:
-        """Report that the recovery begins."""
+        """Log that the recovery begins."""
         text = f"{self._path} was not stopped cleanly: recovering {_partitions(self._partitions)}"
         self._report(Line(text, path=self._path, partitions=self._partitions))
 
     def opened(self) -> None:
-        """One more log is open."""
+        """Count one more log as recovered."""
         self._opened += 1
 
     def step(self) -> None:
-        """Report how far it is, if that is due; called with each slice of work."""
+        """Log the progress if that is due; called after each slice of work."""
         now_ms = self._clock()
         if now_ms - self._reported_ms >= PROGRESS_INTERVAL_MS:
             self._reported_ms = now_ms
@@ -51,7 +51,7 @@ class RecoveryProgress:
             self._report(Line(f"{text}, {self._read()}", path=self._path, **self._fields()))
 
     def finish(self) -> None:
-        """Report that all logs are open."""
+        """Log that all logs are recovered."""
         took_ms = self._clock() - self._began_ms
         is_one = "is" if self._opened == 1 else "are"
         text = f"{self._path}: {_partitions(self._opened)} {is_one} recovered in {took_ms} ms, {self._read()}"

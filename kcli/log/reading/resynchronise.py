@@ -229,8 +229,8 @@ class Resynchroniser:
         return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
 
     def _follows(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """Return True if a sound batch at the stated end leads on and follows the entry with a corrected base offset: one bit of
-        it is flipped, or it is the next offset after the last sound batch. The CRC does not cover the base offset."""
+        """Return True if a sound batch at the stated end leads on and follows the entry with a corrected base offset: one bit
+        is flipped, or it is the next offset after the last sound batch. The CRC does not cover the base offset."""
         behind = plausible_header(self._file, stated)
         if behind is None or not isinstance(header, RecordBatch) or self._chain_end(stated) is not None:
             return False
