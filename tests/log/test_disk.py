@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk.cached_pages import uncached_stretches
+from kcli.log.disk.cached_pages import uncached_ranges
 from kcli.log.disk.os_disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
 from tests.conftest import missing, open_descriptors
 
@@ -71,21 +71,21 @@ def test_a_partly_cached_file_stays_as_it_was(tmp_path: Path) -> None:
     with open(path, "rb", buffering=0) as opened:
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if uncached_stretches(opened.fileno(), 0, size) != [(0, end)]:
+        if uncached_ranges(opened.fileno(), 0, size) != [(0, end)]:
             missing("this file system keeps every page")
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for start, stop in ((3, 4), (500, 900), (4000, 4001)):
             os.pread(opened.fileno(), (stop - start) * page, start * page)
         gaps = [(0, 3 * page), (4 * page, 500 * page), (900 * page, 4000 * page), (4001 * page, end)]
-        assert uncached_stretches(opened.fileno(), 0, size) == gaps
-        assert uncached_stretches(opened.fileno(), 3 * page + 5, 5 * page + 1) == [(4 * page, 6 * page)]
-        assert uncached_stretches(opened.fileno(), 600 * page, 700 * page) == []
+        assert uncached_ranges(opened.fileno(), 0, size) == gaps
+        assert uncached_ranges(opened.fileno(), 3 * page + 5, 5 * page + 1) == [(4 * page, 6 * page)]
+        assert uncached_ranges(opened.fileno(), 600 * page, 700 * page) == []
         file, rng = OsFile(str(path)), random.Random(4)
         for start in (0, 0, *(rng.randrange(size) for _ in range(50)), 0):
             for _ in range(20):
                 start += len(file.read_at(start, rng.choice((0, 61, 5000, 524_288))))
         file.close()
-        assert uncached_stretches(opened.fileno(), 0, size) == gaps
+        assert uncached_ranges(opened.fileno(), 0, size) == gaps
 
 
 def test_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
