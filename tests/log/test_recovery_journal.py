@@ -15,7 +15,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.loading.recovery_progress import PROGRESS_INTERVAL_MS
+from kcli.log.loading.recovery_journal import PROGRESS_INTERVAL_MS
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings

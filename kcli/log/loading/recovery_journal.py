@@ -20,6 +20,18 @@ bytes (lost_offsets), the names of the snapshots, the high watermark and the rec
 Removed bytes are on the device of the quarantine (quarantine.Quarantine) before the load continues. If that fails the load
 fails, and nothing is removed. Later segments are moved before the first one is cut: if they were still there after a segment
 that is sound again, the next start would not detect the gap.
+
+RecoveryProgress logs the recovery of a whole log directory:
+
+    when                          line                                                     Kafka's
+    ----------------------------  -------------------------------------------------------  ---------------------------------
+    a directory without the mark  PATH was not stopped cleanly: recovering N partitions    Recovering N logs from DIR since no
+    of a clean stop                                                                        clean shutdown file was found
+    every PROGRESS_INTERVAL_MS    PATH: n of N partitions are recovered, with what was read  Remaining logs to recover (metric)
+    all logs are open             PATH: N partitions are recovered in T ms, with what was    -
+                                  read and removed
+
+Nothing is logged for a directory without partitions or after a clean stop.
 """
 
 from __future__ import annotations
@@ -41,7 +53,8 @@ if TYPE_CHECKING:
     from kcli.log.files.quarantine import Quarantine
 
 QUARANTINE_KEY = "kcli.recovery.quarantine.dir"
-_MOST_NAMES = 6
+_MAX_NAMES = 6
+PROGRESS_INTERVAL_MS = 10_000
 
 
 class KnownOffsets(NamedTuple):
@@ -104,6 +117,57 @@ class RecoveryCounts:
         self.segments = 0
         self.bytes_read = 0
         self.bytes_removed = 0
+
+
+class RecoveryProgress:
+    """The recovery of one log directory; `clock` returns the time in ms, `partitions` is their number."""
+
+    def __init__(self, path: str, partitions: int, report: Callable[[str], None], clock: Callable[[], int]) -> None:
+        self.counts = RecoveryCounts()
+        self._path = path
+        self._partitions = partitions
+        self._report = report
+        self._clock = clock
+        self._began_ms = self._reported_ms = clock()
+        self._opened = 0
+
+    def begin(self) -> None:
+        """Log that the recovery begins."""
+        text = f"{self._path} was not stopped cleanly: recovering {_partitions(self._partitions)}"
+        self._report(Line(text, path=self._path, partitions=self._partitions))
+
+    def opened(self) -> None:
+        """Count one more log as recovered."""
+        self._opened += 1
+
+    def step(self) -> None:
+        """Log the progress if that is due; called after each slice of work."""
+        now_ms = self._clock()
+        if now_ms - self._reported_ms >= PROGRESS_INTERVAL_MS:
+            self._reported_ms = now_ms
+            text = f"{self._path}: {self._opened} of {_partitions(self._partitions)} are recovered"
+            self._report(Line(f"{text}, {self._read()}", path=self._path, **self._fields()))
+
+    def finish(self) -> None:
+        """Log that all logs are recovered."""
+        took_ms = self._clock() - self._began_ms
+        is_one = "is" if self._opened == 1 else "are"
+        text = f"{self._path}: {_partitions(self._opened)} {is_one} recovered in {took_ms} ms, {self._read()}"
+        removed = f" and {self.counts.bytes_removed} bytes were removed" if self.counts.bytes_removed else ""
+        self._report(Line(f"{text}{removed}", path=self._path, **self._fields(), took_ms=took_ms))
+
+    def _read(self) -> str:
+        counts = self.counts
+        return f"{counts.bytes_read} bytes in {counts.segments} segment{'' if counts.segments == 1 else 's'} were read"
+
+    def _fields(self) -> dict[str, object]:
+        counts = self.counts
+        return {
+            "partitions": self._opened,
+            "segments": counts.segments,
+            "bytes_read": counts.bytes_read,
+            "bytes_removed": counts.bytes_removed,
+        }
 
 
 class RecoveryJournal(LoadJournal):
@@ -277,7 +341,7 @@ class RecoveryJournal(LoadJournal):
 
     def leftovers(self, names: Sequence[str], what: str) -> None:
         """See LoadJournal."""
-        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+        shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
         self._report(Line(f"{self._name}: {what}: {shown}", files=len(names), **self._fields))
 
     def split(self, path: str, base_offsets: Sequence[int]) -> None:
@@ -329,3 +393,7 @@ def _lost(first_offset: int, held: HeldOffsets) -> str:
 
 def _kept(place: str) -> str:
     return f"; kept in {place}" if place else ""
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"
