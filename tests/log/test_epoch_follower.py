@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.disk.flush_request import FlushRequest, begin_flushes
 from kcli.log.managing.epoch_follower import EpochFollower
 from kcli.log.unified_log import UnifiedLog
 from tests.server.whole_node import WholeNode, batch
@@ -182,7 +182,7 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     assert request.done(error) is None
     assert failed == [(log, error)] and log.leader_epochs.is_behind
     monkeypatch.setattr(node.broker.log_manager.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
-    assert follower.request(log, lambda error: None) is None
+    assert begin_flushes(follower.write(log)) is None
     assert failed == [(log, error)] * 2
 
 
@@ -196,7 +196,7 @@ def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
     follower.follow(log)
     follower.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
-    request = follower.request(log, lambda error: None)
+    request = begin_flushes(follower.write(log))
     assert request is not None
     directory = request.done(None)
     assert directory is not None and directory.paths == (log.directory,)

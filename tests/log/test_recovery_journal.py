@@ -16,7 +16,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.errors import AllLogDirsOfflineError
 from kcli.log.file_cache import FileCache
-from kcli.log.loading.recovery_progress import PROGRESS_INTERVAL_MS
+from kcli.log.loading.recovery_journal import PROGRESS_INTERVAL_MS
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing.log_registry import LogManagerSettings
@@ -136,7 +136,7 @@ def test_whatever_is_cut_is_said(tmp_path: Path, name: str, has_snapshot: bool) 
             assert lost | set(range(start_offset, log_end)) == set(range(end)), (kind, losses)
         elif kind not in LOST_BEFORE:
             unsaid = set(range(end)) - lost - set(range(start_offset, log_end))
-            assert not unsaid or any("at least" in line or "cannot be told" in line for line in losses), (kind, losses)
+            assert not unsaid or any("at least" in line or "are unknown" in line for line in losses), (kind, losses)
             assert lost <= set(range(end)), (kind, losses)
     assert cut > 15
 
@@ -334,9 +334,9 @@ def test_a_long_recovery_reports_now_and_then(tmp_path: Path) -> None:
 def test_files_that_are_rebuilt_have_kafkas_levels(tmp_path: Path) -> None:
     """A lost index is an ERROR where a broker had written it; an index without its segment, a damaged snapshot are a WARN."""
     for kind, recovery_point, level, words in (
-        ("index_lost_old", 1832, FailureLine, "the offset index is not there"),
+        ("index_lost_old", 1832, FailureLine, "the offset index is missing"),
         ("index_lost_old", 0, None, ""),
-        ("roll_lost_log", 0, WarningLine, "the segment that it indexes is not there"),
+        ("roll_lost_log", 0, WarningLine, "its segment is missing"),
         ("roll_torn_snapshot", 0, WarningLine, "is damaged and is rebuilt"),
     ):
         data = tmp_path / f"{kind}-{recovery_point}" / "data"

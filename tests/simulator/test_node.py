@@ -64,7 +64,7 @@ def test_what_recoveries_remove_is_reported_and_kept() -> None:
             fields = fields_of(line)
             if "recovery cuts" in line and isinstance(line, WarningLine):
                 cuts += 1
-                assert "lost" in line or "cannot be told" in line
+                assert "lost" in line or "are unknown" in line
                 assert {"topic", "partition", "path", "position", "bytes", "error"} <= fields.keys(), line
                 assert "kept_in" in fields or ", all zeros:" in line, "zeros need not be kept"
             if "kept_in" in fields and not simulation.disk.has_lost_writes:

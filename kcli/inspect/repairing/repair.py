@@ -47,7 +47,6 @@ from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.disk.file_changes import apply_changes, kept_bytes
 from kcli.log.disk.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
-from kcli.log.files.clean_stops import checkpoint_digests
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import (
     LogDirectory,
@@ -59,7 +58,7 @@ from kcli.log.files.log_directory import (
     read_topic_id,
     read_uncleanable_partitions,
 )
-from kcli.log.files.quarantine import LostOffsets, Quarantine
+from kcli.log.files.quarantine import LostOffsets, Quarantine, checkpoint_digests
 
 # How many partitions the reason for a changed checkpoint names.
 MOST_NAMED = 5

@@ -31,7 +31,6 @@ from kcli.inspect.verification.small_files import (
     check_small_file,
 )
 from kcli.log.disk.port import Disk, join_path
-from kcli.log.files.clean_stops import is_as_stopped
 from kcli.log.files.log_dir_owner import Owner, owner_of, topic_id_conflict
 from kcli.log.files.log_directory import (
     PARTITION_KINDS,
@@ -42,7 +41,7 @@ from kcli.log.files.log_directory import (
     is_live,
     read_checkpoints,
 )
-from kcli.log.files.quarantine import LostOffsets, default_folder, read_lost
+from kcli.log.files.quarantine import LostOffsets, default_folder, is_as_stopped, read_lost
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import ClusterTopics

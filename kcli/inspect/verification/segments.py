@@ -168,7 +168,7 @@ class SegmentVerifier:
             message += format_offsets(header.base_offset, header.next_offset)
             self._add_damage("batch-crc", batch.position, batch.end_position, message, batch.header)
             return
-        if stretch.odd:
+        if stretch.faulty:
             self._check_irregular(stretch)
         if rows.base_offset[0] < 0 or rows.last_offset[0] < rows.base_offset[0] or rows.record_count[0] < 0:
             self._after_damage = True  # an impossible header, which is always a stretch of one row

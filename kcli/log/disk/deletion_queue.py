@@ -1,8 +1,8 @@
-"""What is removed from disk later: whole partition directories, and segments' files that were renamed to `.deleted`.
+"""The queue of files to remove later: whole partition directories, and segments' files that were renamed to `.deleted`.
 
-Readers may be in the middle of a file that is deleted, so it is renamed first and removed file.delete.delay.ms later (Kafka:
-LogManager.deleteLogs, LocalLog.deleteSegmentFiles). A file that is gone by then is no error; one that cannot be removed takes
-its log directory offline. At a start everything left of this is found by its name again.
+A file that is deleted may still be read, so it is renamed first and removed file.delete.delay.ms later (Kafka:
+LogManager.deleteLogs, LocalLog.deleteSegmentFiles). A file that is already missing then is not an error; one that cannot be
+removed takes its log directory offline. After a restart the remaining files are found by their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NEVER_MS = (1 << 63) - 1
 
 
 class DeletionQueue:
-    """Paths by the time at which they go. `on_error(path, error)` is told what could not be removed."""
+    """Paths ordered by the time of their removal; `on_error` is called with a path that cannot be removed, and the error."""
 
     def __init__(self, disk: Disk, on_error: Callable[[str, OSError], None]) -> None:
         self._disk = disk
@@ -28,7 +28,7 @@ class DeletionQueue:
         self._wake: Callable[[int], None] = lambda due_ms: None
 
     def on_added(self, wake: Callable[[int], None]) -> None:
-        """Have `wake(due_ms)` called for everything that is added, and for what waits already."""
+        """Have `wake(due_ms)` called for every path that is added, and for the first one in the queue."""
         self._wake = wake
         if self._waiting:
             wake(self._waiting[0][0])
@@ -37,20 +37,20 @@ class DeletionQueue:
         return len(self._waiting)
 
     def add(self, paths: Iterable[str], due_ms: int) -> None:
-        """Remove these files or directories at `due_ms`; of several of one time the first added goes first."""
+        """Remove these files or directories at `due_ms`; paths with the same time in the order of addition."""
         for path in paths:
             self._count += 1
             heapq.heappush(self._waiting, (due_ms, self._count, path))
             self._wake(due_ms)
 
     def forget(self, directory: str) -> None:
-        """Leave alone what lies in `directory`: it is offline."""
+        """Drop the paths in `directory`, which is offline."""
         inside = join_path(directory, "")
         self._waiting = [entry for entry in self._waiting if not entry[2].startswith(inside)]
         heapq.heapify(self._waiting)
 
     def run(self, now_ms: int) -> int:
-        """Remove some of what is due -> when to come again: `now_ms` while more is due, NEVER_MS where nothing waits."""
+        """Remove some of the paths that are due; return when to call again: `now_ms` if more are due, NEVER_MS if empty."""
         budget = REMOVALS_PER_STEP
         while self._waiting and self._waiting[0][0] <= now_ms and budget > 0:
             path = self._waiting[0][2]
@@ -70,7 +70,7 @@ class DeletionQueue:
         return max(now_ms, self._waiting[0][0])
 
     def _remove(self, path: str, budget: int) -> tuple[int, bool]:
-        """Remove at most `budget` files of a path -> (how many, whether all is gone)."""
+        """Remove at most `budget` files of a path; return their number and whether the path is removed."""
         if not self._disk.is_directory(path):
             self._disk.remove(path)
             return 1, True

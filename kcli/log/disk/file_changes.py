@@ -1,25 +1,25 @@
-"""Carrying out a plan of file changes so that a crash at any moment leaves a log that a broker recovers by itself.
+"""Apply a plan of file changes so that after a crash at any moment a broker recovers the log by itself.
 
-    phase  what                                                          a crash then leaves
+    phase  action                                                        files after a crash
     -----  ------------------------------------------------------------  -----------------------------------------------
-    1      the bytes that will go are given to the keeper                all as it was
-    2      rewritten files are written beside, as *.part; a complete     files that no broker looks at
-             one becomes a *.tmp
-    3      whole segments go, the last first                             the log ends earlier, without a hole
-    4      files that follow from the log and change (indexes,           segments without indexes, which Kafka rebuilds
-           snapshots), and leftovers, go to the keeper                     at its start, marked clean or not
-    5      renames; *.tmp take the place of the files; truncations       each file as it was or as it shall be
+    1      the bytes to remove are passed to the keeper                  unchanged
+    2      rewritten files are written to *.part; a complete one         files that a broker ignores
+             becomes a *.tmp
+    3      whole segments are removed, the last first                    the log ends earlier, without a gap
+    4      derived files that change (indexes, snapshots), and           segments without indexes, which Kafka rebuilds
+           leftovers, are moved to the keeper                              at its start, marked clean or not
+    5      renames; *.tmp replace the files; truncations                 each file old or new
     6      new files: snapshots, epochs, then .timeindex and .txnindex,  a segment without .index, which Kafka rebuilds
            .index last
 
-Segments go before the indexes of the one that is cut: a broker that misses an index cuts that segment at once, and would then
-see nothing wrong with those behind it.
+Segments are removed before the indexes of the segment that is cut: a broker cuts a segment without an index at once, and would
+then not detect that the later ones do not follow it.
 
-At every moment the records that a plan keeps are in a file that is called *.log or in a complete *.log.tmp, which is what a
-second repair goes by (kcli.inspect.repairing.misplaced_segments): segments that exchange their names lose the old ones first.
+At every moment the records that a plan keeps are in a file named *.log or in a complete *.log.tmp, on which a second repair
+relies (kcli.inspect.repairing.misplaced_segments): segments that exchange their names lose the old ones first.
 
-Files are flushed before they are renamed, the directory after each phase. The keeper decides what becomes of what goes:
-`Discard` lets it go, a quarantine keeps it.
+Files are flushed before they are renamed, the directory after each phase. The keeper takes the removed bytes: `Discard` deletes
+them, a quarantine keeps them.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from kcli.log.disk.planned_file import Content, PlannedFile
 from kcli.log.disk.port import Disk, base_name, parent_path
 
 _DERIVED = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
-# Of one segment's new files these come last, in this order: only with the .index the segment counts as whole.
+# The last of a segment's new files, in this order: a segment is complete only with its .index.
 _LAST_WRITTEN = (FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.INDEX)
-# Not .cleaned, which a broker would remove by itself: it makes it drop every *.swap that is waiting, too.
+# Not .cleaned: a broker would remove it, and with it every *.swap.
 _UNFINISHED = FileState.PARTIAL.value
 _PENDING = FileState.TEMPORARY.value
 
 
 class Keeper(Protocol):
-    """Takes what a plan removes. Its methods raise OSError as the disk does."""
+    """A place for the files and bytes that a plan removes. The methods raise OSError."""
 
     def keep_file(self, path: str) -> None:
-        """Take a whole file away: afterwards it is no longer there."""
+        """Move or remove a whole file."""
         ...
 
     def keep_copy(self, path: str) -> None:
-        """Take a copy of a file that is about to be replaced."""
+        """Copy a file that is about to be replaced."""
         ...
 
     def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Take copies of byte ranges [start, end) of a file that stays."""
+        """Copy byte ranges [start, end) of a file that stays."""
         ...
 
 
 class Discard:
-    """A keeper that keeps nothing."""
+    """A keeper that deletes everything."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -68,19 +68,19 @@ class Discard:
         self._disk.remove(path)
 
     def keep_copy(self, path: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def apply_changes(disk: Disk, changes: Iterable[Change], keeper: Keeper) -> None:
-    """Carry out the changes of a plan. Raises OSError as the disk does; what is done by then is described above."""
+    """Apply the changes of a plan. Raises OSError; for the files at that point see the module docstring."""
     _Application(disk, list(changes), keeper).run()
 
 
 def kept_bytes(changes: Iterable[Change]) -> tuple[int, int]:
-    """Return how many bytes a keeper is given of these changes: (as copies, as whole files that are moved)."""
+    """Return how many bytes of these changes a keeper gets: (as copies, as whole files that are moved)."""
     copied = moved = 0
     for change in changes:
         dropped = sum(end - start for start, end in change.dropped)
@@ -110,7 +110,7 @@ class _Application:
             for change in self.changes
             if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content))
         ]
-        self.beside = {change.path + suffix for change in self.rewritten for suffix in (_UNFINISHED, _PENDING)}
+        self.temporary = {change.path + suffix for change in self.rewritten for suffix in (_UNFINISHED, _PENDING)}
 
     def _of(self, *kinds: str) -> list[Change]:
         return [change for change in self.changes if change.kind in kinds]
@@ -121,7 +121,7 @@ class _Application:
 
     def run(self) -> None:
         self._keep_parts()
-        self._write_beside()
+        self._write_temporary_files()
         self._remove_segments()
         self._remove_derived()
         self._move()
@@ -137,16 +137,16 @@ class _Application:
     def _remove_derived(self) -> None:
         for change in self.changes:
             if change.kind == REMOVE:
-                goes = not _is_log(change) and change.path not in self.beside
+                goes = not _is_log(change) and change.path not in self.temporary
             else:
                 goes = change.kind == WRITE and change.replaces and _is_derived(change)
             if goes:
                 self.keeper.keep_file(change.path)
         self._flush_directories()
 
-    def _write_beside(self) -> None:
-        # A repair that died may have left files of these names, and records may be in nothing but such a *.tmp: it is
-        # a source until all contents are written, and the new one takes its place in one step.
+    def _write_temporary_files(self) -> None:
+        # An interrupted repair may have left files of these names, and records may be only in such a *.tmp: it is a source
+        # until all contents are written, and is then replaced in one step.
         for change in self.rewritten:
             unfinished = change.path + _UNFINISHED
             if self.disk.exists(unfinished):
@@ -169,7 +169,7 @@ class _Application:
             while position < size:
                 chunk = file.read_at(position, limits.READ_CHUNK_BYTES)
                 if not chunk:
-                    raise OSError(f"{path}: a file that it is made of shrank meanwhile")
+                    raise OSError(f"{path}: one of its source files shrank concurrently")
                 self.disk.append(path, chunk)
                 position += len(chunk)
         finally:
@@ -184,13 +184,13 @@ class _Application:
 
     def _move(self) -> None:
         for change in self._of(RENAME):
-            if change.path not in self.beside:  # else the rewritten file has taken its place
+            if change.path not in self.temporary:  # else the rewritten file has replaced it
                 self.disk.rename(change.path, change.target)
         for change in self.rewritten:
             self.disk.rename(change.path + _PENDING, change.path)
             self._restore_time(change)
         self._flush_directories()
-        # Only now: of a segment that is split, what is cut off is on the device under its new name.
+        # Not earlier: the cut part of a segment that is split is now on the device under its new name.
         for change in self._of(TRUNCATE):
             self.disk.truncate(change.path, change.size_bytes)
             self.disk.flush(change.path)
@@ -198,7 +198,7 @@ class _Application:
         self._flush_directories()
 
     def _restore_time(self, change: Change) -> None:
-        """Retention and the cleaner look at when a segment was last written to."""
+        """Restore the modification time, which retention and the cleaner use."""
         if change.path in self.times:
             self.disk.set_mtime_ms(change.path, self.times[change.path])
 
@@ -219,7 +219,7 @@ def _is_derived(change: Change) -> bool:
 
 
 def _has_sources(content: Content) -> bool:
-    """Whether bytes of real files are in it."""
+    """Return True if it has bytes of real files."""
     return any(isinstance(extent.source, str) for extent in content)
 
 

@@ -1,60 +1,67 @@
-"""What must reach the device before something else may happen: asked for here, done by a shell, answered here.
+"""Sequences of writes with flushes between them, for a broker that never waits for the device.
 
-A core never waits for a device. What it wants flushed it hands out as a FlushRequest; the broker makes a Flush effect of the
-paths and, when Flushed comes, calls `done`, which may hand out the next request. So a file is replaced in three steps that a
-crash may fall between (Kafka: Utils.atomicMoveWithFallback):
+A sequence is a generator: it yields the paths that must be on the device before it continues, and the OSError of a failed flush
+is raised at that yield. `begin_flushes` turns it into a FlushRequest, of which the broker makes a Flush effect. At the Flushed
+event the broker calls `done`, which runs the sequence up to its next flush. `replace_file` is such a sequence (Kafka:
+Utils.atomicMoveWithFallback):
 
-    step                                            a crash then leaves
+    step                                            files after a crash
     ----------------------------------------------  -----------------------------------------------------------
     the bytes are written to `<path>.tmp`           the old file, and a temporary one that the next write replaces
-    Flushed: it is renamed to `<path>`              the old file or the new one, whole
-    Flushed (the directory)                         the new file
+    flushed: it is renamed to `<path>`              the old file or the new one, complete
+    flushed (the directory)                         the new file
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import NamedTuple
 
 from kcli.format.file_names import FileState
 from kcli.log.disk.port import Disk, parent_path
 
-# Called when a flush is done (None) or has failed; returns what is to be flushed next.
-Flushed = Callable[[OSError | None], "FlushRequest | None"]
+Flushes = Generator[tuple[str, ...], None, None]
 
 
 class FlushRequest(NamedTuple):
-    """Files and directories to be made durable, in this order.
+    """Files and directories to be flushed, in this order.
 
-    `done` is to be called with None when they are, or with the error; it returns what is to be flushed next, or None.
+    `done` must be called with None when they are on the device, or with the error; it returns the next request, or None.
     """
 
     paths: tuple[str, ...]
-    done: Flushed
+    done: Callable[[OSError | None], FlushRequest | None]
 
 
-def replace_file(
-    disk: Disk, path: str, data: bytes, done: Flushed, is_wanted: Callable[[], bool] = lambda: True
-) -> FlushRequest:
-    """Begin to replace a file by one of these bytes -> what is to be flushed first; `done` is told how it ended.
+def begin_flushes(flushes: Flushes) -> FlushRequest | None:
+    """Run a sequence up to its first flush; None if it ends without one. Raises what the sequence raises before it."""
+    return _continue(flushes, None)
 
-    What is not wanted any more when it could be renamed is let be: something newer was or will be written in its place.
-    Raises OSError where the temporary file cannot be written.
+
+def _continue(flushes: Flushes, error: OSError | None) -> FlushRequest | None:
+    try:
+        paths = next(flushes) if error is None else flushes.throw(error)
+    except StopIteration:
+        return None
+    return FlushRequest(paths, partial(_continue, flushes))
+
+
+def replace_file(disk: Disk, path: str, data: bytes, is_wanted: Callable[[], bool] = lambda: True) -> Flushes:
+    """Replace a file by one of these bytes. Raises OSError.
+
+    If `is_wanted` returns False after a flush, the sequence ends there: newer bytes were or will be written.
     """
     temporary = path + FileState.TEMPORARY.value
     write_unflushed(disk, temporary, data)
-
-    def renamed(error: OSError | None) -> FlushRequest | None:
-        if not is_wanted():
-            return done(None)
-        if error is None:
-            try:
-                disk.rename(temporary, path)
-            except OSError as failed:
-                error = failed
-        return FlushRequest((parent_path(path),), done) if error is None else done(error)
-
-    return FlushRequest((temporary,), renamed)
+    try:
+        yield (temporary,)
+    except OSError:
+        if is_wanted():
+            raise
+    if is_wanted():
+        disk.rename(temporary, path)
+        yield (parent_path(path),)
 
 
 def write_unflushed(disk: Disk, path: str, data: bytes) -> None:

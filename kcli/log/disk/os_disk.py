@@ -1,8 +1,8 @@
 """The disk of the operating system: the only module below the shells that uses `os`.
 
 Reading is strictly read-only (no lock, no created file, no access time where the system allows) and leaves the page cache
-as it was: of a large file a window at a time is read, and what was not cached in it is dropped when the reader moves on or the
-file is closed. Read-ahead is off for such files, or it would load what is outside of the window.
+unchanged: a large file is read in windows, and the pages of a window that were not cached are dropped when the reader leaves it
+or closes the file. Read-ahead is off for such files, since it would load pages outside the window.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-# Smaller files are read without a thought for the page cache.
+# Smaller files are read through the page cache.
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
-# To ask what is cached, and to drop what was not, takes as long as some small reads: it is done for so much at a time.
+# Finding the cached pages and dropping the others takes as long as some small reads, so it is done for a window at once.
 WINDOW_BYTES = 256 * 1024
-# For who reads on from where the window ends, for so much.
+# The window of a sequential reader.
 AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class _Descriptor:
-    """A descriptor of the operating system; it is given back with the last reference at the latest."""
+    """A descriptor of the operating system; it is closed with the last reference at the latest."""
 
     _fd = -1
 
     def size(self) -> int:
-        """The size in bytes now."""
+        """Return the size in bytes now."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Give the file back; closing twice is no error."""
+        """Close the file; closing twice is not an error."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -46,7 +46,7 @@ class OsFile(_Descriptor):
     def __init__(self, path: str) -> None:
         self.name = path
         self._window = (0, 0)
-        self._uncached: list[tuple[int, int]] = []  # the window's stretches that were not cached when it was moved here
+        self._uncached: list[tuple[int, int]] = []  # the ranges of the window that were not cached before
         self._fd = _open_read_only(path)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
@@ -58,7 +58,7 @@ class OsFile(_Descriptor):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
         if self._cache_neutral and not (self._window[0] <= position and position + len(buffer) <= self._window[1]):
             self._move_window(position, position + len(buffer))
         done = 0
@@ -76,7 +76,7 @@ class OsFile(_Descriptor):
         if self._window[0] <= start <= self._window[1] < end:
             end = max(end, start + AHEAD_BYTES)
         self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
-        with suppress(OSError, ValueError):  # a file system without mappings, or a file that was cut meanwhile
+        with suppress(OSError, ValueError):  # a file system without mappings, or a file that was truncated concurrently
             self._uncached = uncached_ranges(self._fd, self._window[0], min(self._window[1], self.size()))
 
     def _drop_uncached(self) -> None:
@@ -85,7 +85,7 @@ class OsFile(_Descriptor):
         self._uncached = []
 
     def close(self) -> None:
-        """Give the file back; closing twice is no error."""
+        """Close the file; closing twice is not an error."""
         if self._fd >= 0:
             self._drop_uncached()
         super().close()
@@ -93,13 +93,13 @@ class OsFile(_Descriptor):
     __del__ = close
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
         buffer = bytearray(max(0, min(size, self.size() - position)))
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
 
     def next_data(self, position: int) -> int:
-        """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow."""
+        """Return the first byte from `position` on that is not in a hole of a sparse file, or the size if there is none."""
         if not hasattr(os, "SEEK_DATA"):
             return position
         try:
@@ -116,7 +116,7 @@ class OsLogFile(_Descriptor):
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
+        """Append the parts; return the number of bytes. Raises OSError if not all could be written."""
         written = os.writev(self._fd, parts)
         total = sum(map(len, parts))
         if written != total:
@@ -127,7 +127,7 @@ class OsLogFile(_Descriptor):
         return total
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
         done = 0
         while done < len(buffer):
             count = os.preadv(self._fd, [buffer[done:]], position + done)
@@ -137,11 +137,11 @@ class OsLogFile(_Descriptor):
         return done
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
         return os.pread(self._fd, size, position)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        """Cut or extend the file to `size` bytes; appending continues from there."""
         os.ftruncate(self._fd, size)
 
     def flush(self) -> None:
@@ -165,7 +165,7 @@ def _open_read_only(path: str) -> int:
 
 
 def _missing(path: str) -> OSError:
-    """The error of a path that leads to no file. A symbolic link is there all the same: nobody has removed it."""
+    """Return the error for a path without a file; a symbolic link exists even if its target is missing."""
     if os.path.islink(path):
         return OSError(errno.ELOOP, "it is a symbolic link to a file that does not exist", path)
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -183,23 +183,23 @@ class OsDisk:
         return OsLogFile(path, create=create)
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
 
     def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
+        """Return True for a directory."""
         return os.path.isdir(path)
 
     def exists(self, path: str) -> bool:
-        """True where something has that name."""
+        """Return True if a file, directory or symbolic link has that path."""
         return os.path.lexists(path)
 
     def is_regular(self, path: str) -> bool:
-        """True for a plain file: not a directory, pipe, socket or device."""
+        """Return True for a regular file: not a directory, pipe, socket or device."""
         return os.path.isfile(path)
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class OsDisk:
         return os.stat(path).st_ino
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last modified, in ms since 1970."""
+        """Return when the file was last modified, in ms since 1970."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
@@ -218,7 +218,7 @@ class OsDisk:
         os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ms * 1_000_000))
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Read a whole file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         file = OsFile(path)
         try:
             if file.size() > limit:
@@ -228,7 +228,7 @@ class OsDisk:
             file.close()
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
+        """Write a whole file atomically: a temporary one is written, flushed and renamed."""
         temporary = path + ".tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -240,7 +240,7 @@ class OsDisk:
         self.flush_directory(os.path.dirname(path) or ".")
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file, which is created if it is missing."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _write_all(fd, data)
@@ -269,7 +269,7 @@ class OsDisk:
         os.remove(path)
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with its parents; no error where it is."""
+        """Create a directory with its parents, if it does not exist."""
         os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
@@ -277,21 +277,21 @@ class OsDisk:
         os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
-        """How many bytes an unprivileged process may still write where `path` lies."""
+        """Return how many bytes an unprivileged process may still write to the file system of `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common."""
+        """Return a number that is equal for all paths on one file system."""
         return os.stat(path).st_dev
 
     def total_bytes(self, path: str) -> int:
-        """How many bytes the file system holds, free or not, where `path` lies."""
+        """Return the size in bytes of the file system of `path`."""
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it.
+        """Take a POSIX record lock on a file, created if missing; return its release, None if another process has it.
 
         It is the lock of Java's FileChannel.tryLock: lockf, which flock does not see. The file itself stays, as a
         broker's does.
@@ -305,7 +305,7 @@ class OsDisk:
         return lambda: os.close(fd)
 
     def is_locked(self, path: str) -> bool:
-        """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
+        """Return True if another process holds a POSIX record lock on the file; takes and creates nothing."""
         import struct
 
         try:
@@ -331,7 +331,7 @@ class OsDisk:
             os.close(fd)
 
     def flush_directory(self, path: str) -> None:
-        """Wait until a directory's entries are on the device; ignored where the system cannot."""
+        """Wait until a directory's entries are on the device; no error if the system cannot flush directories."""
         with suppress(OSError):
             self.flush(path)
 

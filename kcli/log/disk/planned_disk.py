@@ -1,19 +1,19 @@
-"""A disk on which nothing happens yet: it reads the real one and notes what is changed, so that a plan can be shown first.
+"""A disk that reads the real one and only records changes, so that a plan can be shown before it is applied.
 
-Code that changes files (the log loader, a repair) is given a `PlannedDisk` instead of the disk and finds on it what it has
-done so far. `changes()` compares the outcome with what really lies there; steps that undo each other, and files that are
-written as they were, leave no trace in it:
+Code that changes files (the log loader, a repair) gets a `PlannedDisk` instead of the disk and reads from it what it has
+changed so far. `changes()` compares the result with the real files; steps that undo each other, and files that are rewritten
+with the same bytes, are not in it:
 
     kind      a file that                                                      kcli.log.disk.file_changes does
     --------  ---------------------------------------------------------------  -------------------------------------
     REMOVE    is gone                                                          gives it to the keeper
     RENAME    has another name and the same bytes (or the first of them)       renames
     TRUNCATE  ends earlier, or is the same but for zeros behind it             truncates
-    REWRITE   has lost or changed some of its bytes, and keeps the others      writes it beside, puts it in place
+    REWRITE   has lost or changed some of its bytes, and keeps the others      writes a new file, replaces it
     WRITE     is new, or has other bytes altogether                            writes it
 
-A file here is a row of extents: bytes in memory, stretches of real files, or zeros. A file that is cut is therefore not
-copied. `explain` says why a file is about to change; the last reason given for a path goes into its change.
+A file is a sequence of extents: bytes in memory, ranges of real files, or zeros. A file that is cut is therefore not copied.
+`explain` sets the reason of a change; the last reason of a path is in its change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITE = "write"
 
 
 class Change(NamedTuple):
-    """What becomes of one file. `path` is its present name, or the one that it will have where it is new.
+    """The change of one file. `path` is its present name, or the one that it will have where it is new.
 
     `size_bytes` is its size afterwards (of a removed one: before). `target` is the new name of a RENAME; a file that is
     renamed and changed has two changes, the second under its new name. `dropped` are the byte ranges of the present file
@@ -68,7 +68,7 @@ def _dropped(content: Content, source: str, real_size: int) -> list[tuple[int, i
 class PlannedDisk(OverlayDisk[Disk]):
     """See the head of this module. A kcli.log.disk.port.Disk: reading shows the plan's outcome, changing changes the plan only.
 
-    The real files must not change meanwhile.
+    The real files must not change concurrently.
     """
 
     is_planned = True
@@ -111,24 +111,24 @@ class PlannedDisk(OverlayDisk[Disk]):
         return PlannedFile(self.disk, path, self.content(path))
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         inside = join_path(path, "")
         self._look(join_path(path, "."))
         names = {file[len(inside) :] for file in self._files if file.startswith(inside) and "/" not in file[len(inside) :]}
         return sorted(names | self._seen[parent_path(join_path(path, "."))])
 
     def exists(self, path: str) -> bool:
-        """True where something has that name."""
+        """Return True if a file, directory or symbolic link has that path."""
         self._look(path)
         return path in self._files or (path not in self._sizes and self.disk.exists(path))
 
     def is_regular(self, path: str) -> bool:
-        """True for a plain file."""
+        """Return True for a regular file."""
         self._look(path)
         return path in self._files
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes. Raises FileNotFoundError."""
+        """Return the size of a file in bytes. Raises FileNotFoundError."""
         return content_size(self.content(path))
 
     def file_id(self, path: str) -> int:
@@ -142,7 +142,7 @@ class PlannedDisk(OverlayDisk[Disk]):
         return self.disk.mtime_ms(source) if isinstance(source, str) and source in self._sizes else 0
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Read a whole file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         size = self.size(path)
         if size > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
@@ -164,13 +164,13 @@ class PlannedDisk(OverlayDisk[Disk]):
         self._files[path] = join_extents(content)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Make `path` a file of these bytes; as on a real disk a temporary file beside it is used up."""
+        """Make `path` a file of these bytes; as on a real disk, its temporary file is replaced."""
         self._look(path)
         self._files.pop(path + ".tmp", None)
         self.put(path, (Extent(data, 0, len(data)),) if data else ())
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file, which is created if it is missing."""
         self._look(path)
         self.put(path, (*self._files.get(path, ()), Extent(bytes(data), 0, len(data))))
 
@@ -181,7 +181,7 @@ class PlannedDisk(OverlayDisk[Disk]):
         self.put(path, (*slice_content(content, 0, position), Extent(data, 0, len(data)), *behind))
 
     def restore(self, path: str) -> None:
-        """Let a file be as it really is again, there or not."""
+        """Undo all changes of a file."""
         self._look(path)
         self._files.pop(path, None)
         if path in self._sizes:
@@ -197,7 +197,7 @@ class PlannedDisk(OverlayDisk[Disk]):
             self.put(path, slice_content(content, 0, size))
 
     def cut_out(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Take byte ranges [start, end), sorted, out of a file. Raises FileNotFoundError."""
+        """Remove byte ranges [start, end), sorted, from a file. Raises FileNotFoundError."""
         content = self.content(path)
         kept: Content = ()
         position = 0
@@ -227,7 +227,7 @@ class PlannedDisk(OverlayDisk[Disk]):
     # ------------------------------------------------------------------------------------------------------ outcome
 
     def changes(self) -> list[Change]:
-        """What is to be done to the real files, by path."""
+        """Return the changes of the real files, by path."""
         found: list[Change] = []
         moved: set[str] = set()
         for path in sorted(self._files):
@@ -286,7 +286,7 @@ class PlannedDisk(OverlayDisk[Disk]):
         return [self._change(kind, path, size)._replace(content=content, dropped=tuple(dropped))]
 
     def _same_bytes(self, content: Content, source: str) -> bool:
-        """Whether the real file begins with these bytes."""
+        """Return True if the real file begins with these bytes."""
         planned, real = PlannedFile(self.disk, source, content), self.disk.open_file(source)
         try:
             position, size = 0, planned.size()
@@ -302,7 +302,7 @@ class PlannedDisk(OverlayDisk[Disk]):
 
 
 def is_zeros(disk: Disk, path: str, start: int, end: int) -> bool:
-    """Whether bytes [start, end) of a file are zeros, as far as it reaches. Raises OSError."""
+    """Return True if bytes [start, end) of a file are zeros, up to its end. Raises OSError."""
     file = disk.open_file(path)
     try:
         return zeros_follow(file, start, end)

@@ -1,7 +1,7 @@
-"""A file that is only planned: a row of extents, read as if it lay on the disk.
+"""A planned file: a sequence of extents that is read like a file on the disk.
 
-An extent is bytes in memory, a stretch of a real file, or zeros. A file that loses bytes in its middle is therefore never
-copied to be looked at.
+An extent is bytes in memory, a range of a real file, or zeros. A file that loses bytes in its middle is therefore not copied to
+read the result.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class PlannedFile:
         self.name = path
         self._disk = disk
         self._content = content
-        self._ends = list(accumulate(extent.end - extent.start for extent in content))  # behind each extent
+        self._ends = list(accumulate(extent.end - extent.start for extent in content))  # the end of each extent
         self._open: dict[str, DiskFile] = {}
 
     def size(self) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         return self._ends[-1] if self._ends else 0
 
     def _extents(self, position: int) -> Iterator[tuple[int, Extent]]:
-        """The extents from the one with byte `position` on: its first byte, and itself."""
+        """Yield the start and the extent of each extent from that with byte `position` on."""
         for slot in range(bisect_right(self._ends, position), len(self._ends)):
             extent = self._content[slot]
             yield self._ends[slot] - (extent.end - extent.start), extent
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
         done = 0
         for start, extent in self._extents(position):
             if done == len(buffer):
@@ -69,13 +69,13 @@ class PlannedFile:
         return self._file(source).read_into(at, buffer)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
         buffer = bytearray(max(0, min(size, self.size() - position)))
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
 
     def next_data(self, position: int) -> int:
-        """The first byte from `position` on that is not in a hole or in zeros, or the size where only those follow."""
+        """Return the first byte from `position` on that is not in a hole or in zeros, or the size if there is none."""
         for start, extent in self._extents(position):
             if extent.source is not None:
                 if isinstance(extent.source, bytes):
@@ -92,19 +92,19 @@ class PlannedFile:
         return file
 
     def close(self) -> None:
-        """Give the real files back."""
+        """Close the real files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
 
 
 def content_size(content: Content) -> int:
-    """The size in bytes of a row of extents."""
+    """Return the size in bytes of a sequence of extents."""
     return sum(extent.end - extent.start for extent in content)
 
 
 def slice_content(content: Content, start: int, end: int) -> Content:
-    """Bytes [start, end) of a row of extents."""
+    """Return bytes [start, end) of a sequence of extents."""
     found: list[Extent] = []
     at = 0
     for extent in content:
@@ -117,7 +117,7 @@ def slice_content(content: Content, start: int, end: int) -> Content:
 
 
 def join_extents(content: Content) -> Content:
-    """The same with extents that follow one another in a file made one."""
+    """Join extents that are consecutive in the same file."""
     joined: list[Extent] = []
     for extent in content:
         if joined and isinstance(extent.source, str) and joined[-1].source == extent.source and joined[-1].end == extent.start:

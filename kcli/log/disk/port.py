@@ -1,4 +1,4 @@
-"""The disk as an interface. Nothing below the shells and OsDisk (kcli.log.disk.os_disk) knows `os`.
+"""The interfaces of disks. Only the shells and OsDisk (kcli.log.disk.os_disk) use `os`.
 
     ===========  =====================================================================================
     interface    methods
@@ -8,11 +8,11 @@
                  free_bytes, device, lock, is_locked, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
-    `LogDisk`    what a broker needs in addition: open_log_file, total_bytes
+    `LogDisk`    a `Disk` for a broker, with open_log_file and total_bytes
     ===========  =====================================================================================
 
-Everything in inspect/ and spark/ reads through these, so an object store or a simulated disk can take the place of the real
-one. Paths are plain strings, relative or absolute, and stay as the caller typed them. Failures are OSError.
+inspect/ and spark/ read only through these, so that an object store or a simulated disk can replace the real one. Paths are
+strings, relative or absolute, and are not normalised. Every failure is an OSError.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ class DiskFile(Protocol):
         """The size in bytes now; it may change while a broker writes."""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
 
     def next_data(self, position: int) -> int:
-        """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow.
+        """Return the first byte from `position` on that is not in a hole of a sparse file, or the size if there is none.
 
-        Where holes cannot be told it is `position`.
+        If the disk cannot find holes it is `position`.
         """
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
 
 
 class LogFile(Protocol):
-    """An open file that a broker appends to and reads from. Every method raises OSError as the system does."""
+    """An open file that a broker appends to and reads from. Every method raises OSError."""
 
     name: str
 
     def size(self) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write the parts one behind the other at the end of the file, in one call of the system -> their bytes.
+        """Write the parts to the end of the file in one system call; return the number of bytes.
 
-        Raises OSError where not all could be written; a part of them may then stand at the end of the file.
+        Raises OSError if not all could be written; some of them may then be at the end of the file.
         """
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        """Cut or extend the file to `size` bytes; appending continues from there."""
 
     def flush(self) -> None:
         """Wait until the file's bytes are on the device."""
@@ -79,47 +79,47 @@ class LogFile(Protocol):
         """The descriptor, for sendfile; -1 where there is none, as on a simulated disk."""
 
     def close(self) -> None:
-        """Give the file back; closing twice is no error."""
+        """Close the file; closing twice is not an error."""
 
 
 class Disk(Protocol):
-    """What kcli asks of a file system. Every method raises OSError as the system does."""
+    """A file system. Every method raises OSError."""
 
     def open_file(self, path: str) -> DiskFile:
         """Open for reading."""
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
+        """Return True for a directory."""
 
     def exists(self, path: str) -> bool:
-        """True where something has that name."""
+        """Return True if a file, directory or symbolic link has that path."""
 
     def is_regular(self, path: str) -> bool:
-        """True for a plain file: not a directory, pipe, socket or device."""
+        """Return True for a regular file: not a directory, pipe, socket or device."""
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
 
     def file_id(self, path: str) -> int:
-        """A number that a file keeps as long as it exists; another file under its name has another. Raises OSError."""
+        """Return a number that identifies a file; a new file with the same name has another number."""
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last modified, in ms since 1970."""
+        """Return when the file was last modified, in ms since 1970."""
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         """Set when the file was last modified, in ms since 1970."""
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Read a whole file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
+        """Write a whole file atomically: a temporary one is written, flushed and renamed."""
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file, which is created if it is missing."""
 
     def write_at(self, path: str, position: int, data: bytes) -> None:
         """Overwrite bytes of an existing file."""
@@ -134,22 +134,22 @@ class Disk(Protocol):
         """Remove a file."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with its parents; no error where it is."""
+        """Create a directory with its parents, if it does not exist."""
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
 
     def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written where `path` lies."""
+        """Return how many bytes may still be written to the file system of `path`."""
 
     def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common."""
+        """Return a number that is equal for all paths on one file system."""
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
+        """Take a POSIX record lock on a file, created if missing; return its release, None if another process has it."""
 
     def is_locked(self, path: str) -> bool:
-        """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
+        """Return True if another process holds a POSIX record lock on the file; takes and creates nothing."""
 
     def flush(self, path: str) -> None:
         """Wait until a file's bytes are on the device."""
@@ -159,33 +159,33 @@ class Disk(Protocol):
 
 
 class LogDisk(Disk, Protocol):
-    """What a broker asks beyond what tools ask."""
+    """A file system for a broker."""
 
     def open_log_file(self, path: str, *, create: bool) -> LogFile:
         """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
 
     def total_bytes(self, path: str) -> int:
-        """How many bytes the file system holds, free or not, where `path` lies."""
+        """Return the size in bytes of the file system of `path`."""
 
 
 def join_path(directory: str, name: str) -> str:
-    """The path of a name in a directory, as the caller typed the directory."""
+    """Return the path of a name in a directory, which is not normalised."""
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}" if directory else name
 
 
 def base_name(path: str) -> str:
-    """The last part of a path, whatever slashes are behind it."""
+    """Return the last part of a path, ignoring trailing slashes."""
     return path.rstrip("/").rpartition("/")[2] or path
 
 
 def parent_path(path: str) -> str:
-    """The directory that a path lies in; "." for a plain name."""
+    """Return the parent directory of a path; "." for a name without slashes."""
     head, slash, _ = path.rstrip("/").rpartition("/")
     return (head or slash) if slash else "."
 
 
 def zeros_follow(file: DiskFile, position: int, end: int) -> bool:
-    """True where bytes [position, end) are zeros, as far as the file reaches; holes are not read."""
+    """Return True if bytes [position, end) are zeros, up to the end of the file; holes are not read."""
     wanted = _FIRST_READ_BYTES
     while (position := file.next_data(position)) < end:
         chunk = file.read_at(position, min(wanted, end - position))

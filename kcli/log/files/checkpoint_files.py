@@ -1,69 +1,137 @@
-"""One offset checkpoint of a log directory: read tolerantly at the start, written whole while the broker runs.
+"""The small files of a log directory that a broker replaces as a whole while it runs, without waiting for the device.
 
-    file                               holds, for each partition                       missing or malformed
-    ---------------------------------  ----------------------------------------------  ------------------------------
-    recovery-point-offset-checkpoint   up to where the log is known to be on the disk  0: all is recovered
-    log-start-offset-checkpoint        the log start offset, where it lies behind the  that base offset
-                                       base offset of the first segment
-    replication-offset-checkpoint      the high watermark                              the log start offset
-    cleaner-offset-checkpoint          up to where the cleaner has been                the log start offset
+    file                               contents, per partition                          missing or malformed
+    ---------------------------------  -----------------------------------------------  ------------------------------
+    recovery-point-offset-checkpoint   the offset below which the log is on the device  0: the whole log is recovered
+    log-start-offset-checkpoint        the log start offset, if it is above the base    that base offset
+                                       offset of the first segment
+    replication-offset-checkpoint      the high watermark                               the log start offset
+    cleaner-offset-checkpoint          the end of the cleaned part of the log           the log start offset
+    kcli-uncleanable-partitions        when and why the cleaner stopped cleaning it     every log is cleaned
 
-All are caches of what the logs could tell at some cost, so that a malformed one is reported and taken for empty, as Kafka
-does with the first two. (With a malformed third Kafka gives up the log directory; with its last checkpoint gone a leader
-raises the high watermark again by itself.) How one is written is told in kcli.log.files.whole_file.
+Everything in an offset checkpoint can be derived from the logs at some cost. A malformed one is therefore reported and treated
+as empty, as Kafka does with the first two. (With a malformed third file Kafka takes the log directory offline; a leader raises
+the high watermark again by itself.) kcli-uncleanable-partitions is removed at each start, so that the cleaner tries again, and
+is kept at a clean stop for `kcli describe`.
+
+    write                                    effect
+    ---------------------------------------  ---------------------------------------------------------------------
+    while no other write is in progress      by way of `<name>.tmp`, see kcli.log.disk.flush_request
+    while another write is in progress       begins when that one has ended; of several writes only the last is done
+    of the bytes that the file has           none
+    at a clean stop (`write_now`)            waits for the device
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import FormatError
-from kcli.log.disk.flush_request import FlushRequest
+from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
+from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
-from kcli.log.files.whole_file import WholeFile
 from kcli.log.report_line import WarningLine
 
 TopicPartition = tuple[str, int]
+OnError = Callable[[OSError], None]
+
+_NO_UNCLEANABLE_PARTITIONS = encode_uncleanable_partitions(())
 
 
-class OffsetCheckpointFile:
-    """The checkpoint of one kind in the log directory `directory`; `file` writes it."""
+class _WholeFile:
+    """The file of one kind in a log directory; `_written` are the bytes that it is known to have."""
 
-    __slots__ = ("_disk", "file")
+    __slots__ = ("_disk", "_in_flight", "_next", "_written", "path")
 
     def __init__(self, disk: Disk, directory: str, kind: FileKind) -> None:
-        self.file = WholeFile(disk, join_path(directory, kind.value))
+        self.path = join_path(directory, kind.value)
         self._disk = disk
+        self._written: bytes | None = None
+        self._in_flight = False
+        self._next: bytes | None = None
 
-    @property
-    def path(self) -> str:
-        """Where it lies."""
-        return self.file.path
+    def _write(self, data: bytes, on_error: OnError) -> FlushRequest | None:
+        if self._in_flight:
+            self._next = data
+            return None
+        return begin_flushes(self._replace(data, on_error))
+
+    def _replace(self, data: bytes, on_error: OnError) -> Flushes:
+        while data != self._written:
+            self._in_flight, self._written = True, None
+            try:
+                yield from replace_file(self._disk, self.path, data)
+            except OSError as error:
+                self._in_flight, self._next = False, None
+                on_error(error)
+                return
+            self._written = data
+            data, self._next = data if self._next is None else self._next, None
+        self._in_flight = False
+
+    def _write_now(self, data: bytes) -> None:
+        self._next = None
+        if self._in_flight or data != self._written:
+            self._disk.write_file(self.path, data)
+            self._written = data
+
+
+class OffsetCheckpointFile(_WholeFile):
+    """One of the four offset checkpoints."""
+
+    __slots__ = ()
 
     def read(self, report: Callable[[str], None]) -> dict[TopicPartition, int]:
-        """(topic, partition) -> offset; empty where the file is missing, or malformed, which is reported. Raises OSError."""
+        """Return the offsets; a malformed file is reported and treated as empty. Raises OSError."""
         if not self._disk.exists(self.path):
             return {}
         data = self._disk.read_file(self.path, limits.MAX_TEXT_FILE_BYTES)
         try:
             offsets = decode_offset_checkpoint(data).offsets()
         except FormatError as error:
-            text = f"{self.path}: {error.message}; it is taken for empty and will be written anew"
+            text = f"{self.path}: {error.message}; it is treated as empty and will be rewritten"
             report(WarningLine(text, path=self.path, error=error.message))
             return {}
-        self.file.is_known_to_hold(data)
+        self._written = data
         return offsets
 
-    def write(self, offsets: Mapping[TopicPartition, int], done: Callable[[OSError | None], None]) -> FlushRequest | None:
-        """Begin to write; see WholeFile.write. Raises OSError."""
-        return self.file.write(_encode(offsets), done)
+    def write(self, offsets: Mapping[TopicPartition, int], on_error: OnError) -> FlushRequest | None:
+        """Begin to replace the file; None if nothing changed or an earlier write has to end first.
+
+        `on_error` is called if the disk refuses the file.
+        """
+        return self._write(_encode(offsets), on_error)
 
     def write_now(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write and wait for the device: at a clean stop. Raises OSError."""
-        self.file.write_now(_encode(offsets))
+        """Replace the file and wait for the device. Raises OSError."""
+        self._write_now(_encode(offsets))
+
+
+class UncleanablePartitionsFile(_WholeFile):
+    """The file `kcli-uncleanable-partitions`."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        super().__init__(disk, directory, FileKind.UNCLEANABLE_PARTITIONS)
+        self._wanted = self._written = _NO_UNCLEANABLE_PARTITIONS  # the same as a missing file
+
+    def remove(self) -> None:
+        """Remove the file of an earlier run. Raises OSError."""
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
+
+    def write(self, partitions: Iterable[UncleanablePartition], on_error: OnError) -> FlushRequest | None:
+        """Begin to replace the file; see OffsetCheckpointFile.write."""
+        self._wanted = encode_uncleanable_partitions(partitions)
+        return self._write(self._wanted, on_error)
+
+    def finish(self) -> None:
+        """Complete a write that is in progress and wait for the device. Raises OSError."""
+        self._write_now(self._wanted)
 
 
 def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -1,18 +1,19 @@
-"""When a batch gets an entry in its segment's indexes, and how the index files of a segment are opened and closed.
+"""The rule for entries in a segment's indexes, and opening and closing the index files of a segment.
 
-The rule is one for appending and for recovering (Kafka: LogSegment.append, LogSegment.recover):
+The rule is the same for appending and for recovering (Kafka: LogSegment.append, LogSegment.recover):
 
-    before a batch counts    where more than index.interval.bytes lie since the batch of the last entry (or since the start),
-                             the offset index gets (its last offset, its position), the time index (the largest timestamp
-                             so far, this batch's included, and the last offset of the batch that has it)
-    at roll, close, the      the time index gets the largest timestamp, though no bytes went by
+    for each batch           if more than index.interval.bytes were written since the batch of the last entry (or since the
+                             start), the offset index gets (its last offset, its position), the time index (the largest
+                             timestamp so far, including this batch, and the last offset of the batch that has it)
+    at roll, close, the      the time index gets the largest timestamp, regardless of the bytes since the last entry
     end of a recovery
 
-So do the two agree? A recovery counts the bytes from the start of the file. A broker that appends begins anew from where it
-opened the segment (a restart) or cut it (a truncation), the cleaner with each segment it writes; versions of Kafka before
-4.0 looked once an append, not once a batch. After any of these the rebuilt entries lie elsewhere, and both are right.
+A recovery counts the bytes from the start of the file. A broker that appends counts from where it opened the segment (a
+restart) or cut it (a truncation), the cleaner from the start of each segment it writes; versions of Kafka before 4.0 applied
+the rule once for each append, not for each batch. After any of these a recovery puts the entries at other batches, and both are
+valid.
 
-The time index takes an entry only when the largest timestamp has risen, so it may have fewer entries.
+The time index gets an entry only if the largest timestamp has risen, so it may have fewer entries.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class IndexSettings(NamedTuple):
 
 
 class IndexAppender:
-    """Applies the rule to batches given in the order of the file."""
+    """The indexes of a segment whose batches are added in file order."""
 
     __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offset_index", "time_index")
 
@@ -46,7 +47,7 @@ class IndexAppender:
         self._bytes_since_entry = 0
 
     def add(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """Take a batch into account. Raises FormatError where an entry would go back (Kafka: InvalidOffsetException)."""
+        """Add a batch. Raises FormatError if an entry would not rise (Kafka: InvalidOffsetException)."""
         if max_timestamp > self.largest.timestamp:
             self.largest = TimeIndexEntry(max_timestamp, last_offset)
         if self._bytes_since_entry > self._interval_bytes:
@@ -56,12 +57,12 @@ class IndexAppender:
         self._bytes_since_entry += size_bytes
 
     def close(self) -> None:
-        """Give the time index its last entry. Raises FormatError as `add` does."""
+        """Append the last entry of the time index. Raises FormatError as `add` does."""
         self.time_index.maybe_append(*self.largest)
 
 
 def open_offset_index(disk: Disk, path: str, base_offset: int, settings: IndexSettings) -> OffsetIndex:
-    """Read an `.index`; a missing one is created with the size of an active segment's, as Kafka does, and has no entries."""
+    """Read an `.index`; a missing one is created empty and preallocated, as Kafka does."""
     if not disk.exists(path):
         _preallocate(disk, path, settings.max_bytes, OFFSET_INDEX_ENTRY.size)
         return OffsetIndex.of(base_offset)
@@ -69,7 +70,7 @@ def open_offset_index(disk: Disk, path: str, base_offset: int, settings: IndexSe
 
 
 def open_time_index(disk: Disk, path: str, base_offset: int, settings: IndexSettings) -> TimeIndex:
-    """Read a `.timeindex`; a missing one is created likewise."""
+    """Read a `.timeindex`; a missing one is created empty and preallocated."""
     if not disk.exists(path):
         _preallocate(disk, path, settings.max_bytes, TIME_INDEX_ENTRY.size)
         return TimeIndex.of(base_offset)
@@ -77,14 +78,14 @@ def open_time_index(disk: Disk, path: str, base_offset: int, settings: IndexSett
 
 
 def open_transaction_index(disk: Disk, path: str, base_offset: int) -> TransactionIndex | None:
-    """Read a `.txnindex`, None where there is none: it is created when the first transaction is aborted."""
+    """Read a `.txnindex`; None if there is none: Kafka creates it when the first transaction is aborted."""
     if not disk.exists(path):
         return None
     return TransactionIndex.decode(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES), base_offset)
 
 
 def close_index(disk: Disk, path: str, index: OffsetIndex | TimeIndex | TransactionIndex) -> None:
-    """Write an index as Kafka leaves it when it is closed: whole entries, nothing behind them."""
+    """Write an index as Kafka closes it: without the preallocated tail."""
     index.trailing = b""
     disk.write_file(path, index.encode())
 

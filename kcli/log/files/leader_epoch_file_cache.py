@@ -1,15 +1,17 @@
-"""Which leader epoch wrote from which offset on, for one partition: how replicas find the offset where they part (KIP-101).
+"""The leader epochs of one partition and their start offsets, by which replicas find where they diverge (KIP-101).
 
     operation                          effect on the entries (epoch, start offset), which rise in both
     ---------------------------------  ----------------------------------------------------------------------------------
-    assign(epoch, start)               nothing where the last entry is of that epoch and starts no later; else every last
-                                       entry with an epoch or a start not below goes, and the new one is added
-    truncate_from_end(offset)          entries that start at or behind the offset go
-    truncate_from_start(offset)        entries that start at or before it go, but the last of these stays and starts there
+    assign(epoch, start)               none if the last entry has that epoch and no later start; else the last entries with an
+                                       epoch or a start that is not lower are removed, and the new one is added
+    truncate_from_end(offset)          entries that start at or after the offset are removed
+    truncate_from_start(offset)        entries that start at or before it are removed, except the last of these, which then
+                                       starts there
 
-The file `leader-epoch-checkpoint` follows every change, but one: an epoch that has no record yet is written with its first, so
-that neither a start nor a new topic writes a file for every partition; and that may be a little later (`defer`). A file whose
-entries do not rise is read by assigning them one after the other, as Kafka does, and stays as it is until something changes.
+The file `leader-epoch-checkpoint` is written at every change, with one exception: an epoch without records is written at its
+first record, so that a start or a new topic does not write a file for every partition; and that write may be deferred
+(`defer`). A file whose entries do not rise is read by assigning them one after the other, as Kafka does, and is not rewritten
+until the next change.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochFileCache:
-    """The leader epochs of one partition; `on_change` is called with all entries where the file is to follow.
+    """The leader epochs of one partition; `on_change` writes the file and is called with all entries.
 
-    `written_epoch` is the last epoch in the file, or on its way there, None where there is none: what is appended in another
-    one is assigned first. `defer()` takes it on to have the file follow an append, or gives False: then it is written at once.
-    While it `is_behind`, `encoded` is what it should hold; of several writes that are on their way the latest `version` counts.
+    `written_epoch` is the last epoch in the file or in a write in progress, or None: appending in another epoch assigns that
+    first. `defer()` schedules the write after an append, or returns False: then the file is written at once. While it
+    `is_behind`, `encoded` returns the contents to write; of several writes in progress only the latest `version` counts.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class LeaderEpochFileCache:
         on_change: Callable[[tuple[EpochStart, ...]], None] = lambda entries: None,
     ) -> None:
         self._entries: list[EpochStart] = []
-        # What the file is to hold, where `_entries` were truncated without it.
+        # The entries of the file, if they differ from `_entries`, which were truncated without it.
         self._in_file: list[EpochStart] | None = None
         self._on_change = on_change
         self.defer: Callable[[], bool] = lambda: False
@@ -53,16 +55,16 @@ class LeaderEpochFileCache:
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
-        """All entries, the oldest first."""
+        """All entries, ascending."""
         return tuple(self._entries)
 
     @property
     def latest_epoch(self) -> int | None:
-        """The last epoch, or None where there is none."""
+        """The last epoch, or None."""
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: int, start_offset: int, *, is_written: bool = True) -> None:
-        """Say that the leader of `epoch` wrote from `start_offset` on; `is_written` once it has written something.
+        """Add the epoch of a leader that writes from `start_offset` on; `is_written` is True if it has written a record.
 
         Raises FormatError for a negative number.
         """
@@ -74,17 +76,17 @@ class LeaderEpochFileCache:
             self._follow()
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that start at or behind `end_offset`; nothing for a negative one."""
+        """Remove the epochs that start at or after `end_offset`; none for a negative offset."""
         if self._in_file is not None:
             _truncate_from_end(self._in_file, end_offset)
         if _truncate_from_end(self._entries, end_offset):
             self._write()
 
     def truncate_from_start(self, start_offset: int, *, is_written: bool = True) -> None:
-        """Forget the epochs before `start_offset`; the one that it lies in starts there from now on.
+        """Remove the epochs before `start_offset`; the epoch of that offset then starts there.
 
-        Without `is_written` the file keeps them for as long as this object lives: it must not begin behind a log start
-        offset that a crash may bring back, since that is only written to its checkpoint from time to time.
+        Without `is_written` the file keeps them until `segments_gone`: it must not begin above the log start offset after a
+        crash, and that is written to its checkpoint only periodically.
         """
         before = self._entries[:]
         if _truncate_from_start(self._entries, start_offset):
@@ -95,46 +97,46 @@ class LeaderEpochFileCache:
                 self._write()
 
     def segments_gone(self, start_offset: int) -> None:
-        """Have the file begin at `start_offset`, too: no segment before it is left, so that no crash can bring records back."""
+        """Truncate the file, too: no crash can restore records before `start_offset`, whose segments are deleted."""
         if self._in_file is not None and _truncate_from_start(self._in_file, start_offset):
             if self._in_file == self._entries:
                 self._in_file = None
             self._follow()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all epochs."""
         self._entries.clear()
         self._in_file = None
         self._write()
 
     def move_to(self, disk: Disk, directory: str) -> None:
-        """Write to the leader-epoch-checkpoint of another directory from now on."""
+        """Write to the leader-epoch-checkpoint of another directory from now on. Raises OSError."""
         self._on_change = _writer(disk, directory)
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Write the file now where it is behind. Raises OSError."""
+        """Write the file now if it is behind. Raises OSError."""
         if self.is_behind:
             self._write()
 
     def begin_to_follow(self) -> int:
-        """A new version for a new write: what is on its way to the file comes too late."""
+        """Return the version of a new write, which supersedes writes in progress."""
         self.version += 1
         return self.version
 
     def encoded(self) -> bytes:
-        """What the file is to hold."""
+        """Return the contents that the file should have."""
         return encode_leader_epochs(self._for_file())
 
     def followed(self) -> None:
-        """The file holds what it was to hold, on the device."""
+        """Note that the file is up to date on the device."""
         self.is_behind = False
         waiting, self._when_followed = self._when_followed, []
         for act in waiting:
             act()
 
     def when_followed(self, act: Callable[[], None]) -> None:
-        """Call `act` once the file holds all entries: at once where it does. Never where the disk fails before."""
+        """Call `act` when the file is up to date, at once if it is; never if the disk fails before."""
         if self.is_behind:
             self._when_followed.append(act)
         else:
@@ -144,7 +146,7 @@ class LeaderEpochFileCache:
         return self.entries if self._in_file is None else tuple(self._in_file)
 
     def _follow(self) -> None:
-        """Write the entries to the file: later if `defer` accepts that, else now."""
+        """Write the file: later if `defer` accepts that, else now."""
         if self.defer():
             self.is_behind = True
             self.version += 1
@@ -159,7 +161,7 @@ class LeaderEpochFileCache:
         self.followed()
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote `offset`, or None before the first."""
+        """Return the epoch of `offset`, None before the first epoch."""
         found = None
         for epoch, start_offset in self._entries:
             if start_offset > offset:
@@ -168,9 +170,9 @@ class LeaderEpochFileCache:
         return found
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Where `epoch` ended -> (the last epoch not above it, the offset behind its last record); (-1, -1) if unknown.
+        """Return the last epoch not above `epoch` and the end offset of that epoch; (-1, -1) if unknown.
 
-        Of an epoch before the first known one: itself, and the start of the first. What OffsetForLeaderEpoch answers.
+        For an epoch before the first known one: `epoch` and the start of the first. It is the answer of OffsetForLeaderEpoch.
         """
         if epoch == UNDEFINED_EPOCH or not self._entries or epoch > self._entries[-1].epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -182,7 +184,7 @@ class LeaderEpochFileCache:
 
 
 def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochFileCache:
-    """Read a partition's leader-epoch-checkpoint -> a cache that writes it at each change; Kafka creates a missing one.
+    """Read a partition's leader-epoch-checkpoint; the cache writes it at each change. A missing file is created, as by Kafka.
 
     Raises CorruptCheckpointError, FormatError for a negative number, and OSError.
     """
@@ -193,7 +195,7 @@ def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochFileCache:
 
 
 def leader_epochs_in(disk: Disk, directory: str, entries: Iterable[EpochStart]) -> LeaderEpochFileCache:
-    """A cache of `entries` that writes a partition's leader-epoch-checkpoint at each change."""
+    """Return a cache of `entries` that writes a partition's leader-epoch-checkpoint at each change."""
     return LeaderEpochFileCache(entries, _writer(disk, directory))
 
 
@@ -203,9 +205,9 @@ def _writer(disk: Disk, directory: str) -> Callable[[tuple[EpochStart, ...]], No
 
 
 def _assign(entries: list[EpochStart], entry: EpochStart) -> bool:
-    """Add an entry as the table above says -> False where nothing changed. Raises FormatError."""
+    """Add an entry as in the module's table; return False if nothing changed. Raises FormatError."""
     if entry.epoch < 0 or entry.start_offset < 0:
-        raise FormatError(f"leader epoch {entry.epoch} from offset {entry.start_offset} on cannot be: one is negative")
+        raise FormatError(f"leader epoch {entry.epoch} at start offset {entry.start_offset} is invalid: a number is negative")
     if entries and entry.epoch == entries[-1].epoch and entry.start_offset >= entries[-1].start_offset:
         return False
     while entries and (entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset):
@@ -215,7 +217,7 @@ def _assign(entries: list[EpochStart], entry: EpochStart) -> bool:
 
 
 def _truncate_from_start(entries: list[EpochStart], start_offset: int) -> bool:
-    """Forget entries before `start_offset`, but for the one that it lies in -> whether anything changed."""
+    """Remove the entries before `start_offset`; return whether anything changed."""
     gone = sum(entry.start_offset <= start_offset for entry in entries)
     if gone == 0 or (gone == 1 and entries[0].start_offset == start_offset):
         return False
@@ -224,7 +226,7 @@ def _truncate_from_start(entries: list[EpochStart], start_offset: int) -> bool:
 
 
 def _truncate_from_end(entries: list[EpochStart], end_offset: int) -> bool:
-    """Drop entries that start at or behind the offset -> False where there is none."""
+    """Remove the entries that start at or after the offset; return whether anything changed."""
     before = len(entries)
     while end_offset >= 0 and entries and entries[-1].start_offset >= end_offset:
         entries.pop()

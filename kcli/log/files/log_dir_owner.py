@@ -1,12 +1,12 @@
-"""Whose log directories are, so that several of them are joined only where they belong together.
+"""The cluster and node of a log directory, so that several directories are combined only if they belong together.
 
     meta.properties of the log directory            states
     ----------------------------------------------  --------------------------------------------------------------------
     version 1 (KRaft)                               cluster.id and node.id
     version 0 (ZooKeeper)                           broker.id; cluster.id, but not in every file
-    none: partitions that were copied to a place    nothing
+    none (copied partitions)                        nothing
 
-    joined                                          if
+    combined                                        if
     ----------------------------------------------  --------------------------------------------------------------------
     the metadata log of one log directory with      both state the same cluster.id and node.id: each node has a copy of the
       the partitions of another one                 metadata log of its own
@@ -14,8 +14,8 @@
       directories                                   topic ids (partition.metadata)
     a partition with a topic of the metadata log    partition.metadata has the topic id that the metadata log has
 
-Two clusters may have topics of one name, and a topic that was deleted and created anew has another id: the id is what tells
-topics apart. Every function here is pure but for `read_owner`.
+Two clusters may have topics of one name, and a topic that was deleted and created again has another id: the id
+identifies a topic.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Owner(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of meta.properties, whether it is there or not."""
+        """The path of meta.properties, which may be missing."""
         return join_path(self.directory, FileKind.META_PROPERTIES.value)
 
     @property
     def is_known(self) -> bool:
-        """True where both the cluster and the node are stated."""
+        """True if both the cluster and the node are stated."""
         return self.cluster_id is not None and self.node_id is not None
 
     @property
@@ -57,27 +57,27 @@ class Owner(NamedTuple):
         return f"{self.path} states {' and '.join(stated) or 'no cluster.id and no node.id'}"
 
     def is_same_node(self, other: Owner) -> bool:
-        """True where both state the same cluster and the same node."""
+        """Return True if both state the same cluster and the same node."""
         return self.is_known and (self.cluster_id, self.node_id) == (other.cluster_id, other.node_id)
 
     def is_other_cluster(self, other: Owner) -> bool:
-        """True where both state a cluster, and not the same one."""
+        """Return True if both state a cluster, and the clusters differ."""
         return None not in (self.cluster_id, other.cluster_id) and self.cluster_id != other.cluster_id
 
     def is_other_node(self, other: Owner) -> bool:
-        """True where both state a cluster or a node, and not the same one."""
+        """Return True if both state a cluster, or a node, and these differ."""
         if self.is_other_cluster(other):
             return True
         return None not in (self.node_id, other.node_id) and self.node_id != other.node_id
 
 
 def owner_of(directory: str, meta: MetaProperties | None) -> Owner:
-    """Return the owner of a log directory whose meta.properties was decoded; None where there is none."""
+    """Return the owner of a log directory by its decoded meta.properties, None if that is missing."""
     return Owner(directory) if meta is None else Owner(directory, meta.cluster_id, meta.node_id)
 
 
 def read_owner(disk: Disk, directory: str) -> Owner:
-    """Read whose a log directory is. Raises CorruptCheckpointError, whose message begins with the path, and OSError."""
+    """Read the owner of a log directory. Raises CorruptCheckpointError, whose message begins with the path, and OSError."""
     path = Owner(directory).path
     if not disk.exists(path):
         return Owner(directory)
@@ -88,9 +88,9 @@ def read_owner(disk: Disk, directory: str) -> Owner:
 
 
 def metadata_owners(owner: Owner, with_metadata_log: Iterable[Owner]) -> list[Owner]:
-    """Return those of the log directories with a metadata log that serve the log directory of `owner`.
+    """Return the log directories whose metadata log belongs to the log directory of `owner`.
 
-    Its own one serves it alone. Several of one node are a mistake: a node has one metadata log.
+    If it has a metadata log itself, that is the only one. Several of one node are an error: a node has one metadata log.
     """
     candidates = list(with_metadata_log)
     if own := [one for one in candidates if one.directory == owner.directory]:

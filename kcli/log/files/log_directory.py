@@ -1,6 +1,6 @@
-"""What lies in a log directory: root files, partition directories, segments and the files beside them, by name alone.
+"""The contents of a log directory by name: root files, partition directories, segments and their other files.
 
-    directory                     recognised by                                      becomes
+    directory                     recognised by                                      read as
     ----------------------------  -------------------------------------------------  --------------------------------
     a log directory               meta.properties, a checkpoint, or directories       LogDirectory
                                     with names of partitions in it, whatever files
@@ -8,9 +8,8 @@
     `<topic>-<partition>`         segment files in it, or its name                    PartitionDirectory
     `__cluster_metadata-0`        its name                                            PartitionDirectory, is_metadata_log
 
-What names mean is told by kcli.format.file_names. Nothing but names is looked at, so a directory of any size is read in no
-time; the few readers of small files (topic id, checkpoints) are functions of their own. Every function raises OSError as the
-disk does. Paths stay as the caller typed them.
+kcli.format.file_names parses the names. Only names are read, so that large directories are listed quickly; separate functions
+read the small files (topic id, checkpoints). Every function raises OSError. Paths are returned as the caller gave them.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ PARTITION_KINDS = frozenset(
         FileKind.QUORUM_STATE,
     )
 )
-# What is wrong with a directory that `is_file_name`.
+# The problem of a directory that `is_file_name`.
 DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
 _ROOT_KINDS = frozenset(FileKind) - PARTITION_KINDS - {FileKind.UNKNOWN}
-# Root files that are not in a partition's directory by accident.
+# Root files that identify a log directory.
 _IDENTITY_KINDS = frozenset(
     (
         FileKind.META_PROPERTIES,
@@ -62,7 +61,7 @@ _IDENTITY_KINDS = frozenset(
 
 
 class FoundFile(NamedTuple):
-    """A file of a directory: where it lies and its name taken apart."""
+    """A file of a directory: its path and its parsed name."""
 
     path: str
     parsed: FileName
@@ -74,27 +73,27 @@ class FoundFile(NamedTuple):
 
     @property
     def kind(self) -> FileKind:
-        """What its name says that it is, whatever suffix stands behind."""
+        """The kind by its name, regardless of a suffix."""
         return self.parsed.kind
 
     @property
     def base_offset(self) -> int:
-        """The offset in its name, or -1 where there is none."""
+        """The offset in its name, or -1."""
         return -1 if self.parsed.base_offset is None else self.parsed.base_offset
 
     @property
     def state(self) -> FileState:
-        """CURRENT, or what its suffix says became of it."""
+        """The state by its suffix, CURRENT without one."""
         return self.parsed.state
 
     @property
     def is_current(self) -> bool:
-        """True for a name exactly as Kafka writes it, without a suffix."""
+        """True for a name as Kafka writes it, without a suffix."""
         return self.parsed.is_regular and self.parsed.state is FileState.CURRENT
 
 
 class Segment(NamedTuple):
-    """A segment: its `.log` and the paths of what lies beside it under the same base offset, None where it is missing."""
+    """A segment: the path of its `.log` and of the other files with its base offset, None for a missing one."""
 
     base_offset: int
     log: str
@@ -107,9 +106,10 @@ class Segment(NamedTuple):
 class PartitionDirectory(NamedTuple):
     """A partition's directory.
 
-    `topic` and `partition` come from its name; of a directory whose name is not Kafka's (`is_named` False) the topic is the
-    whole name and the partition -1. `segments` and `snapshots` (producer snapshots) are sorted by offset. `metadata_snapshots`
-    are the finished `.checkpoint` files of the metadata log. `others` is every other file, `directories` every directory in it.
+    `topic` and `partition` are parsed from its name; if that is not the name of a partition (`is_named` False) the topic is
+    the whole name and the partition -1. `segments` and `snapshots` (producer snapshots) are sorted by offset.
+    `metadata_snapshots` are the finished `.checkpoint` files of the metadata log. `others` are all other files, `directories`
+    all directories in it.
     """
 
     path: str
@@ -134,23 +134,23 @@ class PartitionDirectory(NamedTuple):
         return self.topic == METADATA_TOPIC
 
     def file(self, kind: FileKind) -> str | None:
-        """The path of the one file of a kind (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE), or None."""
+        """Return the path of the file of a kind (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE), or None."""
         return next((file.path for file in self.others if file.kind is kind and file.is_current), None)
 
     @property
     def log_directory(self) -> str:
-        """The path of the log directory that it lies in."""
+        """The path of its log directory."""
         return parent_path(self.path)
 
 
 def is_file_name(name: str) -> bool:
-    """True for the name of a file that Kafka writes and opens: a directory of that name is in its way."""
+    """Return True for the name of a file that Kafka writes and opens: a directory of that name is an error."""
     parsed = parse_file_name(name)
     return parsed.is_regular and parsed.kind is not FileKind.UNKNOWN and parsed.state is FileState.CURRENT
 
 
 def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
-    """The bytes of a partition's logs, as far as they can be told."""
+    """Return the total size of a partition's segments; a segment whose size cannot be read counts as 0."""
     total = 0
     for segment in partition.segments:
         try:
@@ -161,9 +161,9 @@ def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
 
 
 class LogDirectory(NamedTuple):
-    """A log directory: its partitions sorted by name, its own files, and the names of directories that are no partition's.
+    """A log directory: its partitions sorted by name, its root files, and the names of its other directories.
 
-    `unreadable` is one (path, sentence) for each partition's directory that could not be listed.
+    `unreadable` has (path, error) of each partition directory that could not be listed.
     """
 
     path: str
@@ -173,14 +173,14 @@ class LogDirectory(NamedTuple):
     unreadable: list[tuple[str, str]]
 
     def file(self, kind: FileKind) -> str | None:
-        """The path of the one root file of a kind (META_PROPERTIES and so on), or None where it is missing."""
+        """Return the path of the root file of a kind (META_PROPERTIES and so on), or None."""
         return next((file.path for file in self.files if file.kind is kind and file.is_current), None)
 
 
 class Checkpoints(NamedTuple):
-    """What the four offset checkpoints of a log directory say, each keyed by (topic, partition), values in offsets.
+    """The offsets in the four offset checkpoints of a log directory, by (topic, partition).
 
-    `problems` is one (path, sentence) for each that could not be read; its values are then missing.
+    `problems` has (path, error) of each checkpoint that could not be read; its offsets are missing.
     """
 
     recovery_points: dict[tuple[str, int], int]
@@ -191,7 +191,7 @@ class Checkpoints(NamedTuple):
 
 
 def read_partition(disk: Disk, path: str) -> PartitionDirectory:
-    """List a partition's directory -> PartitionDirectory. Raises OSError where it cannot be listed."""
+    """List a partition's directory."""
     by_offset: dict[int, dict[FileKind, FoundFile]] = {}
     others: list[FoundFile] = []
     snapshots: list[FoundFile] = []
@@ -212,8 +212,8 @@ def read_partition(disk: Disk, path: str) -> PartitionDirectory:
     segments = []
     for offset, found in sorted(by_offset.items()):
         if FileKind.LOG in found:
-            beside = (found[kind].path if kind in found else None for kind in _SEGMENT_KINDS[1:])
-            segments.append(Segment(offset, found[FileKind.LOG].path, *beside))
+            paths = (found[kind].path if kind in found else None for kind in _SEGMENT_KINDS[1:])
+            segments.append(Segment(offset, found[FileKind.LOG].path, *paths))
         else:
             others += (file for file in found.values() if file.kind is not FileKind.PRODUCER_SNAPSHOT)
     topic, partition, state, is_named = _directory_name(base_name(path))
@@ -231,7 +231,7 @@ def _directory_name(name: str) -> tuple[str, int, DirectoryState, bool]:
 
 
 def read_log_directory(disk: Disk, path: str) -> LogDirectory:
-    """List a log directory and the partitions in it -> LogDirectory. Raises OSError where it itself cannot be listed."""
+    """List a log directory and its partitions. Raises OSError if the log directory itself cannot be listed."""
     partitions, files, others, unreadable = [], [], [], []
     for name in disk.list_directory(path):
         at = join_path(path, name)
@@ -249,7 +249,7 @@ def read_log_directory(disk: Disk, path: str) -> LogDirectory:
 
 
 def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
-    """The topic id in partition.metadata, None where that file is missing. Raises OSError, CorruptCheckpointError."""
+    """Read the topic id in partition.metadata, None if the file is missing. Raises OSError, CorruptCheckpointError."""
     from kcli.format.metadata_files import decode_partition_metadata
 
     path = partition.file(FileKind.PARTITION_METADATA)
@@ -259,7 +259,7 @@ def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
 
 
 def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
-    """Read the four offset checkpoints of a log directory; a missing one has no values, a bad one is a problem."""
+    """Read the four offset checkpoints of a log directory; a missing one has no offsets, a malformed one is a problem."""
     from kcli.format.checkpoint import decode_offset_checkpoint
 
     problems: list[tuple[str, str]] = []
@@ -286,7 +286,7 @@ def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
 
 
 def read_uncleanable_partitions(disk: Disk, log_directory: str) -> dict[tuple[str, int], UncleanablePartition]:
-    """What a broker of kcli has given up cleaning in a log directory; nothing without the file. Raises FormatError, OSError."""
+    """Read the partitions that a broker of kcli stopped cleaning; none if the file is missing. Raises FormatError, OSError."""
     from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
 
     path = join_path(log_directory, FileKind.UNCLEANABLE_PARTITIONS.value)
@@ -297,14 +297,14 @@ def read_uncleanable_partitions(disk: Disk, log_directory: str) -> dict[tuple[st
 
 
 def is_live(disk: Disk, log_directory: str) -> bool:
-    """True where a running broker holds the log directory at that path: its `.lock` is locked by another process."""
+    """Return True if another process has locked the `.lock` of the log directory: a broker is running on it."""
     return disk.is_locked(join_path(log_directory, FileKind.LOCK.value))
 
 
 def is_partition_directory(disk: Disk, path: str) -> bool:
-    """True for the directory of a partition: it has a partition's files or name, and no sign of a log directory outweighs them.
+    """Return True for a partition's directory: it has a partition's files or name, and not the files of a log directory.
 
-    A directory inside of a log directory that is named as a partition always is one.
+    A directory inside a log directory that is named as a partition always is one.
     """
     names = disk.list_directory(path)
     kinds = {parse_file_name(name).kind for name in names}
@@ -320,9 +320,9 @@ def is_partition_directory(disk: Disk, path: str) -> bool:
 
 
 def is_log_directory(disk: Disk, path: str) -> bool:
-    """True for a log directory: it has a log directory's own files, or directories named as partitions are.
+    """Return True for a log directory: it has the files of a log directory, or directories named as partitions.
 
-    What else is in its root is no matter: Kafka ignores files there.
+    Other files in its root do not matter: Kafka ignores them.
     """
     if is_partition_directory(disk, path):
         return False
@@ -331,7 +331,7 @@ def is_log_directory(disk: Disk, path: str) -> bool:
 
 
 def _is_in_log_directory(disk: Disk, path: str) -> bool:
-    """Return True if the directory around a path has the files that a broker identifies a log directory by."""
+    """Return True if the parent directory of a path has the files by which a broker identifies a log directory."""
     try:
         return any(parse_file_name(name).kind in _IDENTITY_KINDS for name in disk.list_directory(parent_path(path)))
     except OSError:
@@ -355,7 +355,7 @@ def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set
 
 
 class Target(NamedTuple):
-    """What one path turned out to be: exactly one of `log_directory`, `partition` and `file` is set."""
+    """The contents of a path: exactly one of `log_directory`, `partition` and `file` is set."""
 
     path: str
     log_directory: LogDirectory | None = None
@@ -364,16 +364,16 @@ class Target(NamedTuple):
 
 
 class PathProblem(NamedTuple):
-    """A path that is nothing that can be opened, and one sentence that says what it is instead."""
+    """A path that cannot be read as one of these, and a message that says what it is."""
 
     path: str
     message: str
 
 
 def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[Target], list[PathProblem]]:
-    """Find out what paths are: files, partitions' directories, log directories, or patterns (`*`, `?`, `[..]`) of these.
+    """Resolve paths of files, partition directories, log directories, or patterns (`*`, `?`, `[..]`) of these.
 
-    -> targets in the order given, those of one pattern sorted and each path once; and the problems.
+    Return the targets in the given order, those of a pattern sorted, without duplicates; and the problems.
     """
     targets: list[Target] = []
     problems: list[PathProblem] = []
@@ -416,7 +416,7 @@ def _resolve(disk: Disk, path: str) -> Target | PathProblem:
 
 
 def why_missing(path: str) -> str:
-    """Return what a command says of a path that does not exist; a path in which nothing matches is a pattern."""
+    """Return the error message for a path that does not exist."""
     pattern = " (nothing matches the pattern)" if _is_pattern(path) else ""
     return f"there is no such file or directory{pattern}"
 
@@ -426,9 +426,9 @@ def _is_pattern(path: str) -> bool:
 
 
 def expand_pattern(disk: Disk, path: str) -> list[str]:
-    """The paths that a pattern matches, sorted; the path itself where it exists, is no pattern or matches nothing.
+    """Return the paths that match a pattern, sorted; the path itself if it exists, is not a pattern, or has no matches.
 
-    `*`, `?` and `[..]` match within one part of the path; names that begin with a dot only match a pattern that does.
+    `*`, `?` and `[..]` match within one part of the path; names that begin with a dot match only a pattern that does.
     """
     if not _is_pattern(path) or disk.exists(path):
         return [path]

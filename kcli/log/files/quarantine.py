@@ -1,30 +1,40 @@
-"""The quarantine: what a repair removes is kept there, whole files and byte ranges, with a manifest.
+"""The quarantine, where a repair or a recovery puts what it removes, and the evidence of a clean stop in its manifests.
 
-    FOLDER/                         a repair's default is <log directory>.quarantine, next to the log directory
-      <n>/                          one repair; numbers count up from 1
-        manifest.json               see below; written before the first change, completed at the end
+Whole files are moved, byte ranges are copied, and a manifest states where each came from:
+
+    FOLDER/                         the quarantine; by default <log directory>.quarantine, next to the log directory
+      <n>/                          one repair; n counts up from 1
+        manifest.json               see below; written before anything is changed, completed at the end
         <partition>/<file>          a file that was removed or replaced
         <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
 
     manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...], "clean_stop": STOP,
                     "lost": [LOST, ...]}
     ENTRY          {"file": name in the log directory, "kept_as": name in the folder, "bytes": [start, end] | null, "why": ...}
-    LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...]}; topic_id "": not known
-    STOP           {name of an offset checkpoint: [digest, ...], ...}, empty where the directory was not stopped cleanly
+    LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...]}; topic_id "": unknown
+    STOP           {name of an offset checkpoint: [digest, ...], ...}, empty if the directory was not stopped cleanly
 
-kcli reads only STOP (clean_stops) and LOST again; `kcli verify` reports LOST. The folder must not be inside a log
-directory: a broker does not start with a directory there that is not a partition.
+The quarantine must not be inside a log directory: a broker does not start if a directory there is not named as a partition.
+kcli reads only STOP and LOST again; `kcli verify` reports LOST.
+
+Why STOP: after a clean stop a checkpoint that is ahead of its log is wrong; after a crash it is a sign of lost records
+(kcli.inspect.verification.evidence). A repair moves .kafka_cleanshutdown here, and does not restore it if it lost records, was
+interrupted, or repaired only some of the partitions. STOP therefore has the digests of the offset checkpoints at the stop and
+after the repair. While each checkpoint has one of these digests, no broker has run since: a running broker writes recovery
+points every minute and high watermarks every five seconds.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from kcli.format import limits
+from kcli.format.file_names import FileKind
 from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, Change
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.slices import Slices, finish
@@ -33,17 +43,25 @@ MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
 DEFAULT_SUFFIX = ".quarantine"
 
-# Names of offset checkpoints, and the digests that each may have, in hexadecimal; "" for a missing file.
+_CHECKPOINTS = (
+    FileKind.RECOVERY_POINT_CHECKPOINT,
+    FileKind.REPLICATION_CHECKPOINT,
+    FileKind.LOG_START_OFFSET_CHECKPOINT,
+    FileKind.CLEANER_CHECKPOINT,
+)
+_MISSING = ""
+
+# The digests that each offset checkpoint may have, by its name, in hexadecimal; "" for a missing file.
 CheckpointDigests = dict[str, list[str]]
 
 
 def default_folder(log_directory: str) -> str:
-    """Return the default folder of the quarantine of a log directory, given by its absolute path."""
+    """Return the default path of the quarantine of a log directory, which is given by its absolute path."""
     return (log_directory.rstrip("/") or "/") + DEFAULT_SUFFIX
 
 
 class LostOffsets(NamedTuple):
-    """The offsets [first, end) of a partition that a repair has lost; `partition` is the name of its directory."""
+    """Offsets [first, end) of a partition that a repair reported as lost; `partition` is the name of its directory."""
 
     partition: str
     topic_id: str
@@ -51,7 +69,7 @@ class LostOffsets(NamedTuple):
 
 
 def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str, object]]:
-    """Yield the manifests of the repairs of a log directory; what cannot be read is skipped."""
+    """Yield the manifests of the repairs of a log directory; unreadable ones are skipped."""
     if not disk.is_directory(folder):
         return
     with suppress(OSError):
@@ -63,18 +81,35 @@ def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str
                     yield manifest
 
 
-def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[CheckpointDigests]:
-    """Return the clean stops of a log directory in the manifests of a quarantine; what cannot be read is skipped."""
-    stops = (manifest.get("clean_stop") for manifest in _manifests(disk, folder, log_directory))
-    return [
+def is_as_stopped(disk: Disk, folder: str, log_directory: str) -> bool:
+    """Return True if the offset checkpoints are as a clean stop and the repairs in the quarantine `folder` left them."""
+    stops = [
         {str(name): list(map(str, digests)) for name, digests in stop.items()}
-        for stop in stops
+        for stop in (manifest.get("clean_stop") for manifest in _manifests(disk, folder, log_directory))
         if isinstance(stop, dict) and stop
     ]
+    if not stops:
+        return False
+    try:
+        now = checkpoint_digests([disk], log_directory)
+    except OSError:
+        return False
+    return any(all(digests[0] in stop.get(name, ()) for name, digests in now.items()) for stop in stops)
+
+
+def checkpoint_digests(disks: Sequence[Disk], log_directory: str) -> CheckpointDigests:
+    """Return the digests of the offset checkpoints on each of the disks. Raises OSError."""
+    return {kind.value: [_digest(disk, join_path(log_directory, kind.value)) for disk in disks] for kind in _CHECKPOINTS}
+
+
+def _digest(disk: Disk, path: str) -> str:
+    if not disk.exists(path):
+        return _MISSING
+    return hashlib.sha256(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).hexdigest()
 
 
 def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
-    """Return the lost offsets of a log directory in the manifests of a quarantine; what cannot be read is skipped."""
+    """Return the offsets of a log directory that the manifests in a quarantine report as lost."""
     found: list[LostOffsets] = []
     for manifest in _manifests(disk, folder, log_directory):
         lost = manifest.get("lost")
@@ -86,7 +121,7 @@ def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
 
 
 class Quarantine:
-    """The quarantine of one repair, a kcli.log.disk.file_changes.Keeper. The first thing that is kept creates its folder."""
+    """The quarantine of one repair, a kcli.log.disk.file_changes.Keeper. Its folder is created when something is kept first."""
 
     def __init__(self, disk: Disk, folder: str, log_directory: str) -> None:
         self.folder = folder
@@ -99,26 +134,26 @@ class Quarantine:
 
     @property
     def path(self) -> str:
-        """The folder of this repair, "" until something is kept."""
+        """The folder of this repair, "" before anything is kept."""
         return self._numbered
 
     def note_clean_stop(self, digests: CheckpointDigests) -> None:
-        """Set the clean stop of the next manifest: the directory was stopped cleanly and is unchanged; {} for no clean stop."""
+        """Set STOP of the next manifest; {} if the directory was not stopped cleanly or has changed since."""
         self._clean_stop = digests
 
     def note_lost(self, lost: LostOffsets) -> None:
-        """Add lost offsets of a partition to the next manifest."""
+        """Add offsets of a partition to LOST of the next manifest."""
         self._lost.append(lost)
 
     def free_bytes(self, other: str) -> int | None:
-        """Return the free bytes of the quarantine's file system, None if it is that of `other`. Raises OSError."""
+        """Return the free bytes of this file system, None if the path `other` is on the same one. Raises OSError."""
         path = self.folder
         while not self._disk.is_directory(path):
             path = parent_path(path)
         return None if self._disk.device(path) == self._disk.device(other) else self._disk.free_bytes(path)
 
     def announce(self, changes: Iterable[Change]) -> None:
-        """Write to the manifest what a plan is about to remove. Raises OSError."""
+        """Write what a plan is about to remove to the manifest. Raises OSError."""
         changes = list(changes)
         renamed = {change.target: change.path for change in changes if change.kind == RENAME}
         before = len(self._entries)
@@ -173,12 +208,12 @@ class Quarantine:
         self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")
 
     def finish(self) -> None:
-        """Write to the manifest that the repair is complete. Raises OSError."""
+        """Mark the manifest as complete. Raises OSError."""
         if self._entries:
             self._write_manifest(complete=True)
 
     def keep_file(self, path: str) -> None:
-        """Move a whole file here; across file systems it is copied and then removed."""
+        """Move a whole file here; to another file system it is copied and then removed."""
         finish(self.move_in_slices(path))
 
     def keep_copy(self, path: str) -> None:
@@ -191,7 +226,7 @@ class Quarantine:
             self._copy(path, start, end, self._target(path, f".bytes-{start}-{end}"))
 
     def copy_in_slices(self, source: Disk, path: str, part: tuple[int, int] | None = None) -> Slices[str]:
-        """Copy a byte range or a whole file of `source` here, in slices, and flush it -> its path here."""
+        """Copy a byte range of a file on `source`, or the whole file, and flush it; return its new path."""
         start, end = part or (0, source.size(path))
         target = self._target(path, "" if part is None else f".bytes-{start}-{end}")
         yield from self._copy_in_slices(source, path, start, end, target)
@@ -199,7 +234,7 @@ class Quarantine:
         return target
 
     def move_in_slices(self, path: str) -> Slices[str]:
-        """Move a whole file here -> its path here; it is copied in slices if the file system is another one."""
+        """Move a whole file here and return its new path; in slices if it has to be copied to another file system."""
         target = self._target(path)
         try:
             self._disk.rename(path, target)
@@ -221,7 +256,7 @@ class Quarantine:
             first = start
             while start < end:
                 data = min(file.next_data(start), end)
-                if data > start:  # keep the file sparse: its size may exceed the free space
+                if data > start:  # keep holes: a sparse file may be larger than the free space
                     self._disk.truncate(target, data - first)
                     start = data
                     continue

@@ -1,14 +1,14 @@
-"""The quick way to open a partition's log after a clean stop: a few small reads, where everything is as a broker left it.
+"""Open a partition's log after a clean stop with a few small reads, if its files are as a broker left them.
 
-    looked at                              usual, else the long way is taken (kcli.log.loading.log_loader)
+    check                                  expected, else kcli.log.loading.log_loader loads the log
     -------------------------------------  -------------------------------------------------------------------------------
     the names in the directory             segments with both indexes, no leftovers, no transaction index
     sizes of the segments                  at most 2**31 - 1 bytes
-    the last entry of the last `.index`    there, not of a preallocated tail, and true
-    headers from there to the end          whole batches of format 2 up to the last byte: the log end offset
-    snapshots                              a sound one at the log end (none where nothing was ever written)
+    the last entry of the last `.index`    present, not of a preallocated tail, and matches its batch
+    headers from there to the end          complete batches of format 2 up to the last byte: the log end offset
+    snapshots                              a sound one at the log end (none if nothing was ever written)
 
-What the long way would then do to snapshots and leader epochs is done here, too. Nothing is read of other segments.
+Snapshots and leader epochs are then treated as by log_loader. No other segment is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KNOWN_NAMES = frozenset((FileKind.LEADER_EPOCH_CHECKPOINT.value, FileKind.PARTI
 
 
 class OpenedLog(NamedTuple):
-    """The parts of a log that is open; offsets as in UnifiedLog."""
+    """The parts of an open log; offsets as in UnifiedLog."""
 
     segments: list[LogSegment]
     producers: ProducerStateManager
@@ -44,10 +44,7 @@ class OpenedLog(NamedTuple):
 
 
 def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: int) -> OpenedLog | None:
-    """Open the log in `directory`, which holds `names`; None where something is not usual, and nothing was changed.
-
-    Raises OSError.
-    """
+    """Open the log in `directory`, whose files are `names`; None, with nothing changed, if a check fails. Raises OSError."""
     found = _sort(names)
     bases = found[".log"]
     if not bases or found[".index"] != bases or found[".timeindex"] != bases or found["other"]:
@@ -78,13 +75,13 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
 
 
 def _check_snapshot(disk: Disk, directory: str, offset: int) -> None:
-    """Raises FormatError where the snapshot of an offset is damaged: before anything has changed, the long way takes over."""
+    """Raise FormatError if the snapshot of an offset is damaged: nothing has been changed yet, so that log_loader can load."""
     path = join_path(directory, segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT))
     decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
 
 
 def _sort(names: list[str]) -> dict[str, list[int]]:
-    """The offsets of the files by suffix; of anything unusual one under "other"."""
+    """Return the offsets of the files by suffix; "other" has an entry for each file of another name."""
     found: dict[str, list[int]] = {suffix: [] for suffix in _SEGMENT_SUFFIXES}
     found["other"] = []
     for name in names:
@@ -97,7 +94,7 @@ def _sort(names: list[str]) -> dict[str, list[int]]:
 
 
 def _end_offset(disk: Disk, segment: LogSegment) -> int | None:
-    """The offset behind a segment's last batch, None where its index or its end is not as it should be."""
+    """Return the next offset after a segment's last batch, None if its index or its end fails a check."""
     entry = _last_entry(disk, segment)
     if entry is None:
         return None
@@ -106,21 +103,21 @@ def _end_offset(disk: Disk, segment: LogSegment) -> int | None:
     relative_offset, position = entry
     file = disk.open_file(segment.log_path)
     try:
-        walk = HeaderReader(file, position, segment.size_bytes)
+        headers = HeaderReader(file, position, segment.size_bytes)
         end_offset = None
-        for header in walk.headers():
+        for header in headers.headers():
             if not isinstance(header, RecordBatch):
                 return None
             if end_offset is None and position and header.last_offset != segment.base_offset + relative_offset:
                 return None
             end_offset = header.last_offset + 1
-        return end_offset if walk.position == segment.size_bytes else None
+        return end_offset if headers.position == segment.size_bytes else None
     finally:
         file.close()
 
 
 def _last_entry(disk: Disk, segment: LogSegment) -> tuple[int, int] | None:
-    """The last entry of a segment's `.index`, (0, 0) of an empty one; None where it or the `.timeindex` cannot be right."""
+    """Return the last entry of a segment's `.index`, (0, 0) for an empty one; None if it or the `.timeindex` is invalid."""
     if disk.size(segment.path(FileKind.TIME_INDEX)) % TIME_INDEX_ENTRY.size:
         return None
     file = disk.open_file(segment.path(FileKind.INDEX))

@@ -1,16 +1,16 @@
-"""What crashes leave in a partition's directory, and what a broker does about it before it looks at any segment.
+"""Remove or complete the files of interrupted work in a partition's directory, before any segment is loaded.
 
-    left by                  files                                            what happens (Kafka: LogLoader)
+    left by                  files                                            action (Kafka: LogLoader)
     -----------------------  -----------------------------------------------  ------------------------------------------
     a deletion               *.deleted, but not of KRaft snapshots            removed
-    an unfinished cleaning   *.cleaned                                        removed, and every *.swap from the lowest
-      or split                                                                offset among them on: its swap had not
-                                                                              become valid
-    an unfinished swap       *.swap (complete: .cleaned files become .swap    every file whose offset lies from the
-                             only when all are written)                       lowest .log.swap to the end of the highest
-                                                                              goes, then each loses the suffix
+    an unfinished cleaning   *.cleaned                                        removed, with every *.swap at or above the
+      or split                                                                lowest of their offsets: their swap was not
+                                                                              complete
+    an unfinished swap       *.swap (complete: .cleaned files become .swap    every file with an offset from the lowest
+                             only when all are written)                       .log.swap to the end of the highest is
+                                                                              removed, then each loses the suffix
 
-Everything in the range goes: segments, indexes, and producer snapshots too.
+That range includes segments, indexes and producer snapshots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kcli.log.slices import Slices, at_once
 def finish_leftovers_in_slices(
     disk: LoadDisk, directory: str, settings: IndexSettings, journal: LoadJournal | None = None
 ) -> Slices[None]:
-    """Remove temporary files and finish swaps. Raises LogRefusedError where Kafka refuses to, and OSError."""
+    """Remove temporary files and finish swaps. Raises LogRefusedError where Kafka fails to load the log, and OSError."""
     return _Leftovers(disk, directory, settings, journal or LoadJournal()).finish()
 
 
@@ -68,19 +68,19 @@ class _Leftovers:
             self.journal.leftovers(swaps, "an interrupted swap of cleaned or split segments is finished")
 
     def _bases(self, names: Iterable[str]) -> list[int]:
-        """The base offsets of the segments among these names."""
+        """Return the base offsets of the segments among these names."""
         files = (parse_file_name(name) for name in names)
         bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
         return [base for base in bases if base is not None]
 
     def _ends_log_behind(self, base_offset: int, end_offset: int, names: Iterable[str]) -> bool:
-        """Whether a segment is the last one, and has records from an offset on."""
+        """Return True if a segment is the last one and has records from `end_offset` on."""
         if base_offset < max(self._bases(names), default=base_offset):
             return False
         return offsets_in_segment(self.disk, self.directory, base_offset).end_offset > end_offset
 
     def _is_only_copy(self, file: FileName) -> bool:
-        """Whether a *.swap or *.cleaned is a segment whose records no segment has, as far as its name tells."""
+        """Return True if a *.swap or *.cleaned is a segment whose offsets, by its name, are in no other segment."""
         offset = file.base_offset
         if file.kind is not FileKind.LOG or offset is None or not self.disk.size(join_path(self.directory, file.name)):
             return False
@@ -107,7 +107,7 @@ class _Leftovers:
         self._remove(file.name, why)
 
     def _remove_temporary_files(self) -> Slices[list[str]]:
-        """Step 1 -> the names of the *.swap files that are left."""
+        """Remove the temporary files; return the names of the *.swap files that remain."""
         parsed = [parse_file_name(name) for name in self._names()]
         for file in parsed:
             if file.name.endswith(FileState.DELETED.value) and not file.name.endswith(".checkpoint.deleted"):
@@ -132,11 +132,11 @@ class _Leftovers:
         offset = parse_integer(file.name.partition(".")[0], 64)
         if offset is None:
             path = join_path(self.directory, file.name)
-            raise LogRefusedError("no offset stands in the name of this file", path)
+            raise LogRefusedError("the name of this file has no offset", path)
         return offset
 
     def _range_of_swaps(self, swaps: Iterable[str]) -> tuple[int, int]:
-        """The offsets that the segments about to be swapped in stand for: [lowest, end)."""
+        """Return the offsets [lowest, end) of the segments to be swapped in."""
         lowest, end = INT64_MAX, -INT64_MAX - 1
         for name in swaps:
             file = parse_file_name(name)

@@ -1,26 +1,28 @@
-"""What a broker does to a partition's directory when it starts: finish what a crash left undone, recover, know its producers.
+"""Load the log of a partition when a broker starts: complete interrupted work, recover segments, load the producer state.
 
     step                          files (Kafka: LogLoader.load)
     ----------------------------  --------------------------------------------------------------------------------------
     1  remove leftovers           *.deleted (but not of KRaft snapshots); *.cleaned; *.swap from the lowest *.cleaned on
-    2  finish swaps               every file whose offset lies from the lowest .log.swap to the end of the highest goes,
+    2  finish swaps               every file with an offset from the lowest .log.swap to the end of the highest is removed,
                                   then each *.swap loses its suffix
-    3  look at the segments       indexes without their .log go; a segment without .index, or with a .txnindex that cannot
-                                  be, is recovered
-    4  recover                    unless shut down cleanly: the segment of the recovery point and all behind; where one is
-                                  cut, all behind it go. A segment whose offsets outgrow its indexes is split
-    5  mind the log start offset  a log that ends before it is emptied
-    6  leader epochs              cut to [log start offset, log end offset)
-    7  producers                  snapshots that no segment starts at go, but for the last; the state is loaded from the
-                                  last snapshot left, or read from the batches, and saved at the log end offset
+    3  load the segments          indexes without their .log are removed; a segment without .index, or with an invalid
+                                  .txnindex, is recovered
+    4  recover                    unless shut down cleanly: the segment of the recovery point and all later ones; if one is
+                                  cut, all later ones are removed. A segment whose offsets overflow its indexes is split
+    5  apply the log start offset a log that ends before it is emptied
+    6  leader epochs              truncated to [log start offset, log end offset)
+    7  producers                  snapshots not at the start of a segment are removed, except the last one; the state is
+                                  loaded from the last remaining snapshot, or read from the batches, and saved at the log
+                                  end offset
 
-Recovering a segment needs the producers at its base offset: snapshots above go, the last one left is loaded, the batches
-from there on are read. So a recovery writes a snapshot a segment, of which step 7 keeps those at which a segment starts.
+Recovering a segment needs the producers at its base offset: snapshots above it are removed, the last remaining one is loaded,
+the batches from there on are read. A recovery therefore writes a snapshot for each segment; step 7 keeps those at the start of
+a segment.
 
-`load_log` works on a PlannedDisk and then decides only: its `changes()` are the plan, kcli.log.disk.file_changes carries it
-out; or on a LiveDisk, as a broker's start does (kcli.log.disk.load_disk). It does what Kafka does, not what would be best;
-LogRefusedError is Kafka's refusal to load the log. Two things differ on purpose: producers do not expire, and *.deleted
-files do not wait for file.delete.delay.ms.
+On a PlannedDisk `load_log` only plans: kcli.log.disk.file_changes applies its `changes()`. On a LiveDisk, at a broker's start,
+it changes the files (kcli.log.disk.load_disk). It does what Kafka does, not what would be best; LogRefusedError is raised where
+Kafka fails to load the log. There are two deliberate differences: producers do not expire, and *.deleted files do not wait for
+file.delete.delay.ms.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ _Result = TypeVar("_Result")
 
 
 class LoadSettings(NamedTuple):
-    """How a log is loaded; offsets are those of the checkpoint files of its log directory, 0 where they have none.
+    """How a log is loaded; the offsets are those in the checkpoint files of its log directory, 0 if they have none.
 
-    With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
-    snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
-    And a batch whose offset is torn costs itself, not its segment (RecoveringSegment.recover).
+    With `keeps_batches` the producers read from the last segment keep five batches each, of which a snapshot has only the last.
+    Kafka continues from the snapshot, and does not detect duplicates of a client's older batches in flight. And a batch with a
+    torn offset is removed alone, not with its segment (RecoveringSegment.recover).
     """
 
     had_clean_shutdown: bool = False
@@ -72,8 +74,8 @@ class LoadSettings(NamedTuple):
 class LoadedLog(NamedTuple):
     """A loaded log; `segments` are base offsets.
 
-    `recovery_point` is the offset up to which it may be trusted to be on the disk, `cut_segments` are the base offsets of
-    segments that lost bytes or went.
+    `recovery_point` is the offset below which it is on the device, `cut_segments` are the base offsets of segments that lost
+    bytes or were removed.
     """
 
     log_start_offset: int
@@ -86,9 +88,9 @@ class LoadedLog(NamedTuple):
 
 
 def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
-    """Load the log of a partition's directory as Kafka does -> LoadedLog; what it changes is noted on `disk`.
+    """Load the log of a partition's directory as Kafka does; the changes are made on `disk`.
 
-    Raises LogRefusedError where Kafka refuses to load it, and OSError.
+    Raises LogRefusedError where Kafka fails to load it, and OSError.
     """
     return finish(load_log_in_slices(disk, directory, settings))
 
@@ -96,7 +98,7 @@ def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettin
 def load_log_in_slices(
     disk: LoadDisk, directory: str, settings: LoadSettings, journal: LoadJournal | None = None
 ) -> Slices[LoadedLog]:
-    """The same in slices, for a broker; `journal` takes what goes before it goes."""
+    """Do the same in slices, for a broker; `journal` is called before each removal."""
     return _LogLoader(disk, directory, settings, journal or LoadJournal()).load()
 
 
@@ -136,7 +138,7 @@ class _LogLoader:
             path = join_path(self.directory, name)
             parsed = parse_file_name(name)
             if parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.CURRENT and parsed.base_offset is None:
-                raise LogRefusedError("no offset stands in the name of this snapshot", path)
+                raise LogRefusedError("the name of this snapshot has no offset", path)
 
     def _check_partition_metadata(self) -> None:
         path = join_path(self.directory, FileKind.PARTITION_METADATA.value)
@@ -163,16 +165,16 @@ class _LogLoader:
                 self._drop_orphan(file, path)
             elif file.kind is FileKind.LOG:
                 if file.base_offset is None:
-                    raise LogRefusedError("no offset stands in the name of this segment", path)
+                    raise LogRefusedError("the name of this segment has no offset", path)
                 yield from self._load_segment(file.base_offset)
 
     def _drop_orphan(self, file: FileName, path: str) -> None:
         if file.base_offset is None:
-            raise LogRefusedError("no offset stands in the name of this index", path)
+            raise LogRefusedError("the name of this index has no offset", path)
         segment_path = join_path(self.directory, segment_file_name(file.base_offset, FileKind.LOG))
         if not self.disk.exists(segment_path) and self.disk.exists(path):
             self.journal.orphan(path)
-            self.disk.explain(path, "the segment that it indexes is not there")
+            self.disk.explain(path, "its segment is missing")
             self.disk.remove(path)
 
     def _load_segment(self, base_offset: int) -> Slices[None]:
@@ -195,11 +197,11 @@ class _LogLoader:
         self.segments[segment.base_offset] = segment
         self.segments = dict(sorted(self.segments.items()))
 
-    def _recover_segment(self, segment: RecoveringSegment, behind: Sequence[RecoveringSegment] | None = None) -> Slices[int]:
-        """Recover one segment -> how many bytes were cut off, with which those `behind` go; None: they stay."""
+    def _recover_segment(self, segment: RecoveringSegment, later: Sequence[RecoveringSegment] | None = None) -> Slices[int]:
+        """Recover one segment; return the number of bytes cut off. A cut removes the segments `later`; None: they are kept."""
 
         def before_cut(position: int, next_offset: int, why: str) -> Slices[None]:
-            yield from self._before_cut(Cut(segment, position, next_offset, why), behind)
+            yield from self._before_cut(Cut(segment, position, next_offset, why), later)
 
         self.journal.recovering(segment)
         producers = self._producer_state_manager()
@@ -216,13 +218,13 @@ class _LogLoader:
             self.cut_segments.append(segment.base_offset)
         return truncated_bytes
 
-    def _before_cut(self, cut: Cut, behind: Sequence[RecoveringSegment] | None) -> Slices[None]:
+    def _before_cut(self, cut: Cut, later: Sequence[RecoveringSegment] | None) -> Slices[None]:
         next_base = None
-        if behind is None:
+        if later is None:
             files = (parse_file_name(name) for name in self.disk.list_directory(self.directory))
             bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
             next_base = min((base for base in bases if base is not None and base > cut.segment.base_offset), default=None)
-        yield from self.journal.cut(cut, behind or (), next_base)
+        yield from self.journal.cut(cut, later or (), next_base)
 
     def _recover_segment_or_refuse(self, segment: RecoveringSegment) -> Slices[None]:
         try:
@@ -233,7 +235,7 @@ class _LogLoader:
     # -------------------------------------------------------------------------------------------------- 4, 5: recovering
 
     def _recover_log(self) -> Slices[tuple[int, int]]:
-        """Recover what is not known to be on the disk -> (log end offset, recovery point)."""
+        """Recover the segments that may not be on the device; return the log end offset and the recovery point."""
         if not self.settings.had_clean_shutdown:
             yield from self._recover_segments()
         log_end_offset = yield from self._empty_if_it_ends_before_its_start()
@@ -254,22 +256,22 @@ class _LogLoader:
         first = max((base for base in self.segments if base <= recovery_point), default=-(2**63))
         unflushed = [segment for base, segment in self.segments.items() if base >= first]
         for at, segment in enumerate(unflushed):
-            behind = unflushed[at + 1 :]
+            later = unflushed[at + 1 :]
             try:
-                truncated_bytes = yield from self._recover_segment(segment, behind)
+                truncated_bytes = yield from self._recover_segment(segment, later)
             except OffsetsGoBackError as error:
-                truncated_bytes = yield from self._empty_segment(segment, error, behind)
+                truncated_bytes = yield from self._empty_segment(segment, error, later)
             if truncated_bytes:
-                self._delete_segments(behind, "the segment before it was cut: what follows would leave a hole")
+                self._delete_segments(later, "the segment before it was cut: the log would have a gap")
                 return
 
     def _empty_segment(
-        self, segment: RecoveringSegment, error: OffsetsGoBackError, behind: Sequence[RecoveringSegment]
+        self, segment: RecoveringSegment, error: OffsetsGoBackError, later: Sequence[RecoveringSegment]
     ) -> Slices[int]:
-        """Cut a segment whose offsets go back from its base offset on -> how many bytes went."""
+        """Cut a segment whose offsets go back at its base offset; return the number of bytes cut."""
         found = segment.translate_offset(segment.base_offset)
         if found is not None:
-            yield from self._before_cut(Cut(segment, found.position, segment.base_offset, error.message), behind)
+            yield from self._before_cut(Cut(segment, found.position, segment.base_offset, error.message), later)
         truncated_bytes = segment.truncate_to(segment.base_offset)
         segment.close()
         self.cut_segments.append(segment.base_offset)
@@ -287,7 +289,7 @@ class _LogLoader:
             producers.remove_snapshot(segment.base_offset, why)
 
     def _empty_if_it_ends_before_its_start(self) -> Slices[int | None]:
-        """Step 5 -> the log end offset, None where there is no segment (any more)."""
+        """Step 5: return the log end offset, None if no segment is left."""
         if not self.segments:
             return None
         log_end_offset = self._active.read_next_offset()
@@ -302,10 +304,10 @@ class _LogLoader:
         self._producer_state_manager().truncate_fully(log_start_offset)
         return None
 
-    # ------------------------------------------------------------------------------------------- 4: offsets that outgrow
+    # ------------------------------------------------------------------------------------------- 4: offsets that overflow
 
     def _retry_on_overflow(self, step: Callable[[], Slices[_Result]]) -> Slices[_Result]:
-        """Run a step; where a segment's offsets outgrow its indexes split the segment, as often as needed, and run it anew."""
+        """Run a step; while a segment's offsets overflow its indexes, split the segment and run the step again."""
         while True:
             try:
                 return (yield from step())
@@ -313,7 +315,7 @@ class _LogLoader:
                 self._split(error)
 
     def _split(self, overflow: OffsetOverflowError) -> None:
-        """Replace a segment by several, each with offsets that fit its base offset."""
+        """Replace a segment by several whose offsets fit their base offsets."""
         segment = self._open(overflow.base_offset)
         refusal = LogRefusedError(overflow.message, segment.log_path, overflow.position, overflow.end_position)
         if not segment.has_overflow():
@@ -335,12 +337,12 @@ class _LogLoader:
         self._delete_split(segment, keeps_snapshot=segment.base_offset in parts)
         for base_offset, (start, end) in parts.items():
             path = join_path(self.directory, segment_file_name(base_offset, FileKind.LOG))
-            self.disk.explain(path, f"split off segment {segment.base_offset}, whose offsets outgrew its indexes")
+            self.disk.explain(path, f"split off segment {segment.base_offset}, whose offsets overflowed its indexes")
             self.disk.put(path, slice_content(content, start, end))
             self._add(self._with_indexes(self._open(base_offset)))
 
     def _with_indexes(self, segment: RecoveringSegment) -> RecoveringSegment:
-        """Give a new segment its indexes."""
+        """Write the indexes of a new segment."""
         appender = IndexAppender(segment.offset_index, segment.time_index, self.settings.indexes.interval_bytes)
         for batch in segment.batches():
             header = batch.header
@@ -350,7 +352,7 @@ class _LogLoader:
         return segment
 
     def _delete_split(self, segment: RecoveringSegment, *, keeps_snapshot: bool) -> None:
-        why = "its offsets outgrew its indexes: it was split"
+        why = "its offsets overflowed its indexes: it was split"
         self.segments.pop(segment.base_offset, None)
         for path in segment.paths:
             if self.disk.exists(path):
@@ -377,7 +379,7 @@ class _LogLoader:
             log_end_offset,
             reload_from_clean_shutdown=settings.had_clean_shutdown,
         )
-        # What a broker opens of the active segment to append to it, and closes when it stops.
+        # A broker opens these indexes of the active segment to append, and closes them when it stops.
         active = self._active
         _ = active.offset_index, active.time_index
         for segment in self.segments.values():

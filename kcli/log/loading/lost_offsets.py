@@ -1,7 +1,7 @@
-"""Which offsets the bytes held that a recovery cuts off, as far as headers of batches show it.
+"""The offsets in bytes that a recovery removes, by the headers of their batches.
 
-Most of these bytes are damaged, or were never written, so that no CRC speaks for them. A header is believed where another
-sign agrees with it:
+Most of these bytes are damaged, or were never written, so that their CRC is wrong. A header is trusted if something else
+confirms it:
 
     sign                                                        of a header of
     ----------------------------------------------------------  --------------------------
@@ -9,7 +9,7 @@ sign agrees with it:
       delta is its record count less one
     the next header begins above its last offset                any format
 
-A header below the offset that follows is a copy, or wrong. Headers alone are read, and only of what is cut.
+A header below the next offset is a copy, or wrong. Only headers are read, and only those of the removed bytes.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 
 class HeldOffsets(NamedTuple):
-    """The bytes held offsets below `end_offset`; `is_whole`: and none above, unless a header lies."""
+    """The offsets of removed bytes are below `end_offset`; if not `is_whole` there may be more above it."""
 
     end_offset: int
     is_whole: bool
 
 
 def offsets_in_tail(disk: Disk, path: str, base_offset: int, position: int, next_offset: int) -> HeldOffsets:
-    """Return what bytes [position, end) of a segment held, where `next_offset` was to follow. Raises OSError."""
+    """Return the offsets in bytes [position, end) of a segment, the first of which is `next_offset`. Raises OSError."""
     file = disk.open_file(path)
     try:
-        return _walk(file, position, next_offset, base_offset + INT32_MAX)
+        return _read_offsets(file, position, next_offset, base_offset + INT32_MAX)
     finally:
         file.close()
 
 
 def offsets_in_segment(disk: Disk, directory: str, base_offset: int) -> HeldOffsets:
-    """Return what a whole segment held: by its last index entry, where that is true, and the headers behind. Raises OSError."""
+    """Return the offsets of a segment: by its last index entry, if correct, and the headers after it. Raises OSError."""
     segment = LogSegment(directory, base_offset)
     index = OffsetIndex.of(base_offset)
     if disk.exists(segment.path(FileKind.INDEX)) and disk.size(segment.path(FileKind.INDEX)) <= limits.MAX_INDEX_FILE_BYTES:
@@ -60,50 +60,50 @@ def offsets_in_segment(disk: Disk, directory: str, base_offset: int) -> HeldOffs
             offset, position = index.entry(len(index) - 1)
             first = next(_headers(HeaderReader(file, position, file.size())), None) if position >= 0 else None
             if first is not None and base_offset <= first.base_offset <= first.last_offset == offset:
-                return _walk(file, position, first.base_offset, base_offset + INT32_MAX)
-        return _walk(file, 0, base_offset, base_offset + INT32_MAX)
+                return _read_offsets(file, position, first.base_offset, base_offset + INT32_MAX)
+        return _read_offsets(file, 0, base_offset, base_offset + INT32_MAX)
     finally:
         file.close()
 
 
-def _walk(file: DiskFile, position: int, next_offset: int, most: int) -> HeldOffsets:
+def _read_offsets(file: DiskFile, position: int, next_offset: int, max_offset: int) -> HeldOffsets:
     size = file.size()
-    walk = HeaderReader(file, position, size)
-    before: RecordBatch | LegacyBatch | None = None  # not yet believed
-    for header in _headers(walk):
-        if before is not None and next_offset <= before.base_offset <= before.last_offset < header.base_offset <= most:
+    headers = HeaderReader(file, position, size)
+    before: RecordBatch | LegacyBatch | None = None  # not yet confirmed
+    for header in _headers(headers):
+        if before is not None and next_offset <= before.base_offset <= before.last_offset < header.base_offset <= max_offset:
             next_offset = before.last_offset + 1
         before = None
-        if _is_next(header, next_offset, most):
+        if _is_next(header, next_offset, max_offset):
             next_offset = header.last_offset + 1
         elif header.base_offset >= next_offset:
             before = header
-    torn = _torn_header(file, walk.position, size)
-    if torn is not None and _is_next(torn, next_offset, most):
-        # Its length may lie, and what was to follow it may never have reached the file.
+    torn = _torn_header(file, headers.position, size)
+    if torn is not None and _is_next(torn, next_offset, max_offset):
+        # Its length may be wrong, and more batches may have been lost before they were written.
         return HeldOffsets(torn.last_offset + 1, is_whole=False)
-    is_whole = before is None and zeros_follow(file, walk.position, size)
+    is_whole = before is None and zeros_follow(file, headers.position, size)
     return HeldOffsets(next_offset, is_whole)
 
 
-def _headers(walk: HeaderReader) -> Iterator[RecordBatch | LegacyBatch]:
-    """The headers up to one that cannot be read."""
+def _headers(reader: HeaderReader) -> Iterator[RecordBatch | LegacyBatch]:
+    """Yield the headers up to one that cannot be read."""
     with suppress(FormatError, StructError):
-        yield from walk.headers()
+        yield from reader.headers()
 
 
-def _is_next(header: RecordBatch | LegacyBatch, next_offset: int, most: int) -> bool:
-    """Whether a header of format 2 begins where it should and has as many offsets as records."""
+def _is_next(header: RecordBatch | LegacyBatch, next_offset: int, max_offset: int) -> bool:
+    """Return True if a header of format 2 begins at `next_offset` and has as many offsets as records."""
     return (
         isinstance(header, RecordBatch)
         and header.base_offset == next_offset
         and 0 <= header.last_offset_delta == header.record_count - 1
-        and header.last_offset <= most
+        and header.last_offset <= max_offset
     )
 
 
 def _torn_header(file: DiskFile, position: int, size: int) -> RecordBatch | None:
-    """The header at a byte from which on the file has no whole batch, None where it cannot be that of a torn one."""
+    """Return the header at a byte where the file has no complete batch; None if it is not of a torn batch."""
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None

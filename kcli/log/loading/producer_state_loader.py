@@ -1,12 +1,12 @@
-"""Building the producer state of a log up to an offset: from the last snapshot, and from the batches behind it.
+"""Rebuild the producer state of a log up to an offset from the last snapshot and the batches after it.
 
-snapshots at hand                  what happens (Kafka: UnifiedLog.rebuildProducerState)
+snapshots                          action (Kafka: UnifiedLog.rebuildProducerState)
 ---------------------------------  ----------------------------------------------------------------------------------
-none, after a clean shutdown       no batch is read: the state is taken for empty, and saved so at the last two
-                                   segments' starts and at the offset (meant for logs older than snapshots)
-some, or after an unclean one      those outside of (log start, offset] go, the last one left is loaded, the batches
-                                   from it on are applied; saved on the way at the last two segments' starts, and at
-                                   the offset
+none, after a clean shutdown       no batch is read: the state is empty, with snapshots at the starts of the last two
+                                   segments and at the offset (for logs older than snapshots)
+some, or after an unclean one      those outside (log start, offset] are removed, the last remaining one is loaded, the
+                                   batches from it on are applied; snapshots are taken at the starts of the last two
+                                   segments and at the offset
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcli.log.producer_state_manager import CompletedTxn, ProducerAppendInfo, Pr
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.slices import Slices, finish
 
-# Of batches that are walked with an object each: up to 20 microseconds each.
+# A batch takes up to 20 microseconds.
 BATCHES_PER_SLICE = 256
 
 
@@ -42,7 +42,7 @@ def rebuild_in_slices(
     *,
     reload_from_clean_shutdown: bool = False,
 ) -> Slices[None]:
-    """The same in slices, for a broker that starts."""
+    """Do the same in slices, for a broker that starts."""
     bases = list(segments)
     to_snapshot = [*bases[-2:], end_offset]
     if reload_from_clean_shutdown and not producers.snapshots:
@@ -72,7 +72,7 @@ def rebuild_in_slices(
 
 
 def _bases_between(bases: list[int], start_offset: int, end_offset: int) -> list[int]:
-    """The segments that may hold offsets of [start, end)."""
+    """Return the segments that may have offsets of [start, end)."""
     floor = max((base for base in bases if base <= start_offset), default=-(2**63))
     return [base for base in bases if floor <= base < end_offset]
 
@@ -80,7 +80,7 @@ def _bases_between(bases: list[int], start_offset: int, end_offset: int) -> list
 def _apply_batches(
     producers: ProducerStateManager, segment: RecoveringSegment, position: int, end_position: int
 ) -> Slices[None]:
-    """Apply bytes [position, end_position), each producer's batches as one: only then do they count."""
+    """Apply bytes [position, end_position); the producers are updated after the last batch."""
     if end_position < position:
         raise LogRefusedError("the offsets of the segment do not rise", segment.log_path, end_position, segment.size_bytes)
     infos: dict[int, ProducerAppendInfo] = {}

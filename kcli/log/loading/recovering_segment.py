@@ -1,19 +1,19 @@
-"""One segment of a log: its batches, its three indexes, and what a broker does to it when it recovers a log.
+"""One segment of a log that is loaded: its batches, its three indexes, and its recovery.
 
-    operation          what it does (Kafka: LogSegment)
+    operation          effect (Kafka: LogSegment)
     -----------------  ----------------------------------------------------------------------------------------------------
     recover            rebuilds the indexes from the batches, applies them to producers and leader epochs, cuts the file at
-                       the first batch whose size or CRC is wrong; an offset that does not fit above the base offset in 31
-                       bits stops it (OffsetOverflowError), one that goes back in the index too (OffsetsGoBackError)
-    translate_offset   the batch with an offset, or the first behind it, by the offset index and a walk from there
-    read_next_offset   the offset behind the last batch, by the same way: a wrong index gives a wrong answer
-    truncate_to        cuts all from an offset on
-    sanity_check       what Kafka looks at before it trusts a segment: is the offset index there, are the offsets in the
-                       transaction index at or above the base offset
+                       the first batch whose size or CRC is wrong; raises OffsetOverflowError for an offset that does not fit
+                       above the base offset in 31 bits, OffsetsGoBackError for one that goes back in an index
+    translate_offset   finds the batch with an offset, or the first one after it, from the entry in the offset index on
+    read_next_offset   finds the next offset after the last batch in the same way: a wrong index gives a wrong result
+    truncate_to        cuts all batches from an offset on
+    sanity_check       Kafka's check of a segment: the offset index exists, the offsets in the transaction index are at or
+                       above the base offset
 
-Everything here does what Kafka does, its mistakes with damaged files included, and raises where Kafka throws; whoever wants
-to do better (inspect's repair) prepares the files first. Indexes are read when they are first asked for and written by
-`close`. A `.log` is read through a disk port, so that all of this can be tried on a PlannedDisk.
+Everything here does what Kafka does, including its mistakes with damaged files, and raises where Kafka throws; inspect's
+repair, which does better, prepares the files first. Indexes are read at their first use and written by `close`. Files are
+accessed through a disk port, so that the result can be planned on a PlannedDisk.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.slices import Slices
 
-# Batches that are no plain ones are taken one by one: about fifty microseconds each.
-ODD_BATCHES_PER_SLICE = 128
+# Batches that RecoveryPass does not handle, one by one: about fifty microseconds each.
+BATCHES_PER_SLICE = 128
 
 
 class BatchFaultError(FormatError):
-    """A sound batch that cannot stay where it is; bytes [position, end_position) of its segment."""
+    """A sound batch that does not belong at its position; bytes [position, end_position) of its segment."""
 
     def __init__(self, message: str, batch: LogBatch) -> None:
         super().__init__(message, batch.position)
@@ -71,10 +71,9 @@ class MissingIndexError(FormatError):
 
 
 class LogRefusedError(FormatError):
-    """Bytes at which Kafka gives up loading the log, so that a broker does not start with it.
+    """An error at which Kafka fails to load the log, so that a broker does not start with it.
 
-    `path` is the file; [position, end_position) are the bytes that stand in the way, or `position` is None where it is the
-    whole file.
+    `path` is the file, [position, end_position) the bytes that cause it; `position` is None for the whole file.
     """
 
     def __init__(self, message: str, path: str, position: int | None = None, end_position: int | None = None) -> None:
@@ -84,7 +83,7 @@ class LogRefusedError(FormatError):
 
 
 class OffsetPosition(NamedTuple):
-    """A batch by its base offset, its first byte and its size."""
+    """A batch: its base offset, position and size."""
 
     offset: int
     position: int
@@ -100,14 +99,14 @@ def _cut_at_once(position: int, next_offset: int, why: str) -> Slices[None]:
 
 
 class RecoveredSegment(NamedTuple):
-    """What `recover` did: how many bytes it cut off at the end, and why, "" where it cut none."""
+    """The result of `recover`: the number of bytes cut off at the end, and the reason, "" for 0 bytes."""
 
     truncated_bytes: int
     why: str
 
 
 class RecoveringSegment:
-    """The segment of `base_offset` in a partition's directory. `explain(path, why)` is told why a file is changed."""
+    """The segment of `base_offset` in a partition's directory; `explain` gets the path and the reason of each change."""
 
     def __init__(
         self,
@@ -148,20 +147,20 @@ class RecoveringSegment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index, read when first asked for; a missing one is created."""
+        """The offset index, read at the first use; a missing one is created."""
         if self._offset_index is None:
             self._offset_index = open_offset_index(self._disk, self.offset_index_path, self.base_offset, self.settings)
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index, read when first asked for; a missing one is created."""
+        """The time index, read at the first use; a missing one is created."""
         if self._time_index is None:
             self._time_index = open_time_index(self._disk, self.time_index_path, self.base_offset, self.settings)
         return self._time_index
 
     def close(self) -> None:
-        """Write the indexes that were opened, as Kafka leaves them when it is stopped; they are read anew when needed."""
+        """Write the indexes that were opened, as Kafka does at a stop; they are read again when needed."""
         for path, index in (
             (self.offset_index_path, self._offset_index),
             (self.time_index_path, self._time_index),
@@ -172,21 +171,21 @@ class RecoveringSegment:
         self._offset_index = self._time_index = self._transaction_index = None
 
     def batches(self, position: int = 0, end: int | None = None) -> Iterator[LogBatch]:
-        """The batches of bytes [position, end) as Kafka walks them. Raises CorruptRecordError where Kafka does."""
+        """Yield the batches of bytes [position, end) as Kafka reads them. Raises CorruptRecordError where Kafka does."""
         with SegmentReader(self._disk, self.log_path, end=end) as reader:
             yield from reader.batches_as_kafka(position)
 
     # --------------------------------------------------------------------------------------------------- finding offsets
 
     def _batches_to_find(self, position: int) -> Iterator[LogBatch]:
-        """The batches from `position` on for a search; damage there makes Kafka give up."""
+        """Yield the batches from `position` on. Raises LogRefusedError for damage: Kafka fails to load the log."""
         try:
             yield from self.batches(position)
         except FormatError as error:
             raise LogRefusedError(error.message, self.log_path, error.position, self.size_bytes) from error
 
     def translate_offset(self, offset: int) -> OffsetPosition | None:
-        """The batch that holds `offset` or is the first behind it; None where there is none."""
+        """Return the batch with `offset`, or the first one after it, or None."""
         start = max(self.offset_index.lookup(offset).position, 0)
         previous: OffsetPosition | None = None
         previous_last = -1
@@ -202,7 +201,7 @@ class RecoveringSegment:
         return previous if previous is not None and previous_last >= offset else None
 
     def read_next_offset(self) -> int:
-        """The offset behind the last batch; the base offset in an empty segment."""
+        """Return the next offset after the last batch; the base offset for an empty segment."""
         start = self.translate_offset(self.offset_index.last_offset)
         next_offset = self.base_offset
         if start is not None:
@@ -211,18 +210,18 @@ class RecoveringSegment:
         return next_offset
 
     def fits(self, offset: int) -> bool:
-        """Whether an offset can stand in the indexes of the segment."""
+        """Return True if an offset fits the indexes of the segment."""
         return 0 <= offset - self.base_offset <= INT32_MAX
 
     def has_overflow(self) -> bool:
-        """Whether the last batch's last offset does not fit the indexes."""
+        """Return True if the last batch's last offset does not fit the indexes."""
         next_offset = self.read_next_offset()
         return next_offset > self.base_offset and not self.fits(next_offset - 1)
 
     # -------------------------------------------------------------------------------------------------------- recovering
 
     def sanity_check(self, *, has_time_index: bool) -> None:
-        """Kafka's look at a segment before it trusts it. Raises MissingIndexError, CorruptIndexError and LogRefusedError."""
+        """Check a segment as Kafka does. Raises MissingIndexError, CorruptIndexError and LogRefusedError."""
         if not self._disk.exists(self.offset_index_path):
             raise MissingIndexError(f"{self.offset_index_path}: the offset index is missing")
         if not has_time_index:
@@ -246,12 +245,12 @@ class RecoveringSegment:
         keeps_order: bool = False,
         before_cut: BeforeCut = _cut_at_once,
     ) -> Slices[RecoveredSegment]:
-        """Rebuild the indexes and cut the file behind its last sound batch, applying the batches to producers and epochs.
+        """Rebuild the indexes and cut the file after its last sound batch, applying the batches to producers and epochs.
 
-        The CRC does not cover a batch's offset, which a write that is torn at a sector may leave 0. Kafka gives up the whole
-        segment then, or lets the log end at that offset; with `keeps_order` such a batch is not sound, and all before it stays.
-        Whatever else goes back in offsets is as in Kafka. `before_cut(position, next_offset, why)` is done before the file is
-        cut at a byte, behind which the offset would be the next one.
+        The CRC does not cover a batch's offset, which a write torn at a sector may leave 0. Kafka then drops the whole segment,
+        or ends the log at that offset; with `keeps_order` such a batch is not sound, and all batches before it are kept. Other
+        offsets that go back are handled as in Kafka. `before_cut(position, next_offset, why)` runs before the file is cut at
+        byte `position`, with the next offset after the cut.
         `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
         """
         self._offset_index = OffsetIndex.of(self.base_offset)
@@ -275,7 +274,7 @@ class RecoveringSegment:
         return RecoveredSegment(truncated_bytes, why if truncated_bytes else "")
 
     def _goes_back(self, error: FormatError) -> OffsetsGoBackError:
-        """Return the error for a last time index entry that goes back: it names the first batch whose offset does."""
+        """Return the error for a last time index entry that goes back, with the first batch whose offset does."""
         found: LogBatch | None = None
         highest = -1
         for batch in self.batches():
@@ -290,36 +289,36 @@ class RecoveringSegment:
     def _recover_batches(
         self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochFileCache, keeps_order: bool
     ) -> Slices[tuple[int, int, str]]:
-        """Apply the batches -> (how many bytes of them are sound, the offset behind these, why the rest is not)."""
-        valid_bytes = odd_batches = 0
+        """Apply the batches; return the number of sound bytes, the next offset after them, and why the rest is not sound."""
+        valid_bytes = batches = 0
         scanner = RecordScanner(16)
         with SegmentReader(self._disk, self.log_path) as reader:
-            plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs, keeps_order=keeps_order)
+            fast = RecoveryPass(reader, self.base_offset, indexes, producers, epochs, keeps_order=keeps_order)
             try:
                 while True:
-                    valid_bytes = yield from plain.run(valid_bytes)
+                    valid_bytes = yield from fast.run(valid_bytes)
                     batch = next(reader.batches_as_kafka(valid_bytes), None)
-                    odd_batches += 1
-                    if odd_batches % ODD_BATCHES_PER_SLICE == 0:
+                    batches += 1
+                    if batches % BATCHES_PER_SLICE == 0:
                         yield
                     if batch is None:
                         return (
                             valid_bytes,
-                            plain.next_offset,
-                            f"the last {self.size_bytes - valid_bytes} bytes are no whole batch",
+                            fast.next_offset,
+                            f"the last {self.size_bytes - valid_bytes} bytes are not a complete batch",
                         )
                     if not batch.is_valid_for_kafka:
                         offset = batch.header.base_offset
                         why = f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
-                        return valid_bytes, plain.next_offset, why
-                    if plain.least_offset is not None:
-                        if is_torn_offset(batch.header.base_offset, plain.least_offset, batch.position):
-                            why = f"the offset of the batch at byte {batch.position} was not written whole"
-                            return valid_bytes, plain.next_offset, why
-                        plain.least_offset = batch.header.last_offset + 1
+                        return valid_bytes, fast.next_offset, why
+                    if fast.least_offset is not None:
+                        if is_torn_offset(batch.header.base_offset, fast.least_offset, batch.position):
+                            why = f"the offset of the batch at byte {batch.position} was not written completely"
+                            return valid_bytes, fast.next_offset, why
+                        fast.least_offset = batch.header.last_offset + 1
                     self._recover_indexes(batch, indexes)
                     valid_bytes += batch.header.size_bytes
-                    plain.next_offset = batch.header.last_offset + 1
+                    fast.next_offset = batch.header.last_offset + 1
                     if isinstance(batch.header, RecordBatch):
                         self._recover_epochs(batch.header, epochs)
                         self._update_producers(batch, batch.header, producers, scanner)
@@ -329,9 +328,9 @@ class RecoveringSegment:
                     raise OSError(f"{self.log_path}: the file shrank while it was read") from error
                 raise OffsetsGoBackError(error.message, found) from error
             except CorruptRecordError as error:
-                return valid_bytes, plain.next_offset, error.message
+                return valid_bytes, fast.next_offset, error.message
             except InvalidRecordError as error:
-                return valid_bytes, plain.next_offset, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
+                return valid_bytes, fast.next_offset, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
 
     def _recover_indexes(self, batch: LogBatch, indexes: IndexAppender) -> None:
         header = batch.header
@@ -354,7 +353,7 @@ class RecoveringSegment:
     ) -> None:
         if header.has_producer:
             info = producers.prepare_update(header.producer_id)
-            # Where a log is recovered Kafka catches an InvalidRecordException, and nothing else.
+            # In a recovery Kafka catches InvalidRecordException, and no other exception.
             with refusing(self, batch, passing=InvalidRecordError):
                 completed = info.append(header, batch.read_marker(scanner) if header.is_control else None)
                 producers.update(info)
@@ -371,7 +370,7 @@ class RecoveringSegment:
         self._transaction_index.append(txn)
 
     def truncate_to(self, offset: int) -> int:
-        """Cut batches and index entries from `offset` on -> how many bytes went; none where no batch reaches that far."""
+        """Cut batches and index entries from `offset` on; return the number of bytes cut, 0 if no batch has that offset."""
         found = self.translate_offset(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -389,7 +388,7 @@ class RecoveringSegment:
 
 @contextmanager
 def refusing(segment: RecoveringSegment, batch: LogBatch, passing: type[FormatError] | tuple[()] = ()) -> Iterator[None]:
-    """Turn what is wrong with a batch into a LogRefusedError that names its bytes; errors of type `passing` stay."""
+    """Turn a FormatError of a batch into a LogRefusedError with its bytes; errors of type `passing` are not turned."""
     try:
         yield
     except passing:

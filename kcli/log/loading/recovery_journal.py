@@ -1,25 +1,37 @@
-"""What the load of a log takes out of it: each removal is kept, where that is asked for, and reported, before it is done.
+"""The removals of a log's load: each is kept in the quarantine, if that is configured, and logged before it is done.
 
     removal                                               level  kept  Kafka's line
     ----------------------------------------------------  -----  ----  ---------------------------------------------------
     the end of a segment                                  WARN   yes   Corruption found in segment, truncating to offset
-      zeros, and nothing says that records were there     INFO   no    the same
-    the segments behind a cut                             WARN   yes   Deleting segments as part of log recovery (INFO)
+      zeros, and no sign of lost records                  INFO   no    the same
+    the segments after a cut                              WARN   yes   Deleting segments as part of log recovery (INFO)
     a log that ends before its start offset               WARN   yes   Deleting all segments because logEndOffset is smaller
     a *.swap or *.cleaned that alone has its records      WARN   yes   Deleting stray temporary file (INFO)
     other leftovers of deletions, cleanings and splits    INFO   no    the same
     a segment that is split, and loses nothing            INFO   no    Segment should be split
-    an index whose segment is not there                   WARN   no    Found an orphaned index file
+    an index without its segment                          WARN   no    Found an orphaned index file
     an .index that was lost (not one never written)       ERROR  no    Could not find offset index file
     a .txnindex or a .snapshot that is damaged            WARN   no    Found a corrupted index file; Failed to load snapshot
 
-The lines name the partition, the segment's file, the byte, the bytes, the offsets that are lost, and why. The lost offsets
-begin behind the last sound batch. They end where the next segment begins, else where the headers of what is cut
-(lost_offsets), the names of the snapshots, the high watermark or the recovery point say that the log had reached.
+A line has the partition, the segment's file, the position, the number of bytes, the lost offsets, and the reason. The lost
+offsets begin after the last sound batch. They end at the next segment, else at the highest offset in the headers of the removed
+bytes (lost_offsets), the names of the snapshots, the high watermark and the recovery point.
 
-What is to be kept goes to a quarantine.Quarantine, and is on its device before the load goes on. Where that fails
-the load fails, with nothing removed. Later segments are kept before the first one is cut: if they were still there behind a
-segment that is sound again, the next start would see a hole and not know it.
+Removed bytes are on the device of the quarantine (quarantine.Quarantine) before the load continues. If that fails the load
+fails, and nothing is removed. Later segments are moved before the first one is cut: if they were still there after a segment
+that is sound again, the next start would not detect the gap.
+
+RecoveryProgress logs the recovery of a whole log directory:
+
+    when                          line                                                     Kafka's
+    ----------------------------  -------------------------------------------------------  ---------------------------------
+    a directory without the mark  PATH was not stopped cleanly: recovering N partitions    Recovering N logs from DIR since no
+    of a clean stop                                                                        clean shutdown file was found
+    every PROGRESS_INTERVAL_MS    PATH: n of N partitions are recovered, with what was read  Remaining logs to recover (metric)
+    all logs are open             PATH: N partitions are recovered in T ms, with what was    -
+                                  read and removed
+
+Nothing is logged for a directory without partitions or after a clean stop.
 """
 
 from __future__ import annotations
@@ -41,18 +53,19 @@ if TYPE_CHECKING:
     from kcli.log.files.quarantine import Quarantine
 
 QUARANTINE_KEY = "kcli.recovery.quarantine.dir"
-_MOST_NAMES = 6
+_MAX_NAMES = 6
+PROGRESS_INTERVAL_MS = 10_000
 
 
 class KnownOffsets(NamedTuple):
-    """What the checkpoints of the log directory say of a log; 0 where they have no line for it."""
+    """The offsets of a log in the checkpoints of its log directory, 0 if missing."""
 
     high_watermark: int = 0
     recovery_point: int = 0
 
 
 class Cut(NamedTuple):
-    """The end of a segment that is to go, from a byte on; behind it `next_offset` would have been the next one."""
+    """The end of a segment, from byte `position` on, that is to be cut; the log then ends at `next_offset`."""
 
     segment: RecoveringSegment
     position: int
@@ -61,44 +74,44 @@ class Cut(NamedTuple):
 
 
 class LoadJournal:
-    """A journal that neither reports nor keeps anything: for a plan, whose changes are the report."""
+    """A journal that does nothing: for a plan, whose changes are reported."""
 
     def begin(self, disk: LoadDisk, names: Iterable[str]) -> None:
-        """The load of the directory of these names begins, on this disk; once more where it becomes a plan."""
+        """The load of a directory with these names begins on this disk; called again if the load has to be planned."""
 
     def recovering(self, segment: RecoveringSegment) -> None:
         """A segment is about to be read."""
 
-    def cut(self, cut: Cut, behind: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
-        """A segment is about to be cut; the ones of `behind` are about to go with it, or `next_base` follows and stays."""
+    def cut(self, cut: Cut, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+        """A segment is about to be cut; the segments `later` are removed with it, or that at `next_base` is kept."""
         yield from ()
 
     def emptying(self, segments: Sequence[RecoveringSegment], why: str) -> Slices[None]:
-        """All segments are about to go."""
+        """All segments are about to be removed."""
         yield from ()
 
     def dropping(self, path: str, base_offset: int, why: str) -> Slices[None]:
-        """A file that alone holds its records is about to go, and no segment."""
+        """A file other than a segment, but the only one with its records, is about to be removed."""
         yield from ()
 
     def leftovers(self, names: Sequence[str], what: str) -> None:
-        """Files of unfinished work that hold no records of their own are about to go, or to take their places."""
+        """Files of interrupted work without records of their own are about to be removed, or renamed."""
 
     def split(self, path: str, base_offsets: Sequence[int]) -> None:
-        """A segment is about to become several, whose offsets fit their indexes."""
+        """A segment is about to be split into several whose offsets fit their indexes."""
 
     def orphan(self, path: str) -> None:
-        """An index whose segment is not there is about to go."""
+        """An index without its segment is about to be removed."""
 
     def lost_index(self, path: str) -> None:
-        """An .index that a broker had written is not there: it is about to be rebuilt."""
+        """An .index that a broker had written is missing and about to be rebuilt."""
 
     def damaged(self, path: str, why: str) -> None:
         """A damaged file is about to be rebuilt from the log."""
 
 
 class RecoveryCounts:
-    """What the recovery of the logs of a log directory has read and cut so far."""
+    """The totals of the recovery of a log directory."""
 
     def __init__(self) -> None:
         self.segments = 0
@@ -106,8 +119,59 @@ class RecoveryCounts:
         self.bytes_removed = 0
 
 
+class RecoveryProgress:
+    """The recovery of one log directory; `clock` returns the time in ms, `partitions` is their number."""
+
+    def __init__(self, path: str, partitions: int, report: Callable[[str], None], clock: Callable[[], int]) -> None:
+        self.counts = RecoveryCounts()
+        self._path = path
+        self._partitions = partitions
+        self._report = report
+        self._clock = clock
+        self._began_ms = self._reported_ms = clock()
+        self._opened = 0
+
+    def begin(self) -> None:
+        """Log that the recovery begins."""
+        text = f"{self._path} was not stopped cleanly: recovering {_partitions(self._partitions)}"
+        self._report(Line(text, path=self._path, partitions=self._partitions))
+
+    def opened(self) -> None:
+        """Count one more log as recovered."""
+        self._opened += 1
+
+    def step(self) -> None:
+        """Log the progress if that is due; called after each slice of work."""
+        now_ms = self._clock()
+        if now_ms - self._reported_ms >= PROGRESS_INTERVAL_MS:
+            self._reported_ms = now_ms
+            text = f"{self._path}: {self._opened} of {_partitions(self._partitions)} are recovered"
+            self._report(Line(f"{text}, {self._read()}", path=self._path, **self._fields()))
+
+    def finish(self) -> None:
+        """Log that all logs are recovered."""
+        took_ms = self._clock() - self._began_ms
+        is_one = "is" if self._opened == 1 else "are"
+        text = f"{self._path}: {_partitions(self._opened)} {is_one} recovered in {took_ms} ms, {self._read()}"
+        removed = f" and {self.counts.bytes_removed} bytes were removed" if self.counts.bytes_removed else ""
+        self._report(Line(f"{text}{removed}", path=self._path, **self._fields(), took_ms=took_ms))
+
+    def _read(self) -> str:
+        counts = self.counts
+        return f"{counts.bytes_read} bytes in {counts.segments} segment{'' if counts.segments == 1 else 's'} were read"
+
+    def _fields(self) -> dict[str, object]:
+        counts = self.counts
+        return {
+            "partitions": self._opened,
+            "segments": counts.segments,
+            "bytes_read": counts.bytes_read,
+            "bytes_removed": counts.bytes_removed,
+        }
+
+
 class RecoveryJournal(LoadJournal):
-    """The journal of one partition's load in a broker; `report` takes the lines, `quarantine` what is removed."""
+    """The journal of one partition's load in a broker: `report` gets the lines, `quarantine` the removed bytes."""
 
     def __init__(
         self,
@@ -126,10 +190,10 @@ class RecoveryJournal(LoadJournal):
         self._counts = counts or RecoveryCounts()
         self._disk: LoadDisk | None = None
         self._known_end = 0
-        self._reported_end = 0  # up to where lost offsets at the log's end are reported
+        self._reported_end = 0  # end of the lost offsets that are reported
 
     def begin(self, disk: LoadDisk, names: Iterable[str]) -> None:
-        """See LoadJournal. A snapshot's name is an offset that the log had reached."""
+        """See LoadJournal. The name of a snapshot is an offset that the log had reached."""
         self._disk = disk
         files = (parse_file_name(name) for name in names)
         snapshots = (file.base_offset or 0 for file in files if file.kind is FileKind.PRODUCER_SNAPSHOT)
@@ -142,18 +206,18 @@ class RecoveryJournal(LoadJournal):
 
     # --------------------------------------------------------------------------------------------------------- removals
 
-    def cut(self, cut: Cut, behind: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
-        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+    def cut(self, cut: Cut, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+        """See LoadJournal. Raises OSError if the bytes cannot be kept."""
         segment, position, next_offset, why = cut
         path, size = segment.log_path, segment.size_bytes
-        following = behind[0].base_offset if behind else next_base
+        following = later[0].base_offset if later else next_base
         if following is not None and following >= next_offset:
             held = HeldOffsets(following, is_whole=True)
         else:
             held = self._at_log_end(offsets_in_tail(self._opened, path, segment.base_offset, position, next_offset))
         is_zero = is_zeros(self._opened, path, position, size)
         kept = "" if is_zero else (yield from self._keep_part(path, position, size, why))
-        removal = (yield from self._removal(behind, "they are behind that cut", next_offset)) if behind else None
+        removal = (yield from self._removal(later, "they are after that cut", next_offset)) if later else None
         cut_bytes = f"{_bytes(size - position)}, all zeros" if is_zero else _bytes(size - position)
         text = f"{self._name}: recovery cuts {path} at byte {position}, {cut_bytes}: {why}"
         if is_zero and held.end_offset <= next_offset:
@@ -167,11 +231,11 @@ class RecoveryJournal(LoadJournal):
             self._report(removal)
 
     def emptying(self, segments: Sequence[RecoveringSegment], why: str) -> Slices[None]:
-        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+        """See LoadJournal. Raises OSError if the bytes cannot be kept."""
         self._report((yield from self._removal(segments, why, segments[0].base_offset)))
 
     def _removal(self, segments: Sequence[RecoveringSegment], why: str, log_end_offset: int) -> Slices[WarningLine]:
-        """Keep segments that are about to go, the last one first -> the line about them; the log will end at that offset."""
+        """Keep segments that are about to be removed, the last one first; return the line. The log will end at that offset."""
         first, last = segments[0], segments[-1]
         lost_from = max(first.base_offset, log_end_offset)
         directory = parent_path(last.log_path)
@@ -186,7 +250,7 @@ class RecoveryJournal(LoadJournal):
         return WarningLine(text, segments=len(segments), **fields)
 
     def dropping(self, path: str, base_offset: int, why: str) -> Slices[None]:
-        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+        """See LoadJournal. Raises OSError if the bytes cannot be kept."""
         held = offsets_in_tail(self._opened, path, base_offset, 0, base_offset)
         size = self._opened.size(path)
         kept = yield from self._keep_files([path], why, size)
@@ -205,7 +269,7 @@ class RecoveryJournal(LoadJournal):
     # --------------------------------------------------------------------------------------------------------- keeping
 
     def _keep_part(self, path: str, start: int, end: int, why: str) -> Slices[str]:
-        """Keep a byte range -> where, "" where nothing is to be kept."""
+        """Keep a byte range; return its path, "" without a quarantine."""
         if self._quarantine is None:
             return ""
         with self._must_keep(path, end - start, self._quarantine):
@@ -213,7 +277,7 @@ class RecoveryJournal(LoadJournal):
             return (yield from self._quarantine.copy_in_slices(self._opened, path, (start, end)))
 
     def _keep_files(self, paths: Sequence[str], why: str, size: int) -> Slices[str]:
-        """Keep whole files, the last one first -> where, "" where nothing is to be kept."""
+        """Keep whole files, the last one first; return their path, "" without a quarantine."""
         if self._quarantine is None:
             return ""
         with self._must_keep(paths[0], size, self._quarantine):
@@ -229,13 +293,13 @@ class RecoveryJournal(LoadJournal):
     @staticmethod
     @contextmanager
     def _must_keep(path: str, size: int, quarantine: Quarantine) -> Iterator[None]:
-        """Turn an error into a sentence, with which the log directory fails."""
+        """Add the reason and the remedy to an error, with which the log directory fails."""
         try:
             yield
         except OSError as error:
             raise OSError(
                 f"recovery has to remove {_bytes(size)} of {path} and cannot keep them in {quarantine.folder}: "
-                f"{error.strerror or error}; nothing was removed: make room there, or change {QUARANTINE_KEY}"
+                f"{error.strerror or error}; nothing was removed: free space there, or change {QUARANTINE_KEY}"
             ) from error
 
     # -------------------------------------------------------------------------------------------------------- evidence
@@ -243,16 +307,16 @@ class RecoveryJournal(LoadJournal):
     @property
     def _opened(self) -> LoadDisk:
         if self._disk is None:
-            raise ValueError("a journal is begun before it is written to")
+            raise ValueError("begin() was not called")
         return self._disk
 
     def _at_log_end(self, held: HeldOffsets) -> HeldOffsets:
-        """What the last bytes of a log held: what is known of its end may be more than they show."""
+        """Return the offsets in the last bytes of a log; the log is known to have had those up to `_known_end`."""
         self._reported_end = max(held.end_offset, self._known_end)
         return held if held.end_offset >= self._known_end else HeldOffsets(self._known_end, is_whole=False)
 
     def _below(self, end_offset: int) -> str:
-        """The part of a sentence that names the checkpoints above an offset at which the log ends; "" for none."""
+        """Return the clause about the checkpoints above the end offset of the log; "" if there are none."""
         checkpoints = (("high watermark", "committed"), ("recovery point", "flushed"))
         above = [
             (f"the {name} {offset}", done)
@@ -265,36 +329,36 @@ class RecoveryJournal(LoadJournal):
         return f"the log ends at offset {end_offset}, below {names}: records up to there had been {done}"
 
     def loaded(self, log_end_offset: int) -> None:
-        """Report records that are missing though nothing was removed now: a file that is lost, or ends early."""
+        """Report missing records if nothing was removed now: a file is lost, or ends early."""
         known_end = max(self._known_end, *self._known)
         if known_end <= max(log_end_offset, self._reported_end):
             return
         missing = _lost(log_end_offset, HeldOffsets(known_end, is_whole=False))
-        named = f"the log ends at offset {log_end_offset}, below {known_end}, by which a snapshot of it is named"
+        named = f"the log ends at offset {log_end_offset}, below {known_end}, the offset in the name of a snapshot"
         fields = {**self._fields, "first_lost_offset": log_end_offset, "last_lost_offset": known_end - 1}
         self._report(WarningLine(f"{self._name}: {self._below(log_end_offset) or named}; {missing}", **fields))
 
-    # ------------------------------------------------------------------------------------------- what holds no records
+    # ---------------------------------------------------------------------------------------- files without records
 
     def leftovers(self, names: Sequence[str], what: str) -> None:
         """See LoadJournal."""
-        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+        shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
         self._report(Line(f"{self._name}: {what}: {shown}", files=len(names), **self._fields))
 
     def split(self, path: str, base_offsets: Sequence[int]) -> None:
         """See LoadJournal."""
         parts = ", ".join(map(str, base_offsets))
-        text = f"{self._name}: {path} is split, since its offsets outgrew its indexes: into the segments of offsets {parts}"
+        text = f"{self._name}: {path} is split, since its offsets overflowed its indexes, into the segments of offsets {parts}"
         self._report(Line(text, path=path, segments=len(base_offsets), **self._fields))
 
     def orphan(self, path: str) -> None:
         """See LoadJournal."""
-        why = "the segment that it indexes is not there"
+        why = "its segment is missing"
         self._report(WarningLine(f"{self._name}: {path} is removed: {why}", path=path, error=why, **self._fields))
 
     def lost_index(self, path: str) -> None:
         """See LoadJournal."""
-        why = "the offset index is not there"
+        why = "the offset index is missing"
         text = f"{self._name}: {path}: {why}: the segment is read, and its indexes are rebuilt"
         self._report(FailureLine(text, path=path, error=why, **self._fields))
 
@@ -305,7 +369,7 @@ class RecoveryJournal(LoadJournal):
 
 
 def quarantine_in(disk: Disk, folder: str, log_directory: str) -> Quarantine | None:
-    """Where what recovery removes from a log directory is kept; None where no folder is configured."""
+    """Return the quarantine for a log directory, None if no folder is configured."""
     if not folder:
         return None
     from kcli.log.files.quarantine import Quarantine
@@ -318,10 +382,10 @@ def _bytes(count: int) -> str:
 
 
 def _lost(first_offset: int, held: HeldOffsets) -> str:
-    """The part of a sentence that says which offsets bytes held, from the first that is lost on."""
+    """Return the clause about the lost offsets in removed bytes."""
     last_offset = held.end_offset - 1
     if last_offset < first_offset:
-        return "no offset is lost" if held.is_whole else f"which offsets they held, from {first_offset} on, cannot be told"
+        return "no offset is lost" if held.is_whole else f"the lost offsets, from {first_offset} on, are unknown"
     least = "" if held.is_whole else " at least"
     if last_offset == first_offset:
         return f"offset {first_offset}{least} is lost"
@@ -330,3 +394,7 @@ def _lost(first_offset: int, held: HeldOffsets) -> str:
 
 def _kept(place: str) -> str:
     return f"; kept in {place}" if place else ""
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"

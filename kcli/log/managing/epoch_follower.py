@@ -19,7 +19,7 @@ from functools import partial
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk.deletion_queue import NEVER_MS
-from kcli.log.disk.flush_request import Flushed, FlushRequest, replace_file
+from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.unified_log import UnifiedLog
 
@@ -61,42 +61,35 @@ class EpochFollower:
         return True
 
     def run(self, now_ms: int) -> int:
-        """Begin to write files, unless a write is under way; return NEVER_MS, because each write begins the next."""
+        """Begin to write the files that are behind, unless that is in progress; return that no other call is needed."""
         if not self._is_busy:
-            self._queue(self._next(None))
+            self._is_busy = True
+            self._queue(begin_flushes(self._write_waiting()))
         return NEVER_MS
 
-    def _next(self, error: OSError | None) -> FlushRequest | None:
-        request = None
-        while self._waiting and request is None:
+    def _write_waiting(self) -> Flushes:
+        while self._waiting:
             log = next(iter(self._waiting))
             del self._waiting[log]
-            request = self.request(log, self._next)
-        self._is_busy = request is not None
-        return request
+            yield from self.write(log)
+        self._is_busy = False
 
-    def request(self, log: UnifiedLog, done: Flushed) -> FlushRequest | None:
-        """Return the flush that writes a log's file and calls `done`; None if this is not necessary or has failed."""
+    def write(self, log: UnifiedLog) -> Flushes:
+        """Write a log's file if it is behind and the log is in service; `fail` gets an error of the disk."""
         epochs = log.leader_epochs
         if not epochs.is_behind or not self._is_live(log):
-            return None
+            return
         version = epochs.begin_to_follow()
 
         def is_wanted() -> bool:
             return epochs.version == version and self._is_live(log)
 
-        def ended(error: OSError | None) -> FlushRequest | None:
-            if not is_wanted():
-                return done(None)  # the directory may have been renamed
-            if error is None:
-                epochs.followed()
-            else:
-                self._fail(log, error)
-            return done(error)
-
         path = join_path(log.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         try:
-            return replace_file(self._disk, path, epochs.encoded(), ended, is_wanted=is_wanted)
+            yield from replace_file(self._disk, path, epochs.encoded(), is_wanted)
         except OSError as error:
-            self._fail(log, error)
-            return None
+            if is_wanted():  # else the directory may have another name by now
+                self._fail(log, error)
+        else:
+            if is_wanted():
+                epochs.followed()

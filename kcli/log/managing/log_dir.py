@@ -24,8 +24,7 @@ from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, enc
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
-from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition
-from kcli.log.files.uncleanable_file import UncleanableFile
+from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition, UncleanablePartitionsFile
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (
@@ -65,7 +64,7 @@ class LogDir:
         self.clean_broker_epoch: int | None = None
         self.is_loaded = False
         self.checkpoints = {kind: OffsetCheckpointFile(disk, path, kind) for kind in CHECKPOINT_KINDS}
-        self.uncleanable = UncleanableFile(disk, path)
+        self.uncleanable = UncleanablePartitionsFile(disk, path)
         self._disk = disk
         self._clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
         self._unlock: Callable[[], None] | None = None
@@ -101,7 +100,7 @@ class LogDir:
         if self.had_clean_shutdown:
             self._disk.remove(self._clean_path)
             self._disk.flush_directory(self.path)
-        self.uncleanable.forget()
+        self.uncleanable.remove()
         return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
 
     def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:

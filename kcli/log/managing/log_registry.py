@@ -35,7 +35,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.deletion_queue import DeletionQueue
-from kcli.log.disk.flush_request import FlushRequest, write_unflushed
+from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, write_unflushed
 from kcli.log.disk.port import LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -139,30 +139,27 @@ class LogRegistry:
         self.queue_flush(self.flush_request(log))
 
     def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
-        """Return the flush of a log up to its present end, None if it is flushed."""
-        offset = log.log_end_offset
-        paths = tuple(log.unflushed_paths())
-        if not paths:
-            return None
+        """Begin to make the log durable up to its present end; None if it is."""
+        return begin_flushes(self._flush(log))
 
-        def epochs_followed(error: OSError | None) -> None:
+    def _flush(self, log: UnifiedLog) -> Flushes:
+        paths = tuple(log.unflushed_paths())
+        while paths:
+            offset = log.log_end_offset
+            try:
+                yield paths
+            except OSError as error:
+                failed = paths
+                if isinstance(error, FileNotFoundError) and self.is_live(log):
+                    paths = tuple(log.unflushed_paths())
+                if paths == failed:
+                    self._fail_unless_gone(log, error)
+                    return
+                continue  # a segment was deleted or cut concurrently
+            yield from self.epochs.write(log)
             if not log.leader_epochs.is_behind:
                 log.mark_flushed(offset)
-
-        def flushed(error: OSError | None) -> FlushRequest | None:
-            if error is None:
-                following = self.epochs.request(log, epochs_followed)
-                if following is None:
-                    epochs_followed(None)
-                return following
-            if isinstance(error, FileNotFoundError) and self.is_live(log):
-                again = self.flush_request(log)
-                if again is None or again.paths != paths:
-                    return again  # a segment was deleted or truncated during the flush
-            self._fail_unless_gone(log, error)
-            return None
-
-        return FlushRequest(paths, flushed)
+            return
 
     def is_live(self, log: UnifiedLog) -> bool:
         """Return whether a log is in service."""

@@ -41,8 +41,7 @@ from kcli.log.disk.port import join_path, parent_path
 from kcli.log.errors import DuplicateLogError
 from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovering_segment import LogRefusedError
-from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
-from kcli.log.loading.recovery_progress import RecoveryProgress
+from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, RecoveryProgress, quarantine_in
 from kcli.log.log_config import LogConfig
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry

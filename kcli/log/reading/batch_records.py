@@ -1,15 +1,15 @@
-"""Opening a batch: its records as windows of columns, in bounded memory whatever the batch claims.
+"""Open a batch: its records as windows of columns, in bounded memory regardless of the sizes that the batch states.
 
     batch                          records
     -----------------------------  --------------------------------------------------------------------------------
-    uncompressed, held whole       scanned where they lie
+    uncompressed, held whole       scanned in place
     compressed, held whole         inflated at once up to INFLATE_WINDOW_BYTES, else in pieces
     above STREAMED_BATCH_BYTES     read and inflated in pieces; a record cut by a piece's end waits for the next one
     a record above                 with `skip_large` its sizes without its bytes (large_records), else held whole
       INFLATE_WINDOW_BYTES
     format 0 and 1                 objects first (they are few), then columns over a buffer of keys and values
 
-A fault does not raise: it stands in the last window, behind the records that were sound.
+Errors are not raised: they are in the last window, after the records that were sound.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
 
 
 class BatchSource(Protocol):
-    """What is opened: a batch of a file (kcli.log.reading.segment_reader.LogBatch), held whole or to be read in pieces."""
+    """A batch of a file (kcli.log.reading.segment_reader.LogBatch), held whole or to be read in pieces."""
 
     header: RecordBatch | LegacyBatch
     data: memoryview | None
 
     def payload_chunks(self) -> Iterator[Buffer]:
-        """The bytes behind the header of format 2, in pieces. Raises CorruptRecordError where the file shrank."""
+        """Yield the bytes after the header of format 2, in pieces. Raises CorruptRecordError if the file shrank."""
         ...
 
     def read_whole(self) -> bytes:
-        """All bytes of the batch. Raises RecordTooLargeError, CorruptRecordError."""
+        """Return all bytes of the batch. Raises RecordTooLargeError, CorruptRecordError."""
         ...
 
 
 class RecordWindow:
-    """Up to SCAN_WINDOW_RECORDS records of one batch: columns whose positions count in `buffer`.
+    """Up to SCAN_WINDOW_RECORDS records of one batch: columns with positions in `buffer`.
 
-    `first_index` is the index of the first within the batch. `error` says what is wrong with the record behind the last one
-    of this window (or with the bytes behind the last record), or is None; with an error no window follows. `leftover` is
-    True where bytes are left behind the last record: then Kafka withholds that record too. `legacy` holds the records of
-    formats 0 and 1 as objects, else None. `left_out` is True where the bytes of the one record were passed over.
+    `first_index` is the index of the first record within the batch. `error` is the error of the record after the last one of
+    this window (or of the bytes after the last record), or None; it ends the windows. `leftover` is True if bytes follow the
+    last record: then Kafka does not return that record either. `legacy` are the records of formats 0 and 1 as objects, else
+    None. `left_out` is True if the window is one record whose bytes were skipped.
     """
 
     __slots__ = ("buffer", "columns", "count", "error", "first_index", "left_out", "leftover", "legacy")
@@ -73,7 +73,7 @@ class RecordWindow:
         self.legacy: list[LegacyRecord] | None = None
 
     def key(self, index: int) -> bytes | None:
-        """The key of record `index` of the window, or None for null."""
+        """Return the key of record `index` of the window, or None for null."""
         size = self.columns.key_size[index]
         if size < 0:
             return None
@@ -81,7 +81,7 @@ class RecordWindow:
         return bytes(self.buffer[start : start + size])
 
     def value(self, index: int) -> bytes | None:
-        """The value of record `index` of the window, or None for null."""
+        """Return the value of record `index` of the window, or None for null."""
         size = self.columns.value_size[index]
         if size < 0:
             return None
@@ -89,7 +89,7 @@ class RecordWindow:
         return bytes(self.buffer[start : start + size])
 
     def headers(self, index: int) -> tuple[Header, ...]:
-        """The headers of record `index` of the window."""
+        """Return the headers of record `index` of the window."""
         count = self.columns.header_count[index]
         if count == 0:
             return ()
@@ -97,7 +97,7 @@ class RecordWindow:
 
 
 class RecordScanner:
-    """The columns that windows are scanned into; one for each reader, since each window overwrites the one before."""
+    """The columns into which windows are scanned; one for each reader, since a window overwrites the previous one."""
 
     __slots__ = ("_keep", "columns")
 
@@ -107,7 +107,7 @@ class RecordScanner:
         self._keep = is_compiled()
 
     def scan(self, batch: RecordBatch, buffer: Buffer, position: int, wanted: int) -> tuple[int, int]:
-        """Scan records of `batch` from buffer[position:] -> (how many, status as in record_scan)."""
+        """Scan up to `wanted` records of `batch` from buffer[position:]; return their number and the status of record_scan."""
         if not self._keep and isinstance(buffer, memoryview):
             buffer = bytes(buffer)
         columns = self.columns
@@ -124,10 +124,10 @@ def open_windows(
     skip_large: bool = False,
     large_bytes: int = limits.INFLATE_WINDOW_BYTES,
 ) -> Iterator[RecordWindow]:
-    """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`.
+    """Return the records of a batch as windows of columns, none for an empty batch; an error is in the last one's `error`.
 
     `lenient` is that of kcli.format.legacy_message_set.iter_records. With `skip_large` a record above `large_bytes` (at
-    least INFLATE_WINDOW_BYTES) has a window of its own, `left_out`, whose key, value and headers must not be asked for.
+    least INFLATE_WINDOW_BYTES) has a window of its own, `left_out`, without key, value and headers.
     """
     header = batch.header
     if isinstance(header, RecordBatch):
@@ -163,9 +163,9 @@ def _open_records(
         try:
             inflated = inflate(header.codec, batch.data[HEADER_BYTES:], limit=limits.INFLATE_WINDOW_BYTES)
         except InflationLimitError:
-            pass  # larger than is held at once: inflate it in pieces
+            pass  # too large to hold: inflate it in pieces
         except InflationError as error:
-            # What inflates before the fault is still worth showing.
+            # The records before the error are still of use.
             yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error), large_bytes)
             return
         else:
@@ -183,7 +183,7 @@ def _until_fault(batch: BatchSource, codec: int, error: InflationError) -> Itera
 
 
 def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, position: int) -> Iterator[RecordWindow]:
-    """Windows over records that lie in one buffer."""
+    """Yield windows over records in one buffer."""
     done = 0
     while done < header.record_count:
         count, status = scanner.scan(header, buffer, position, header.record_count - done)
@@ -203,7 +203,7 @@ def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, pos
 def _scan_pieces(
     header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer], large_bytes: int | None
 ) -> Iterator[RecordWindow]:
-    """Windows over records whose bytes come in pieces; the rest of one piece is carried into the next."""
+    """Yield windows over records in pieces of bytes; the rest of one piece is prepended to the next."""
     done = 0
     rest = b""
     error: FormatError | None = None
@@ -245,7 +245,7 @@ def _scan_pieces(
 
 
 def _gather(rest: bytes, pieces: Iterator[Buffer], end: int) -> tuple[bytes, bool, FormatError | None]:
-    """Append pieces to `rest`, one at least and up to `end` bytes -> it, whether that was all, what ended it."""
+    """Append pieces to `rest`, at least one, up to `end` bytes; return it, whether the pieces ended, and their error."""
     parts: list[Buffer] = [rest]
     size = len(rest)
     while True:
@@ -264,7 +264,7 @@ def _gather(rest: bytes, pieces: Iterator[Buffer], end: int) -> tuple[bytes, boo
 def _skip_large(
     header: RecordBatch, scanner: RecordScanner, rest: bytes, pieces: Iterator[Buffer], done: int
 ) -> tuple[RecordWindow, bytes]:
-    """The window of one large record that begins at rest[0], without its bytes -> it, the bytes behind the record."""
+    """Return the window of one large record that begins at rest[0], without its bytes, and the bytes after the record."""
     source = PieceReader(rest, 0, pieces)
     window = RecordWindow(b"", scanner.columns, 1, done)
     window.left_out = True
@@ -297,7 +297,7 @@ def _check_leftover(
 
 
 def _open_legacy(batch: BatchSource, header: LegacyBatch, scanner: RecordScanner, lenient: bool) -> Iterator[RecordWindow]:
-    """Windows over the messages of a set of format 0 or 1; they are few, so they are objects first and columns after."""
+    """Yield windows over the messages of a set of format 0 or 1; they are few: first objects, then columns."""
     from kcli.format.legacy_message_set import iter_records
 
     buffer = bytearray()

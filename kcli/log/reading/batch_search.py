@@ -1,9 +1,9 @@
-"""What can be a batch by its bytes alone, and the search for the next one in a range of a damaged file, in bounded time.
+"""Recognise a batch by its bytes alone, and search a range of a damaged file for the next batch, in bounded time.
 
-A candidate is a place where a header of format 2 (with `legacy`: a message of format 0 or 1) could begin, found by a regular
-expression at some 100 MB/s; it is a batch if its fields are plausible and its CRC is right. A search reads larger pieces as it
-goes on and skips holes of sparse files. Bytes read because of a wrong length count against a budget of the file (SearchBudget).
-Whether a batch that is found here belongs to the log or is payload of a record is decided by kcli.log.reading.resynchronise.
+A candidate is a position where a header of format 2 (with `legacy`: a message of format 0 or 1) could begin, found by a regular
+expression at about 100 MB/s; it is a batch if its fields are plausible and its CRC is correct. A search doubles the size of its
+reads and skips holes of sparse files. Bytes read because of a wrong length count against a budget of the file (SearchBudget).
+kcli.log.reading.resynchronise decides whether a batch found here belongs to the log or is the payload of a record.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
 
-_LAST_OFFSET_END = 27  # the byte behind the last offset in a header
-# A record's length, attributes, two deltas, two lengths and the number of its headers, each one byte.
+_LAST_OFFSET_END = 27  # the end of the last offset delta in a header
+# A record's length, attributes, two deltas, two lengths and header count, one byte each.
 _LEAST_RECORD_BYTES = 6
 _RECORD_PROBE_BYTES = 16
 # The length, the attributes, the timestamp delta and the offset delta of a record, at most.
@@ -44,7 +44,7 @@ _RECORD_HEAD_BYTES = 5 + 1 + 10 + 5
 
 
 def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
-    """The CRC of a batch that is too large to hold, or None where the file has shrunk."""
+    """Compute the CRC of a batch that is too large to hold in memory; None if the file has shrunk."""
     function: Callable[..., int] = crc32c
     skip = CRC_START
     if not isinstance(header, RecordBatch):
@@ -63,22 +63,22 @@ def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | Non
     return crc
 
 
-# A header of magic 2 seen from its magic byte on: crc, attributes below 0x80, counts and times that are not absurd.
+# A header of magic 2 from its magic byte on: CRC, attributes below 0x80, a last offset delta that is not negative.
 _MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
-# A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
+# A message of format 0 or 1 from its offset on: offset and size not negative, size at least 14, known attributes.
 _MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
-# What a header of formats 0 to 2 has at most: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
+# The largest valid values: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
 MAX_ATTRIBUTES = 0x7F
-MOST_LEGACY_ATTRIBUTES = 0x0F
+MAX_LEGACY_ATTRIBUTES = 0x0F
 MAX_CODEC = 4
-# How many bytes of a file may be read in vain, as a multiple of its size, and at least.
+# How many bytes of a file may be read because of wrong lengths: a multiple of its size, and at least a constant.
 BUDGET_FACTOR = 4
 MIN_BUDGET_BYTES = 1024 * 1024 * 1024
 _FIRST_SEARCH_BYTES = 4 * 1024
 
 
 class SearchBudget:
-    """How many bytes of one file, `size` bytes large, may still be read in vain; without it lies could cost its square."""
+    """How many bytes of a file of `size` bytes may still be read because of wrong lengths; without it the cost is quadratic."""
 
     __slots__ = ("left",)
 
@@ -86,7 +86,7 @@ class SearchBudget:
         self.left = max(MIN_BUDGET_BYTES, BUDGET_FACTOR * size)
 
     def take(self, count: int) -> bool:
-        """Spend `count` bytes -> True, or False where there are not so many left."""
+        """Spend `count` bytes; return False if fewer are left."""
         if count > self.left:
             return False
         self.left -= count
@@ -96,10 +96,10 @@ class SearchBudget:
 def find_batch(
     file: DiskFile, position: int, end: int, *, legacy: bool = False, budget: SearchBudget | None = None
 ) -> int | None:
-    """The first sound batch (size, magic and CRC) that begins at or behind byte `position` -> its position, or None.
+    """Return the position of the first sound batch (size, magic and CRC) at or after byte `position`, or None.
 
-    With `legacy` messages of format 0 and 1 count too. A candidate whose CRC the budget (None: a new one) does not pay for is
-    passed over.
+    With `legacy` messages of formats 0 and 1 count too. A candidate larger than the remaining budget (None: a new budget) is
+    skipped.
     """
     budget = budget or SearchBudget(end - position)
     overlap, wanted = HEADER_BYTES, _FIRST_SEARCH_BYTES
@@ -126,7 +126,7 @@ def find_batch(
 
 
 def candidates(chunk: bytes, legacy: bool) -> Iterator[int]:
-    """Yield where in `chunk` a header could begin, ascending."""
+    """Yield the positions in `chunk` where a header could begin, ascending."""
     found = (match.start() - MAGIC_POSITION for match in _MAGIC_2.finditer(chunk, MAGIC_POSITION))
     if legacy:
         return iter(sorted({*found, *(match.start() for match in _MAGIC_0_1.finditer(chunk))}))
@@ -134,7 +134,7 @@ def candidates(chunk: bytes, legacy: bool) -> Iterator[int]:
 
 
 def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None:
-    """The header of format 0, 1 or 2 at a byte, whatever it states, or None where there are too few bytes for one."""
+    """Return the header of format 0, 1 or 2 at a byte, with any values; None if there are too few bytes for a header."""
     head = file.read_at(position, HEADER_BYTES)
     try:
         return read_entry_header(head, 0, position)
@@ -143,11 +143,11 @@ def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None
 
 
 def can_be_header(header: RecordBatch | LegacyBatch) -> bool:
-    """True where every field but the length is one that Kafka writes."""
+    """Return True if every field but the length has a value that Kafka writes."""
     if header.base_offset < 0 or header.codec > MAX_CODEC:
         return False
     if not isinstance(header, RecordBatch):
-        return header.magic in (0, 1) and 0 <= header.attributes <= MOST_LEGACY_ATTRIBUTES
+        return header.magic in (0, 1) and 0 <= header.attributes <= MAX_LEGACY_ATTRIBUTES
     return (
         header.magic == MAGIC
         and 0 <= header.attributes <= MAX_ATTRIBUTES
@@ -159,15 +159,15 @@ def can_be_header(header: RecordBatch | LegacyBatch) -> bool:
 
 
 def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
-    """The header of format 2 at a byte where every field of it but the length is one that Kafka writes, else None."""
+    """Return the header of format 2 at a byte if every field but the length has a value that Kafka writes, else None."""
     header = header_at(file, position)
     return header if isinstance(header, RecordBatch) and can_be_header(header) else None
 
 
 def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
-    """The header of format 2 that the end of the file cuts off behind its last offset, else None.
+    """Return the header of format 2 that the end of the file cuts off after its last offset delta, else None.
 
-    What is cut off is as if the batch had as many records as offsets.
+    The missing record count is taken to equal the number of offsets.
     """
     head = file.read_at(position, HEADER_BYTES)
     if not _LAST_OFFSET_END <= len(head) < HEADER_BYTES:
@@ -178,10 +178,10 @@ def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
 
 
 def begins_below(file: DiskFile, base_offset: int) -> bool:
-    """Return True if the first batches of a .log, torn or not, are below its name, `base_offset`: it is not of that name.
+    """Return True if the first batches of a .log, torn or not, are below `base_offset` of its name: the name is wrong.
 
-    The CRC does not cover the base offset: the second batch has to confirm the first, or, if there is none, more than
-    one bit of the offset has to be wrong. Raises OSError.
+    The CRC does not cover the base offset: the second batch must confirm the first, or, if there is no second batch, more than
+    one bit of the offset must differ. Raises OSError.
     """
     first = header_at(file, 0)
     if first is None or not can_be_header(first) or first.base_offset >= base_offset:
@@ -193,24 +193,24 @@ def begins_below(file: DiskFile, base_offset: int) -> bool:
 
 
 def stated_next_offset(header: RecordBatch, expected: int) -> int | None:
-    """The offset behind a damaged batch that should begin at `expected`, or None where last offset and count do not agree."""
+    """Return the next offset after a damaged batch that should begin at `expected`; None if last offset and count disagree."""
     if header.base_offset != expected or header.record_count != header.last_offset_delta + 1:
         return None
     return header.next_offset
 
 
 def least_size(header: RecordBatch | LegacyBatch) -> int:
-    """The size of a batch without records; of formats 0 and 1 less than that of any message."""
+    """Return the size of a batch without records; for formats 0 and 1 a lower bound."""
     return HEADER_BYTES if isinstance(header, RecordBatch) else MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES
 
 
 def least_offset(header: RecordBatch | LegacyBatch) -> int:
-    """The first offset of a batch; a header of formats 0 and 1 states the last one alone."""
+    """Return the first offset of a batch; for formats 0 and 1, whose header has only the last offset, the last one."""
     return header.base_offset if isinstance(header, RecordBatch) else header.last_offset
 
 
 def is_sound(file: DiskFile, position: int) -> bool:
-    """True where a batch of plausible fields begins at a byte, and its CRC is right."""
+    """Return True if a batch with plausible fields and a correct CRC begins at a byte."""
     header = header_at(file, position)
     if header is None or header.magic not in (0, 1, MAGIC):
         return False
@@ -224,10 +224,10 @@ def is_sound(file: DiskFile, position: int) -> bool:
 
 
 def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBudget) -> bool:
-    """True where the records of a damaged batch of format 2 that begins at byte `position` enclose the byte `found`.
+    """Return True if byte `found` is inside a record of the damaged batch of format 2 at byte `position`, or of a later batch.
 
-    The lengths of the records lead from one to the next, whatever the header says, and over the headers of batches behind it.
-    False where they lead to `found` itself, or where they are no longer records, as in compressed batches.
+    The lengths of the records lead from one record to the next, regardless of the header, and across the headers of batches.
+    False if they lead to `found` itself, or to bytes that cannot be a record, as in compressed batches.
     """
     at = position + HEADER_BYTES
     is_after_header = True
@@ -237,7 +237,7 @@ def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBu
             length, behind = read_varint(head, 0, len(head))
         except FormatError:
             return False
-        if length >= _LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, of which Kafka has none
+        if length >= _LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, which Kafka does not use
             at += behind + length
             is_after_header = False
         elif is_after_header or file.read_at(at + MAGIC_POSITION, 1) != bytes((MAGIC,)):
@@ -249,11 +249,11 @@ def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBu
 
 
 def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, stated: int | None = None) -> int | None:
-    """Return the byte at which the records of a batch end by their own lengths; None where they show no end.
+    """Return the byte at which the records of a batch end by their own lengths; None if the lengths are not consistent.
 
-    As many records as the header states have to follow each other, with ascending offset deltas up to the last one. Or any
-    number of them that ends exactly at the byte `stated`, if given. Compressed records are none by their bytes, so that what
-    the header says of the codec may be wrong.
+    There must be as many records as the header states, with ascending offset deltas up to the last one; or, if `stated` is
+    given, any number of records that ends exactly at that byte. The codec in the header is ignored, since it may be wrong:
+    compressed records do not look like records.
     """
     at, before, count = header.position + HEADER_BYTES, -1, 0
     while count < header.record_count or stated is not None:
@@ -277,7 +277,7 @@ def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, state
 
 
 class FilePieces:
-    """The bytes of a file up to the last of the `ends`, read once where the ends are close to each other."""
+    """The bytes of a file up to the last of the `ends`, read once if the ends are close to each other."""
 
     def __init__(self, file: DiskFile, ends: Sequence[int]) -> None:
         self._file = file
@@ -286,7 +286,7 @@ class FilePieces:
         self._data = memoryview(b"")
 
     def between(self, position: int, end: int) -> Iterator[memoryview]:
-        """Yield the bytes [position, end), as far as the file reaches."""
+        """Yield the bytes [position, end), or fewer at the end of the file."""
         while position < end:
             if not self._start <= position < self._start + len(self._data):
                 size = min(limits.READ_CHUNK_BYTES, self._end - position)
@@ -299,20 +299,20 @@ class FilePieces:
 
 
 class SoundBatches:
-    """Answers of find_batch up to one end of a file, kept so that a range between two sound batches is searched once."""
+    """A cache of find_batch for one end of a file: a range between two sound batches is searched once."""
 
     def __init__(self, file: DiskFile, end: int, budget: SearchBudget, *, legacy: bool) -> None:
         self._file = file
         self._end = end
         self._budget = budget
         self._legacy = legacy
-        # Ascending and disjoint: from any byte in [starts[i], found[i]] on the first sound batch is that at byte found[i].
+        # Ascending and disjoint: for any byte in [starts[i], found[i]] the next sound batch begins at byte found[i].
         self._starts: list[int] = []
         self._found: list[int] = []
         self._ends: list[int] = []
 
     def first(self, position: int) -> tuple[int, int] | None:
-        """The first sound batch that begins at or behind byte `position` -> its first byte and the one behind it, or None."""
+        """Return bytes [start, end) of the first sound batch at or after byte `position`, or None."""
         if position >= self._end:
             return None
         slot = bisect_left(self._found, position)

@@ -1,14 +1,14 @@
-"""Walks a segment by the compiled scanner: whole stretches of usual batches as columns, all else one by one.
+"""A reader of segments that returns batches as columns, filled by the compiled scanner.
 
-    what lies there                                 how it is given out
+    bytes                                           yielded as
     ----------------------------------------------  --------------------------------------------------------------
-    sound batches of magic 2, up to the buffer      BatchRows: rows of kcli.format.batch_scan, records checked where
-                                                      they are not compressed
+    sound batches of magic 2, up to the buffer      BatchRows: rows of kcli.format.batch_scan; records that are not
+                                                      compressed are checked
     a batch of magic 0 or 1, a large one, one with  BatchRows of one row, with the LogBatch
-      a wrong CRC or an odd header
-    no batch                                        Damage, as kcli.log.reading.segment_reader found it
+      a wrong CRC or an invalid header
+    not a batch                                     Damage of kcli.log.reading.segment_reader
 
-The rows, and the bytes behind them, are good until the next step: buffers are used again.
+The rows and their bytes are valid until the next step: buffers are reused.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ BUFFER_BYTES = 512 * 1024
 
 
 class BatchRows(NamedTuple):
-    """Rows [0, rows) of the walk's columns; `odd` are those whose fault is not SOUND. `batch` is there for a single row."""
+    """Rows [0, rows) of the reader's columns, `faulty` of which are not SOUND. `batch` is set for a single row."""
 
     rows: int
-    odd: int
+    faulty: int
     batch: LogBatch | None
 
 
 class ColumnarReader:
-    """Walks bytes [start, end) of one `.log` or `.checkpoint` file, by default to the size that it has when the walk is made.
+    """The reader of bytes [start, end) of a `.log` or `.checkpoint` file, by default up to its size at the construction.
 
-    A batch begins at byte `start`. `buffer_bytes` are read at once; a batch above that comes alone.
+    A batch must begin at byte `start`. `buffer_bytes` are read at once; a larger batch is yielded alone.
     """
 
     def __init__(
@@ -49,33 +49,33 @@ class ColumnarReader:
         self.end = self.reader.end_position()
         self.rows = BatchColumns(buffer_bytes // HEADER_BYTES + 1)
         self.scanner = RecordScanner()
-        self.position = start  # the byte behind what was given out
+        self.position = start  # the end of what was yielded
         self._buffer_bytes = buffer_bytes
         self._buffer = bytearray(buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = 0
-        self._floor = 0  # the offset behind the last sound batch
+        self._floor = 0  # the next offset after the last sound batch
         self._scratch = array("q", bytes(32))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.reader.close()
 
     def steps(self) -> Iterator[BatchRows | Damage]:
-        """The stretches and the damage of the file, in its order. Raises OSError as the disk does."""
+        """Yield the rows and the damage of the file, in file order. Raises OSError."""
         while self.position < self.end:
             count = self._scan()
-            behind, why, odd = self._scratch[:3]
+            end, why, faulty = self._scratch[:3]
             if count:
                 self._floor = self.rows.last_offset[count - 1] + 1
-                yield BatchRows(count, odd, None)
-                self.position = self._start + behind
+                yield BatchRows(count, faulty, None)
+                self.position = self._start + end
                 if why != loop_results.OTHER:
                     continue
             yield from self._step_by_step()
 
     def _scan(self) -> int:
-        """Fill the buffer and the rows from the present position on -> how many rows."""
+        """Fill the buffer and the rows from the current position on; return the number of rows."""
         self._start = self.position
         wanted = min(self._buffer_bytes, self.end - self.position)
         filled = self.reader.file.read_into(self.position, self._view[:wanted])
@@ -92,7 +92,7 @@ class ColumnarReader:
         )
 
     def _step_by_step(self) -> Iterator[BatchRows | Damage]:
-        """What the columns do not take in, up to the next sound batch of magic 2 that fits into the buffer."""
+        """Yield the batches that the scanner cannot read, up to the next sound batch of magic 2 that fits into the buffer."""
         found: LogBatch | Damage | None = None
         for found in self.reader.batches(self.position, floor=self._floor):
             self.position = found.end_position
@@ -110,7 +110,7 @@ class ColumnarReader:
         self.position = self.end
 
     def batch(self, row: int) -> LogBatch:
-        """The batch of a row of the last stretch that came without one."""
+        """Return the batch of a row of the last BatchRows that has no `batch`."""
         start = self.rows.position[row] - self._start
         data = self._view[start : start + self.rows.size_bytes[row]]
         header = read_header(data, 0, self.rows.position[row])
@@ -118,16 +118,16 @@ class ColumnarReader:
 
     @property
     def buffer(self) -> bytearray:
-        """What the rows of a stretch were scanned from; it begins at byte `buffer_start` of the file."""
+        """The bytes from which the rows were scanned; they begin at byte `buffer_start` of the file."""
         return self._buffer
 
     @property
     def buffer_start(self) -> int:
-        """The byte of the file at the start of the buffer."""
+        """The position in the file of the start of the buffer."""
         return self._start
 
     def payload(self, row: int) -> memoryview:
-        """The records' bytes, compressed or not, of such a row."""
+        """Return the records' bytes, compressed or not, of such a row."""
         start = self.rows.position[row] - self._start
         return self._view[start + HEADER_BYTES : start + self.rows.size_bytes[row]]
 

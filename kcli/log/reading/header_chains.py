@@ -1,15 +1,15 @@
-"""Chains of batch headers in a damaged file: each header begins where the one before ends, with a higher offset.
+"""Chains of batch headers in a damaged file: each header begins where the previous batch ends, with a higher offset.
 
-Two chains that meet at a header are one from there on. Therefore the end of a chain is kept for headers of it, and a file with
-many damaged batches is walked about once, not once for each of them:
+Two chains that meet at a header are the same from there on. The end of a chain is therefore cached for its headers, and a file
+with many damaged batches is read about once, not once for each of them:
 
-    kept                     at most             effect
-    -----------------------  ------------------  ---------------------------------------------------------------
-    headers of one walk      MAX_CACHED_PER_CHAIN,   a later walk ends at the first of them, after as many headers as
-                             evenly spaced         are between two, and keeps those that it passed
-    headers of all walks     MAX_CACHED           all are forgotten when there are more
+    cached                    limit                   effect
+    ------------------------  ----------------------  --------------------------------------------------------------
+    headers of one chain      MAX_CACHED_PER_CHAIN,   a later chain that meets one of them ends there, after at most
+                              evenly spaced             as many headers as are between two cached ones
+    headers of all chains     MAX_CACHED              the cache is cleared when it would be exceeded
 
-No CRC is computed, so a chain alone proves nothing; kcli.log.reading.resynchronise decides what one means.
+No CRC is computed, so a chain alone proves nothing; kcli.log.reading.resynchronise decides what it means.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 MAX_CACHED_PER_CHAIN = 8 * 1024
 MAX_CACHED = 64 * 1024
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 
-class PositionCache(Generic[Answer]):
-    """Answers by the byte that they are about, for a bounded number of bytes."""
+class PositionCache(Generic[Value]):
+    """A cache of values by byte position, bounded in size."""
 
     def __init__(self) -> None:
-        self._answers: dict[int, Answer] = {}
+        self._values: dict[int, Value] = {}
 
-    def get(self, position: int) -> Answer | None:
-        """The answer for a byte, or None where there is none."""
-        return self._answers.get(position)
+    def get(self, position: int) -> Value | None:
+        """Return the value for a byte, or None."""
+        return self._values.get(position)
 
-    def keep(self, walked: Sequence[tuple[int, Answer]]) -> None:
-        """Keep the answers for the bytes of one walk, or for some of them, evenly spaced, where they are many."""
-        if len(self._answers) + MAX_CACHED_PER_CHAIN > MAX_CACHED:
-            self._answers.clear()
-        self._answers.update(walked[:: len(walked) // MAX_CACHED_PER_CHAIN + 1])
+    def keep(self, entries: Sequence[tuple[int, Value]]) -> None:
+        """Cache the values for the bytes of one chain; if there are too many, for some of the bytes, evenly spaced."""
+        if len(self._values) + MAX_CACHED_PER_CHAIN > MAX_CACHED:
+            self._values.clear()
+        self._values.update(entries[:: len(entries) // MAX_CACHED_PER_CHAIN + 1])
 
 
 class ChainEnd(NamedTuple):
-    """Where a chain ends: at byte `position`, or at a header that the .index points at (`is_indexed`).
+    """The end of a chain: byte `position`, where a header is that cannot follow, or that the .index points at (`is_indexed`).
 
-    At `position` is a header that cannot follow, or no header at all: then `expected` is the offset that it should have, and
-    `is_zeros` says whether nothing but zeros is left.
+    If no header is there, `expected` is the offset that the next batch should have, and `is_zeros` is True if only zeros
+    follow.
     """
 
     position: int
@@ -62,7 +62,7 @@ class ChainEnd(NamedTuple):
 
 
 class HeaderChains:
-    """Follows chains of headers up to byte `end` of a file. `is_indexed` says whether the .index points at a header."""
+    """The chains of headers up to byte `end` of a file. `is_indexed` returns True if the .index points at a header."""
 
     def __init__(
         self, file: DiskFile, end: int, budget: SearchBudget, is_indexed: Callable[[RecordBatch | LegacyBatch], bool]
@@ -74,17 +74,17 @@ class HeaderChains:
         self._kept: PositionCache[ChainEnd] = PositionCache()
 
     def end_of(self, position: int) -> ChainEnd:
-        """The end of the chain that begins at byte `position`; that byte itself where no header is there."""
+        """Return the end of the chain that begins at byte `position`; that byte itself if no header is there."""
         passed: list[int] = []
         chain_end = self._follow(position, passed)
         self._kept.keep([(at, chain_end) for at in passed])
         return chain_end
 
     def _follow(self, position: int, passed: list[int]) -> ChainEnd:
-        """Walk to the end of a chain; the bytes of its headers go to `passed`."""
-        walk = HeaderReader(self._file, position, self._end)
+        """Return the end of a chain; add the positions of its headers to `passed`."""
+        reader = HeaderReader(self._file, position, self._end)
         expected = 0
-        for header in walk.headers():
+        for header in reader.headers():
             if not can_be_header(header) or least_offset(header) < expected or not self._budget.take(PROBE_BYTES):
                 return ChainEnd(header.position)
             known = self._kept.get(header.position)
@@ -94,4 +94,4 @@ class HeaderChains:
                 return ChainEnd(header.position, is_indexed=True)
             passed.append(header.position)
             expected = header.next_offset
-        return ChainEnd(walk.position, False, expected, zeros_follow(self._file, walk.position, self._end))
+        return ChainEnd(reader.position, False, expected, zeros_follow(self._file, reader.position, self._end))

@@ -1,13 +1,12 @@
-"""Hopping over a segment from batch header to batch header: what lies where, without reading the records.
+"""Read the batch headers of a segment without its records.
 
-    batches of         are read
+    batch size         read
     -----------------  ------------------------------------------------------
-    8 KiB and more     PROBE_BYTES each, the records between are never touched
-    less               in chunks of CHUNK_BYTES, front to back
+    8 KiB and more     PROBE_BYTES for each batch; the records are skipped
+    less               chunks of CHUNK_BYTES, sequentially
 
-No CRC is computed, so nothing that is found here is proven: whoever acts on a header reads its batch with a `SegmentReader`
-first. The walk ends where an entry cannot be one (see log_reader); `position` says where, and a `SegmentReader` may
-go on from there.
+No CRC is computed, so a header is not proven: read the batch with a `SegmentReader` before acting on it. Reading ends at an
+entry that cannot be a batch (see segment_reader), at byte `position`, where a `SegmentReader` may continue.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SMALL_BATCH_BYTES = 8 * 1024
 
 
 class HeaderReader:
-    """Walks the headers of file[position:end]; `position` is always the byte behind the last header that was given out."""
+    """The headers of file[position:end]; `position` is always the end of the batch whose header was yielded last."""
 
     def __init__(self, file: DiskFile, position: int, end: int) -> None:
         self.position = position
@@ -47,10 +46,10 @@ class HeaderReader:
         self._start = position
 
     def headers(self) -> Iterator[RecordBatch | LegacyBatch]:
-        """The headers, in file order, of every format. Raises OSError as the disk does."""
+        """Yield the headers, of every format, in file order. Raises OSError."""
         size = 0
         while self.position + ENTRY_HEAD_BYTES <= self.end:
-            index = self._at_hand(size)
+            index = self._read_header(size)
             if len(self._data) - index < ENTRY_HEAD_BYTES:
                 return
             size = entry_size(self._data, index)
@@ -63,8 +62,8 @@ class HeaderReader:
             self.position += size
             yield header
 
-    def _at_hand(self, last_size: int) -> int:
-        """Have a whole header at hand -> its index in the data."""
+    def _read_header(self, last_size: int) -> int:
+        """Read a whole header; return its index in the data."""
         index = self.position - self._start
         if index + HEADER_BYTES > len(self._data):
             wanted = CHUNK_BYTES if 0 < last_size < SMALL_BATCH_BYTES else PROBE_BYTES

@@ -1,6 +1,6 @@
-"""Where a segment's .index says that batches begin, for a reader that has lost its place.
+"""The positions of batches in a segment's .index, for a reader that has to find the next batch after damage.
 
-Only an index that ascends is asked: its entries are hints, which the reader checks at the bytes that they point at.
+An index whose positions do not ascend is ignored. The entries are hints: the reader checks the bytes at their positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IndexPositions:
-    """The bytes at which the segment's .index says that batches begin, read when they are first asked for."""
+    """The positions in a segment's .index, which is read at the first use."""
 
     def __init__(self, disk: Disk, log_path: str) -> None:
         self._disk = disk
@@ -43,14 +43,14 @@ class IndexPositions:
                     self._index = index
         return self._index
 
-    def behind(self, position: int) -> Iterator[tuple[int, int]]:
-        """(byte, offset) of the entries behind byte `position`, ascending; nothing without an index that ascends."""
+    def after(self, position: int) -> Iterator[tuple[int, int]]:
+        """Yield (position, offset) of the entries after byte `position`, ascending; nothing without a valid index."""
         index = self._read()
         for slot in range(bisect_right(index.positions, position), len(index)):
             entry = index.entry(slot)
             yield entry.position, entry.offset
 
-    def names(self, header: RecordBatch | LegacyBatch) -> bool:
-        """True where an entry points at the byte of this header, with an offset at or above its own."""
-        found = next(self.behind(header.position - 1), None)
+    def points_at(self, header: RecordBatch | LegacyBatch) -> bool:
+        """Return True if an entry points at this header, with an offset at or above its base offset."""
+        found = next(self.after(header.position - 1), None)
         return found is not None and found[0] == header.position and found[1] >= header.base_offset

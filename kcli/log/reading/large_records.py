@@ -1,7 +1,7 @@
-"""Records too large to hold: walked over piece by piece, their fields checked, their keys and values never in memory whole.
+"""Scan records that are too large to hold in memory: piece by piece, for their offsets, timestamps and sizes only.
 
-One record may inflate to 2 GiB from a few hundred bytes. Who looks at offsets, timestamps and sizes only need not hold it;
-the layout is that of kcli.format.record_scan, the faults have its words.
+One record may inflate to 2 GiB from a few hundred bytes. The layout and the error messages are those of
+kcli.format.record_scan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcli.format.record_scan import STATUS_TEXT, RecordColumns
 
 
 def record_end(buffer: Buffer, position: int) -> int | None:
-    """Where the record at buffer[position] ends by its own length, None where that length is not whole or impossible."""
+    """Return the end of the record at buffer[position] by its own length; None if that length is cut off or impossible."""
     try:
         size, body = read_varint(buffer, position, len(buffer))
     except FormatError:
@@ -36,7 +36,7 @@ def record_end(buffer: Buffer, position: int) -> int | None:
 
 
 class PieceReader:
-    """Bytes that come in pieces: `rest[position:]`, then `pieces`. Raises what these raise, InvalidRecordError at their end."""
+    """Bytes in pieces: `rest[position:]`, then `pieces`. Raises what these raise, and InvalidRecordError at their end."""
 
     def __init__(self, rest: bytes, position: int, pieces: Iterator[Buffer]) -> None:
         self.rest = rest
@@ -45,7 +45,7 @@ class PieceReader:
         self._pieces = pieces
 
     def is_at_end(self) -> bool:
-        """True where no byte is left."""
+        """Return True if no byte is left."""
         while self.position >= len(self.rest):
             piece = next(self._pieces, None)
             if piece is None:
@@ -54,7 +54,7 @@ class PieceReader:
         return False
 
     def byte(self) -> int:
-        """The next byte."""
+        """Return the next byte."""
         self._need_more()
         self.position += 1
         self.taken += 1
@@ -65,7 +65,7 @@ class PieceReader:
             raise InvalidRecordError(STATUS_TEXT[NEED_MORE])
 
     def walk(self, count: int) -> Iterator[memoryview]:
-        """The next `count` bytes, in the pieces in which they come."""
+        """Yield the next `count` bytes in pieces."""
         while count > 0:
             self._need_more()
             piece = memoryview(self.rest)[self.position : self.position + count]
@@ -75,27 +75,27 @@ class PieceReader:
             yield piece
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes, few, in one."""
+        """Return the next `count` bytes, which must be few."""
         return b"".join(self.walk(count))
 
     def skip(self, count: int) -> None:
-        """Pass over bytes."""
+        """Skip bytes."""
         for _ in self.walk(count):
             pass
 
-    def zigzag(self, most_bytes: int) -> int:
-        """The next zigzag integer of at most `most_bytes` (5 or 10) bytes. Raises InvalidRecordError where it has more."""
+    def zigzag(self, max_bytes: int) -> int:
+        """Return the next zigzag integer. Raises InvalidRecordError if it has more than `max_bytes` (5 or 10) bytes."""
         raw = 0
-        for shift in range(0, 7 * most_bytes, 7):
+        for shift in range(0, 7 * max_bytes, 7):
             byte = self.byte()
             raw |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return zigzag_decode(raw & (UINT32_MASK if most_bytes == MAX_VARINT_BYTES else UINT64_MASK))
+                return zigzag_decode(raw & (UINT32_MASK if max_bytes == MAX_VARINT_BYTES else UINT64_MASK))
         raise InvalidRecordError(STATUS_TEXT[BAD_VARINT])
 
 
 class TimesAndOffsets(Protocol):
-    """What records' times and offsets count from."""
+    """The base of the timestamps and offsets of records."""
 
     @property
     def base_offset(self) -> int:
@@ -109,11 +109,11 @@ class TimesAndOffsets(Protocol):
 
 
 def scan_large_record(
-    batch: TimesAndOffsets, source: PieceReader, columns: RecordColumns, most_headers: int = INT32_MAX
+    batch: TimesAndOffsets, source: PieceReader, columns: RecordColumns, max_headers: int = INT32_MAX
 ) -> None:
-    """Walk over one record of `batch` -> row 0 of `columns`, with sizes but no positions.
+    """Scan one record of `batch` into row 0 of `columns`, with sizes but without positions.
 
-    Raises InvalidRecordError, also for more than `most_headers` headers: each is a step of Python.
+    Raises InvalidRecordError, also for more than `max_headers` headers: each takes a step of interpreted code.
     """
     source.taken = 0
     size = source.zigzag(MAX_VARINT_BYTES)
@@ -129,7 +129,7 @@ def scan_large_record(
     columns.key_size[0] = _skip_bytes(source, end)
     columns.value_size[0] = _skip_bytes(source, end)
     headers = source.zigzag(MAX_VARINT_BYTES)
-    if headers < 0 or headers > min(end - source.taken, most_headers):
+    if headers < 0 or headers > min(end - source.taken, max_headers):
         raise InvalidRecordError(STATUS_TEXT[BAD_HEADERS])
     for _ in range(headers):
         if _skip_bytes(source, end) < 0:
@@ -143,7 +143,7 @@ def scan_large_record(
 
 
 def _skip_bytes(source: PieceReader, end: int) -> int:
-    """Pass over a length and that many bytes, which must lie before `end` -> the length, -1 for null."""
+    """Skip a length and that many bytes, which must end before `end`; return the length, -1 for null."""
     size = source.zigzag(MAX_VARINT_BYTES)
     if size > end - source.taken:
         raise InvalidRecordError(STATUS_TEXT[BAD_LENGTH])

@@ -1,24 +1,24 @@
-"""Finding the byte where an offset or a time begins: through the indexes where these are sound, by hopping where not.
+"""Find the byte where an offset or a time begins: by the indexes if they are sound, else by reading batch headers.
 
-    question                                  answered by
+    lookup                                    uses
     ----------------------------------------  --------------------------------------------------------------------------
     first batch that reaches an offset        .index, then headers from the entry on
-    bytes at which a segment may be cut       .index; without one, headers
+    bytes at which a segment may be split     .index; without one, headers
     first record at or after a time           .timeindex (segments are skipped by its last entry), .index, headers, records
-    where a log ends                          the last entry of .index, then headers to the end
+    end of a log                              the last entry of .index, then headers to the end
 
-An index is only ever a hint: each entry that is used is checked against the batch at its position. Brokers write two kinds:
+An index is only a hint: each entry that is used is checked against the batch at its position. There are two kinds of entries:
 
     written by                       the entry's offset is                 the batch at the entry's position
     -------------------------------  ------------------------------------  -----------------------------------------------
     leaders, followers since 4.0     the last offset of that batch         must end with the offset
     followers before 4.0             the last offset of one append, which  must lie between the entry before and the
-                                     may be of many batches                offset, and have a right CRC
+                                     may be of many batches                offset, and have a correct CRC
 
-An index that is missing, unsorted, points behind its segment or fails that check is not used at all.
+An index is not used at all if it is missing, unsorted, points beyond its segment or fails that check.
 
-A lookup reads the bytes that its segment has when it is opened, or less where `end_position` says so, whatever a broker appends
-meanwhile: an offset and a byte that come from one lookup belong together.
+A lookup reads the bytes that its segment has at the construction, or up to `end_position`, even if a broker appends
+concurrently: offsets and positions from one lookup are consistent.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
 
-# Where a segment ends is found by its records behind the last index entry, by headers alone where these are more bytes.
+# The end of a segment is found by reading the batches after the last index entry; above this size by their headers alone.
 MAX_PROVEN_BYTES = 16 * 1024 * 1024
 
 
 def load_offset_index(disk: Disk, segment: Segment) -> OffsetIndex | None:
-    """The `.index` of a segment without its preallocated tail, or None where it is missing or cannot be right."""
+    """Read the `.index` of a segment without its preallocated tail; None if it is missing or invalid."""
     if segment.offset_index is None:
         return None
     try:
@@ -60,7 +60,7 @@ def load_offset_index(disk: Disk, segment: Segment) -> OffsetIndex | None:
 
 
 def load_time_index(disk: Disk, segment: Segment) -> TimeIndex | None:
-    """The `.timeindex` of a segment without its preallocated tail, or None where it is missing or cannot be right."""
+    """Read the `.timeindex` of a segment without its preallocated tail; None if it is missing or invalid."""
     if segment.time_index is None:
         return None
     try:
@@ -80,7 +80,7 @@ def _ascends(numbers: Sequence[int], *, strictly: bool = True) -> bool:
 
 
 def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
-    """True where a batch that ends with `offset` begins at byte `position`, by its header."""
+    """Return True if, by its header, a batch that ends with `offset` begins at byte `position`."""
     try:
         return reader.header_at(position).last_offset == offset
     except CorruptRecordError:
@@ -88,7 +88,7 @@ def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
 
 
 def holds_entry(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
-    """True where a batch begins at the position of the entry in `slot` that the entry may point at; see the module."""
+    """Return True if the batch at the position of the entry in `slot` matches the entry; see the module docstring."""
     offset, position = index.entry(slot)
     if is_end_of_batch(reader, offset, position):
         return True
@@ -101,10 +101,10 @@ def holds_entry(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
 
 
 class SegmentEnd(NamedTuple):
-    """Where the batches of a segment end.
+    """The end of the batches of a segment.
 
-    `offset` is the offset behind the last sound batch, the base offset where there is none; `position` is the byte behind it.
-    The segment had `size_bytes` bytes; `is_torn` is True where some of those behind `position` are not zero.
+    `offset` is the next offset after the last sound batch, or the base offset if there is none; `position` is the end of that
+    batch. The segment had `size_bytes` bytes; `is_torn` is True if some of those from `position` on are not zero.
     """
 
     offset: int
@@ -114,9 +114,9 @@ class SegmentEnd(NamedTuple):
 
 
 class OffsetLookup:
-    """Finds bytes in the first `end_position` bytes of a segment (None: in all that it has now).
+    """Lookups in the first `end_position` bytes of a segment (None: in all that it has now).
 
-    Raises OSError as the disk does; what the indexes say wrong it does not believe.
+    Wrong indexes are ignored. The methods raise OSError.
     """
 
     def __init__(self, disk: Disk, segment: Segment, end_position: int | None = None) -> None:
@@ -126,7 +126,7 @@ class OffsetLookup:
         self._end = size if end_position is None else min(size, end_position)
         self.index = load_offset_index(disk, segment)
         if self.index is not None and (used := bisect_left(self.index.positions, self._end)) < len(self.index):
-            # A broker has added entries since.
+            # A broker has added entries concurrently.
             self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
         self.reader = SegmentReader(disk, segment.log, end=self._end)
 
@@ -137,7 +137,7 @@ class OffsetLookup:
         self.reader.close()
 
     def hint(self, offset: int) -> int:
-        """A byte at which a batch begins, such that every batch before it ends before `offset`."""
+        """Return the byte of a batch, such that every batch before it ends before `offset`."""
         if self.index is None or not len(self.index):
             return 0
         slot = bisect_right(self.index.relative_offsets, offset - self.index.base_offset) - 1
@@ -149,17 +149,17 @@ class OffsetLookup:
         return self.index.positions[slot]
 
     def first_batch(self, offset: int) -> int:
-        """The byte of the first batch that ends at or behind `offset`; the end of the sound part where there is none."""
-        walk = HeaderReader(self.reader.file, self.hint(offset), self.reader.end_position())
-        for header in walk.headers():
+        """Return the byte of the first batch that ends at or after `offset`; if there is none, the end of the sound part."""
+        headers = HeaderReader(self.reader.file, self.hint(offset), self.reader.end_position())
+        for header in headers.headers():
             if header.last_offset >= offset:
                 return header.position
-        return walk.position
+        return headers.position
 
     def start_of_offset(self, offset: int) -> int:
-        """The byte behind the last sound batch that ends before `offset`: all from there on is needed to read from `offset` on.
+        """Return the end of the last sound batch that ends before `offset`: where to begin to read from `offset` on.
 
-        As in end_of_offset the records are read: a wrong length may lead to payload with such an offset.
+        As in end_of_offset the batches are read: a wrong length may lead to payload with such an offset.
         """
         position = self.hint(offset)
         for batch in self.reader.batches(position):
@@ -171,25 +171,25 @@ class OffsetLookup:
         return position
 
     def end_of_offset(self, offset: int) -> int:
-        """The byte behind the first sound batch that ends at or behind `offset`: no later one is needed to read up to there.
+        """Return the end of the first sound batch that ends at or after `offset`: where to stop to read up to `offset`.
 
-        The records are read from the index entry on: a wrong length may lead to payload that looks like a batch of that offset.
+        The batches are read from the index entry on: a wrong length may lead to payload that looks like a batch of that offset.
         """
         reached: int | None = None
         for batch in self.reader.batches(self.hint(offset)):
             if not isinstance(batch, LogBatch) or not batch.is_valid:
                 continue
-            # The CRC does not cover the base offset: where the next batch contradicts a batch, that one reached nothing.
+            # The CRC does not cover the base offset: a batch whose offsets the next one contradicts does not count.
             if reached is not None and batch.header.base_offset > offset:
                 return reached
             reached = batch.end_position if batch.header.last_offset >= offset else None
         return self.reader.end_position()
 
     def end(self, *, counts_damaged: bool = False) -> SegmentEnd:
-        """Where the segment's batches end.
+        """Return where the segment's batches end.
 
-        A whole batch with a wrong CRC at the end may still be being written and is not counted. With `counts_damaged` it counts
-        for one offset, since its header cannot be trusted, so that a reader comes to it and reports the damage.
+        A complete batch with a wrong CRC at the end may be in the middle of being written and is not counted. With
+        `counts_damaged` it counts for one offset, since its header is not trusted, so that a reader reports the damage.
         """
         start = self.hint(INT64_MAX)
         if self._end - start > MAX_PROVEN_BYTES and (found := self._end_by_headers(start)) is not None:
@@ -199,24 +199,24 @@ class OffsetLookup:
         return found
 
     def _end_by_headers(self, start: int) -> SegmentEnd | None:
-        """The end if headers lead to a sound last batch, and this to the last byte."""
-        walk = HeaderReader(self.reader.file, start, self.reader.end_position())
+        """Return the end if the headers lead to a sound last batch that ends at the last byte, else None."""
+        headers = HeaderReader(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
-        for header in walk.headers():
+        for header in headers.headers():
             if last is not None and header.base_offset > last.last_offset:
                 offset = max(offset, last.last_offset + 1)
             last = header
-        batch = None if last is None or walk.position < walk.end else self.reader.batch_at(last.position)
+        batch = None if last is None or headers.position < headers.end else self.reader.batch_at(last.position)
         if last is None or not isinstance(batch, LogBatch) or not batch.is_valid:
             return None
-        return SegmentEnd(max(offset, last.last_offset + 1), walk.end, walk.end, is_torn=False)
+        return SegmentEnd(max(offset, last.last_offset + 1), headers.end, headers.end, is_torn=False)
 
     def _end_behind(self, start: int, *, counts_damaged: bool) -> SegmentEnd | None:
-        """The end, by the sound batches from byte `start` on, or None where there is none and `start` is not 0."""
+        """Return the end by the sound batches from byte `start` on; None if there is none and `start` is not 0."""
         size = self.reader.end_position()
-        offset, position, last_offset, is_torn, is_rotten = self.segment.base_offset, 0, -1, False, False
+        offset, position, last_offset, is_torn, is_damaged = self.segment.base_offset, 0, -1, False, False
         for found in self.reader.batches(start):
-            is_rotten = isinstance(found, LogBatch) and not found.is_valid and found.end_position == size
+            is_damaged = isinstance(found, LogBatch) and not found.is_valid and found.end_position == size
             if isinstance(found, LogBatch) and found.is_valid:
                 # As in end_of_offset.
                 offset = max(offset, last_offset + 1) if found.header.base_offset > last_offset else offset
@@ -226,37 +226,37 @@ class OffsetLookup:
         if start and not position:
             return None
         offset = max(offset, last_offset + 1)
-        if counts_damaged and is_rotten:
+        if counts_damaged and is_damaged:
             return SegmentEnd(offset + 1, size, size, is_torn=False)
         return SegmentEnd(offset, position, size, is_torn)
 
     def _earlier(self, position: int) -> int:
-        """The byte of the batch of an earlier entry, about twice as far from the end of the segment; 0 where there is none."""
+        """Return the byte of an earlier index entry, about twice as far from the end of the segment; 0 if there is none."""
         if self.index is None:
             return 0
         slot = bisect_left(self.index.positions, position - (self._end - position) - 1) - 1
         return self.index.positions[slot] if slot >= 0 and holds_entry(self.reader, self.index, slot) else 0
 
     def end_offset(self) -> int:
-        """The offset behind the last sound batch of the segment; its base offset where it holds none."""
+        """Return the next offset after the last sound batch of the segment, or its base offset."""
         return self.end().offset
 
     def max_timestamp(self) -> int:
-        """The largest timestamp (ms) of the segment, -1 where it has none; headers are read behind the last index entry."""
+        """Return the largest timestamp (ms) of the segment, -1 if it is empty, by the headers after the last index entry."""
         times = load_time_index(self._disk, self.segment)
         largest, start = -1, 0
         if times is not None and len(times):
             largest, start = times.last_entry.timestamp, self.hint(times.last_entry.offset)
-        walk = HeaderReader(self.reader.file, start, self.reader.end_position())
-        return max(largest, max((header.max_timestamp for header in walk.headers()), default=-1))
+        headers = HeaderReader(self.reader.file, start, self.reader.end_position())
+        return max(largest, max((header.max_timestamp for header in headers.headers()), default=-1))
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """The offset of the first record at or behind `from_offset` with a timestamp >= `timestamp_ms`, or None."""
+        """Return the offset of the first record at or after `from_offset` with a timestamp >= `timestamp_ms`, or None."""
         times = load_time_index(self._disk, self.segment)
         known = times.lookup(timestamp_ms).offset if times is not None and len(times) else self.segment.base_offset
         scanner = RecordScanner()
-        walk = HeaderReader(self.reader.file, self.hint(max(known, from_offset)), self.reader.end_position())
-        for header in walk.headers():
+        headers = HeaderReader(self.reader.file, self.hint(max(known, from_offset)), self.reader.end_position())
+        for header in headers.headers():
             if header.max_timestamp < timestamp_ms or header.last_offset < from_offset:
                 continue
             batch = self.reader.batch_at(header.position)
@@ -267,10 +267,10 @@ class OffsetLookup:
         return None
 
     def boundaries(self, start: int, end: int, target_bytes: int, *, by_headers: bool = True) -> list[int]:
-        """Bytes within (start, end) at which batches begin, about `target_bytes` apart, ascending.
+        """Return bytes within (start, end) at which batches begin, about `target_bytes` apart, ascending.
 
-        `start` must begin a batch. Each is checked to begin a batch that the index knows, or was reached by headers, unless
-        `by_headers` is False: a wrong length leads to payload, which a reader that goes on behind damage takes for a batch.
+        `start` must begin a batch. Each byte is of a checked index entry, or was reached by headers unless `by_headers` is
+        False: a wrong length leads to payload, which a reader that continues after damage mistakes for a batch.
         """
         if end - start <= target_bytes:
             return []

@@ -1,14 +1,14 @@
-"""Finding where a log goes on after damage, in bounded time, and without taking payload for a batch.
+"""Find where a log continues after damage, in bounded time, and without mistaking payload for a batch.
 
-A record's value may be a sound batch itself (a mirror, a dead letter queue, an attacker). So a batch that is found by its bytes
-alone proves nothing: it may be inside of the damaged one. The reader goes on at another byte only if something shows that
-the log does. What the records behind the damaged header enclose, by their own lengths, is payload and is never taken. These
-questions are asked in this order; the first yes decides:
+A record's value may itself be a sound batch (a mirror, a dead letter queue, an attacker). A batch that is found by its bytes
+alone therefore proves nothing: it may be inside the damaged one. The reader continues at another byte only if there is evidence
+that the log does. Bytes inside the records after the damaged header, by the lengths of these records, are payload and never a
+batch. These questions are asked in this order; the first yes decides:
 
-    question                                                     yes: the log goes on           why this is enough
+    question                                                     yes: the log continues         why this is enough
     -----------------------------------------------------------  -----------------------------  --------------------------
     proven   Is the CRC of the damaged entry right for another   at that end                    the CRC does not cover the
-             length? Tried are: the stated length (the magic     (the entry is whole)           length and the magic
+             length? Tried are: the stated length (the magic     (the entry is complete)        length and the magic
              may be wrong), that length with one bit flipped,
              the file's end if it is near; then, if the stated
              length leads nowhere, every sound batch and every
@@ -28,20 +28,19 @@ questions are asked in this order; the first yes decides:
     resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
              the .index points, or from which a chain of         lost)                          belong to the log
              headers leads on?
-    none     Nothing shows that the log goes on.                 nowhere; for people to decide
+    none     There is no evidence that the log continues.        nowhere; the user decides
 
-The answer "stated" is not given if another place has a header with the next offset and a chain that leads on: then the length
-is doubtful, unless the chain from that place comes to the stated end.
+The answer is not "stated" if another position has a header with the next offset and a chain that leads on: then the length is
+doubtful, unless the chain from that position reaches the stated end.
 
-A chain of headers leads on if each begins where the one before ends, with a higher offset, up to a batch that the .index
-points at, to the end of the file, or to zeros that were allocated ahead. Payload does not do that unless it is the end of its
-batch: the rest of its record is behind it, which is not a header. A search for "resumed" passes over the extent that the entry
-states: the rest of the file if its length reaches behind that, nothing if it cannot be a batch header.
+A chain of headers leads on if each begins where the previous batch ends, with a higher offset, up to a batch that the .index
+points at, to the end of the file, or to preallocated zeros. Payload does not do that unless it is the end of its batch: it is
+followed by the rest of its record, which is not a header. A search for "resumed" skips the extent that the entry states: the
+rest of the file if its length exceeds the file, nothing if the entry cannot be a batch header.
 
-Cost: a file with many damaged batches asks the same questions of the same bytes. The answers are kept for one end of the log:
-the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. What is read
-because of a wrong length counts against a budget of the file (SearchBudget); when it is spent, what would need it counts as
-not shown.
+Cost: in a file with many damaged batches the same questions are asked of the same bytes. The results are cached for one end of
+the log: the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. Bytes read because of a
+wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that would need it counts as absent.
 """
 
 from __future__ import annotations
@@ -76,19 +75,19 @@ from kcli.log.reading.index_positions import IndexPositions
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
-# What a place that looks like a sound batch costs of the budget, however small it is.
+# The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 64 * 1024
-# Up to how far before the file's end it is always tried whether a batch ends there: what Kafka takes for a batch by default.
+# Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
 NEAR_END_BYTES = 2 * 1024 * 1024
-# How far behind its first byte a batch may end: more than the 100 MiB that Kafka takes in a request by default.
+# The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
 OFFSET_BYTES = 8  # of the base offset, with which a header begins
 
 
 class Continuation(NamedTuple):
-    """Where the log goes on behind an unsound entry: at byte `position`, None where nothing shows that it does.
+    """The byte `position` where the log continues after an unsound entry; None if there is no evidence that it does.
 
-    `is_proven` is True where the entry's own CRC is right for the bytes up to there.
+    `is_proven` is True if the entry's own CRC is correct for the bytes up to there.
     """
 
     position: int | None
@@ -96,9 +95,9 @@ class Continuation(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What a search comes to, at byte `found` or None, that passes over all that begins below offset `floor`.
+    """The result of a search that skips batches that begin below offset `floor`: byte `found`, or None.
 
-    It is the same for every floor up to `least`, the least of the offsets at which the batches begin that were looked at.
+    It is the same for every floor up to `least`, the lowest first offset of the batches that were checked.
     """
 
     found: int | None
@@ -107,27 +106,27 @@ class _Search(NamedTuple):
 
 
 class Resynchroniser:
-    """Finds where one segment goes on behind entries that are not sound; see the module's head."""
+    """The search for where one segment continues after entries that are not sound; see the module docstring."""
 
-    def __init__(self, file: DiskFile, places: IndexPositions) -> None:
+    def __init__(self, file: DiskFile, positions: IndexPositions) -> None:
         self._file = file
         self._floor = 0
-        self._places = places
+        self._positions = positions
         self._budget = SearchBudget(file.size())
         self._start_over(0)
 
     def _start_over(self, end: int) -> None:
-        """Forget what is known of the log, which ends at another byte now."""
+        """Clear the caches: the log ends at another byte now."""
         self._end = end
-        self._chains = HeaderChains(self._file, end, self._budget, self._places.names)
+        self._chains = HeaderChains(self._file, end, self._budget, self._positions.points_at)
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
         self._searches: dict[bool, tuple[int, PositionCache[_Search]]] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
-        """Where the log, which ends at byte `end`, goes on behind the unsound entry at byte `position`. Raises OSError.
+        """Return where the log, which ends at byte `end`, continues after the unsound entry at byte `position`. Raises OSError.
 
-        `floor` is the offset behind the last sound batch: a search passes over what begins below it.
+        `floor` is the next offset after the last sound batch: a search skips batches that begin below it.
         """
         if end != self._end:
             self._start_over(end)
@@ -141,9 +140,9 @@ class Resynchroniser:
         leads_on = fits and self._chain_end(stated, by_index=not continues) is None
         proven = self._near_end_of_crc(header, [stated] if fits else [])
         around = self._batch_around(header, stated) if fits and proven is None else None
-        followers: list[int] = []  # where headers with exactly the next offset are
+        followers: list[int] = []  # positions of headers with exactly the next offset
         if proven is None and (around is not None or not (continues and leads_on)):
-            # A length that is wrong in any way: the batches that it lies over, or those behind it, say where it ends.
+            # The length is wrong: the batches that it extends over, or those after it, show where the entry ends.
             followers = list(self._next_offsets(header, *self._extent(header)))
             proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
@@ -161,11 +160,11 @@ class Resynchroniser:
             passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
             if passed is not None:
                 return Continuation(passed, False)
-        # Another place with the next offset from which the log leads on: the stated length is not to be trusted, unless that
-        # place is inside of the batch at the stated end, whose CRC is right for another length than it states.
+        # If the log leads on from another position with the next offset, the stated length is not trusted, unless that position
+        # is inside the batch at the stated end, whose CRC is correct for another length than it states.
         whole = self._whole_end(stated, legacy=legacy) if continues and followers else None
         is_doubtful = fits and any(whole is None or not stated < at < whole for at in followers)
-        # A header with the next offset whose own length is impossible is judged when the walk comes to it.
+        # A header with the next offset whose own length is impossible is handled when the reader reaches it.
         is_end = continues and self._may_end_log(stated)
         if not is_doubtful and (leads_on or is_end or (continues and self._breaks_at_next(stated))):
             return Continuation(stated, False)
@@ -179,10 +178,10 @@ class Resynchroniser:
         return self._search(position, self._end if has_size else position + 1, legacy=legacy)
 
     def _end_by_records(self, header: RecordBatch | LegacyBatch, stated: int, *, fits: bool) -> int | None:
-        """Return the byte behind the entry that its records' own lengths lead to.
+        """Return the end of the entry by the lengths of its records, or None if nothing confirms it.
 
-        They agree with the stated length. Or a sound batch begins where the records end, and at the stated end nothing can
-        begin, or a batch that is inside of the records. None where neither is so.
+        Either they agree with the stated length; or a sound batch begins where the records end, and no batch can begin at the
+        stated end, or only one that is inside the records.
         """
         if not isinstance(header, RecordBatch):
             return None
@@ -198,10 +197,10 @@ class Resynchroniser:
         return end if other is None or stated + other.size_bytes <= end else None
 
     def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
-        """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends behind it.
+        """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends after it.
 
-        The log goes on behind it, and the entry's records do not enclose it: then it is not payload, but what is at the stated
-        end is.
+        A chain leads on from it, and it is not inside the entry's records: then it is not payload, but the bytes at the stated
+        end are.
         """
         for at in self._next_offsets(header, header.position + least_size(header), stated):
             behind = header_at(self._file, at)
@@ -212,13 +211,13 @@ class Resynchroniser:
         return None
 
     def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
-        """True where an entry may be a damaged batch, whose payload must not be searched; formats 0 and 1 say little of it."""
+        """Return True if an entry may be a damaged batch, whose payload must not be searched; weak for formats 0, 1."""
         if isinstance(header, RecordBatch):
             return can_be_header(header)
         return legacy and can_be_header(header) and least_size(header) <= header.size_bytes <= limits.MAX_RECORD_BYTES
 
     def _continues(self, header: RecordBatch | LegacyBatch, stated: int, *, legacy: bool) -> bool:
-        """True where a header with exactly the next offset is at a byte; behind formats 0 and 1, one with a higher offset."""
+        """Return True if a header with exactly the next offset is at a byte; after formats 0 and 1, with a higher offset."""
         behind = header_at(self._file, stated)
         if behind is None or not can_be_header(behind):
             return False
@@ -226,12 +225,12 @@ class Resynchroniser:
             return behind.last_offset > header.last_offset
         if not legacy and not isinstance(behind, RecordBatch):
             return False
-        # The last offset and the record count say the same, unless a cleaner was here; one of them may be wrong.
+        # The last offset and the record count agree unless the cleaner removed records; one of them may be wrong.
         return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
 
     def _follows(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """True where a sound batch at the stated end leads on and would have the next offset, if one bit of the entry's own
-        were another, or if it began where the last sound batch ended: the CRC does not cover the base offset."""
+        """Return True if a sound batch at the stated end leads on and follows the entry with a corrected base offset: one bit
+        is flipped, or it is the next offset after the last sound batch. The CRC does not cover the base offset."""
         behind = plausible_header(self._file, stated)
         if behind is None or not isinstance(header, RecordBatch) or self._chain_end(stated) is not None:
             return False
@@ -240,14 +239,14 @@ class Resynchroniser:
         return is_near and is_sound(self._file, stated)
 
     def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """True where a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
+        """Return True if a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
         if not isinstance(header, RecordBatch) or stated_next_offset(header, header.base_offset) is None:
             return False
         behind = plausible_header(self._file, stated)
         return behind is not None and behind.base_offset < header.next_offset
 
     def _passes(self, position: int, target: int) -> bool:
-        """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
+        """Return True if consecutive sound batches lead from a byte to a header at byte `target`."""
         walk = HeaderReader(self._file, position, self._end)
         for header in walk.headers():
             if header.position >= target:
@@ -259,11 +258,11 @@ class Resynchroniser:
     def _chain_end(
         self, position: int, *, by_index: bool = False, may_be_torn: bool = False, may_be_short: bool = False
     ) -> int | None:
-        """None where a chain of headers leads on from a byte, else where it breaks off.
+        """Return None if a chain of headers leads on from a byte, else the byte where it ends.
 
-        With `by_index` the end of the file does not count, unless nothing is there at all. With `may_be_torn` the chain may end
-        in a header with the next offset whose batch reaches behind the file. With `may_be_short` fewer bytes than an offset
-        has may be left, and zeros: behind payload these may be the last byte of the record, its number of headers.
+        With `by_index` the end of the file does not count, unless the chain is empty. With `may_be_torn` the chain may end in a
+        header with the next offset whose batch exceeds the file. With `may_be_short` fewer bytes than an offset has may
+        be left, and zeros: after payload these may be the last byte of the record, its header count.
         """
         end, is_indexed, expected, is_zeros = self._chains.end_of(position)
         if is_indexed:
@@ -278,7 +277,7 @@ class Resynchroniser:
         return None if may_be_torn and not is_short and self._is_torn(end, expected) else end
 
     def _may_end_log(self, position: int) -> bool:
-        """True where no header is behind the one at a byte, or the headers lead to the end or to one of impossible length."""
+        """Return True if no header follows the one at a byte, or the headers lead to the end or to one of impossible length."""
         chain_end = self._chain_end(position, may_be_torn=True, may_be_short=True)
         if chain_end is None or chain_end == position:
             return True
@@ -287,9 +286,9 @@ class Resynchroniser:
         return header is not None and header.base_offset == expected
 
     def _breaks_at_next(self, position: int) -> bool:
-        """True where sound batches follow each other from a byte on, up to the header of a damaged one with the next offset.
+        """Return True if consecutive sound batches lead from a byte to the header of a damaged one with the next offset.
 
-        Behind payload the rest of its record would be there.
+        Payload would be followed by the rest of its record.
         """
         expected: int | None = None
         while self._budget.take(PROBE_BYTES):
@@ -303,17 +302,17 @@ class Resynchroniser:
         return False
 
     def _is_torn(self, position: int, expected: int) -> bool:
-        """True where the first bytes of a batch that should begin at offset `expected` end with the file."""
+        """Return True if the file ends within a batch that begins at offset `expected`."""
         if self._end - position < HEADER_BYTES:
             head = self._file.read_at(position, OFFSET_BYTES)
             return expected.to_bytes(OFFSET_BYTES, "big").startswith(head)
         torn = plausible_header(self._file, position)
         return torn is not None and torn.base_offset == expected and torn.end_position > self._end
 
-    # ------------------------------------------------------------------------------------------------- the CRC's word
+    # ---------------------------------------------------------------------------------------------------- by the CRC
 
     def _near_end_of_crc(self, header: RecordBatch | LegacyBatch, stated: Sequence[int]) -> int | None:
-        """The end that the entry's CRC proves among those that cost little: near the stated one, and the file's end if near."""
+        """Return the end that the entry's CRC proves among the cheap ones: near the stated one, and the file's end if near."""
         ends = self._likely_ends(header).union(stated)
         start = header.position + least_size(header)
         ends.update(self._next_offsets(header, start, stated[0] if stated else header.position))
@@ -322,20 +321,20 @@ class Resynchroniser:
         return self._end_of_crc(header, ends)
 
     def _far_end_of_crc(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, legacy: bool) -> int | None:
-        """The end that the entry's CRC proves among all sound batches, the headers with the next offset and the file's end."""
+        """Return the end that the entry's CRC proves: a sound batch, a header with the next offset, or the file's end."""
         ends = {*self._sound_batches(*self._extent(header), legacy=legacy), *followers}
         if self._end <= header.position + FARTHEST_END_BYTES:
             ends.add(self._end)
         return self._end_of_crc(header, ends)
 
     def _extent(self, header: RecordBatch | LegacyBatch) -> tuple[int, int]:
-        """The bytes [start, end) in which what follows an entry may begin, whatever its length says."""
+        """Return the bytes [start, end) in which the next batch may begin, regardless of the entry's length."""
         indexed = self._indexed_behind(header.position)
         farthest = min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
         return header.position + least_size(header), farthest
 
     def _whole_end(self, position: int, *, legacy: bool) -> int | None:
-        """Return the end that the CRC of the header at a byte proves, whatever length it states; None where it proves none."""
+        """Return the end that the CRC of the header at a byte proves, regardless of its length, or None."""
         header = header_at(self._file, position)
         if header is None:
             return None
@@ -347,11 +346,11 @@ class Resynchroniser:
         return self._far_end_of_crc(header, list(self._next_offsets(header, *self._extent(header))), legacy=legacy)
 
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
-        """The bytes behind the entry if one bit of its length is flipped, as far as a header is there or the file ends."""
+        """Return the ends of the entry with one bit of its length flipped, if a header is there or the file ends there."""
         ends = set()
         for flip in (0, *(1 << bit for bit in range(31))):  # 0: without its sign
             end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ flip)
-            # Far away anything looks like a header of formats 0 and 1, and the CRC of what is between costs much.
+            # Too many bytes look like a header of formats 0 and 1, and a CRC over a long distance is expensive.
             is_far = end - header.position > NEAR_END_BYTES and end != self._end
             if is_far and (end - header.position > FARTHEST_END_BYTES or plausible_header(self._file, end) is None):
                 continue
@@ -360,7 +359,7 @@ class Resynchroniser:
         return ends
 
     def _flipped_end(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, fits: bool) -> int | None:
-        """Return the one of the `followers`, sound, to which the length leads with one bit flipped; see the module's head."""
+        """Return the only sound one of the `followers` at which the entry ends with one bit of its length flipped, or None."""
         ends = self._likely_ends(header)
         sound = [at for at in followers if at in ends and self._chain_end(at) is None and is_sound(self._file, at)]
         is_at_end = not followers and not fits and self._end in ends
@@ -371,7 +370,7 @@ class Resynchroniser:
         return header is not None and can_be_header(header) and header.size_bytes >= least_size(header)
 
     def _sound_batches(self, position: int, end: int, *, legacy: bool) -> Iterator[int]:
-        """The bytes in [position, end) at which something that looks like a sound batch begins, as far as the budget goes."""
+        """Yield the bytes in [position, end) at which sound batches begin, until the budget is spent."""
         batches = self._batches[legacy]
         found = batches.first(position)
         while found is not None and found[0] < end and self._budget.take(CANDIDATE_COST_BYTES):
@@ -379,7 +378,7 @@ class Resynchroniser:
             found = batches.first(found[1])
 
     def _next_offsets(self, header: RecordBatch | LegacyBatch, start: int, end: int) -> Iterator[int]:
-        """The bytes in [start, end) at which a header with exactly the next offset is, sound or not."""
+        """Yield the bytes in [start, end) of headers with exactly the next offset, sound or not."""
         if not isinstance(header, RecordBatch) or not self._budget.take(end - start):
             return
         wanted = header.next_offset.to_bytes(8, "big", signed=True)
@@ -393,7 +392,7 @@ class Resynchroniser:
             start += limits.READ_CHUNK_BYTES
 
     def _end_of_crc(self, header: RecordBatch | LegacyBatch, ends: Iterable[int]) -> int | None:
-        """The first of the `ends` up to which the entry's bytes have the CRC that it states."""
+        """Return the first of the `ends` up to which the entry's bytes have the stored CRC."""
         rules: list[tuple[Callable[..., int], int, int]] = []  # function, first byte, stored CRC
         head = self._file.read_at(header.position, HEADER_BYTES)
         if len(head) == HEADER_BYTES:
@@ -417,16 +416,16 @@ class Resynchroniser:
                     return end
         return None
 
-    # --------------------------------------------------------------------------------------------------- going on
+    # -------------------------------------------------------------------------------------------------- by a search
 
     def _search(self, position: int, start: int, *, legacy: bool) -> Continuation:
-        """Where the log goes on at or behind byte `start`, or where the index says so behind byte `position`."""
+        """Return where the log continues at or after byte `start`, or at an index entry after byte `position`."""
         indexed = self._indexed_behind(position)
         end = self._end if indexed is None else min(indexed, self._end)
         if start < end:
-            # A sound batch that begins within what is passed over may reach beyond it: nothing inside of it counts either.
+            # A sound batch that begins within the skipped bytes may extend beyond them: nothing inside it counts either.
             for found in self._leading_on(position + 1, start, end, legacy=legacy):
-                # The entry's own records, and those of what begins where it ends by its length.
+                # The records of the entry, and of the batch at its stated end.
                 is_payload = any(is_within_record(self._file, at, found, self._budget) for at in (position, start))
                 if not is_payload and not self._is_within_torn(position, found):
                     return Continuation(found, False)
@@ -446,30 +445,30 @@ class Resynchroniser:
             if header is not None and found >= start and least_offset(header) >= self._floor:
                 known = kept.get(found)
                 if known is not None and known.floor <= self._floor <= known.least:
-                    self._keep_search(kept, passed, known.found, known.least)
+                    self._cache_search(kept, passed, known.found, known.least)
                     passed, found = [], known.found
                     continue
                 chain_end = self._chain_end(found, may_be_torn=True)
                 if chain_end is None:
-                    self._keep_search(kept, passed, found, least_offset(header))
+                    self._cache_search(kept, passed, found, least_offset(header))
                     passed = []
                     yield found
                 else:
                     passed.append((found, least_offset(header)))
                 behind = chain_end or 0
             found = find_batch(self._file, max(behind, found + 1), end, legacy=legacy, budget=self._budget)
-        self._keep_search(kept, passed, None, INT64_MAX)
+        self._cache_search(kept, passed, None, INT64_MAX)
 
-    def _keep_search(self, kept: PositionCache[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
-        """Keep that a search which comes to one of the passed batches goes on to the batch at byte `found`, or to none."""
-        answers: list[tuple[int, _Search]] = []
+    def _cache_search(self, kept: PositionCache[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
+        """Cache that a search that reaches one of the `passed` batches ends at byte `found`, or at None."""
+        results: list[tuple[int, _Search]] = []
         for position, least_of_batch in reversed(passed):
             least = min(least, least_of_batch)
-            answers.append((position, _Search(found, self._floor, least)))
-        kept.keep(answers)
+            results.append((position, _Search(found, self._floor, least)))
+        kept.keep(results)
 
     def _is_within_torn(self, position: int, found: int) -> bool:
-        """True where a header between two bytes states a batch that reaches behind the file: a torn one, and what is in it."""
+        """Return True if a header between two bytes has a batch that exceeds the file: `found` is inside a torn batch."""
         start = position + 1
         while start < found and self._budget.take(wanted := min(limits.READ_CHUNK_BYTES, found - start) + HEADER_BYTES):
             chunk = self._file.read_at(start, wanted)
@@ -480,18 +479,18 @@ class Resynchroniser:
                 if header.end_position > self._end and header.record_count == header.last_offset_delta + 1:
                     return True
             start += limits.READ_CHUNK_BYTES
-        return start < found  # the budget is spent, so that it is not known
+        return start < found  # True: the budget is spent, and it is unknown
 
     def _indexed_behind(self, position: int) -> int | None:
-        """The first byte behind `position` that the .index points at and where a sound batch begins, or None."""
+        """Return the first byte after `position` that the .index points at and where a sound batch begins, or None."""
         asked, found = self._indexed
         if not asked <= position < (self._end if found is None else found):
-            found = next((at for at, offset in self._places.behind(position) if self._begins(at, offset)), None)
+            found = next((at for at, offset in self._positions.after(position) if self._begins(at, offset)), None)
             self._indexed = (position, found)
         return found
 
     def _begins(self, position: int, offset: int) -> bool:
-        """True where a sound batch begins at a byte whose offset fits the index entry that points at it."""
+        """Return True if a sound batch begins at a byte and its offset fits the index entry that points at it."""
         header = header_at(self._file, position)
         return header is not None and header.base_offset <= offset and position < self._end and is_sound(self._file, position)
 

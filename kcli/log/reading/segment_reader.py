@@ -1,19 +1,20 @@
-"""Walking a segment: the one way in which dump-log, verify, the Spark source and the broker read a `.log` file.
+"""The reader of `.log` files for dump-log, verify, the Spark source and the broker.
 
-A `SegmentReader` yields, in file order, a `LogBatch` for each batch (any format; its CRC is computed, not trusted) and a
-`Damage` for each range of bytes that is not one. Behind damage it goes on where resynchronise says that the log does,
-which is never inside of what may be the payload of a damaged batch:
+A `SegmentReader` yields, in file order, a `LogBatch` for each batch (of any format; its CRC is computed) and a `Damage` for
+each range of bytes that is not a batch. After damage it continues where kcli.log.reading.resynchronise finds that the log does,
+which is never inside bytes that may be the payload of a damaged batch:
 
-    bytes at hand                                   what the reader does                      what Kafka does
+    bytes                                           what the reader does                      what Kafka does
     ----------------------------------------------  ----------------------------------------  -------------------------------
-    a whole batch, CRC right                        LogBatch                                  the same
-    a whole batch, CRC wrong                        LogBatch, `is_valid` False; behind it     the same, and goes on by the
-                                                      Damage LOST_PLACE where its length        stated length
-                                                      leads nowhere
-    a whole batch, CRC right for another length     Damage BAD_SIZE                           the same as above
-    fewer than 17 bytes, or an entry that reaches   Damage TRUNCATED                          takes it for the end of the log
-      behind the end of the file
-    nothing but zeros to the end of the file        Damage ZEROS (preallocated or sparse)     CorruptRecordException
+    a complete batch, CRC correct                   LogBatch                                  the same
+    a complete batch, CRC wrong                     LogBatch, `is_valid` False; then Damage   the same, and continues at the
+                                                      LOST_PLACE if no batch follows at         stated end
+                                                      its stated end
+    a complete batch, CRC correct for another       Damage BAD_SIZE                           the same as above
+      length
+    fewer than 17 bytes, or an entry that exceeds   Damage TRUNCATED                          treats it as the end of the log
+      the file
+    only zeros to the end of the file               Damage ZEROS (preallocated or sparse)     CorruptRecordException
     a size below 14                                 Damage BAD_SIZE                           CorruptRecordException
     a magic above 2                                 Damage BAD_MAGIC                          a batch of format 2: its CRC does
                                                                                                 not cover the magic
@@ -21,11 +22,11 @@ which is never inside of what may be the payload of a damaged batch:
                                                                                                 valid
     magic 2, but shorter than its header            Damage SHORT_HEADER                       a batch, never valid
 
-`SegmentReader.batches` does the former; `SegmentReader.batches_as_kafka` the latter, for a caller that must decide what Kafka
-would: where it stops, what it takes, what fails.
+`SegmentReader.batches` does the former; `SegmentReader.batches_as_kafka` the latter, for a caller that has to accept, stop and
+fail where Kafka does.
 
-Records are opened on request, as windows of columns (kcli.format.record_scan). A batch above STREAMED_BATCH_BYTES is never
-held whole: its CRC is computed and its records are inflated in pieces, so memory stays flat whatever a file claims.
+Records are opened on request, as windows of columns (kcli.format.record_scan). A batch above STREAMED_BATCH_BYTES is never held
+whole: its CRC is computed and its records are inflated in pieces, so that memory use does not depend on the file.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ LOST_PLACE = "lost-place"
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end_position) of a file that are not a batch; `end_position` is where the reader went on, or the end.
+    """Bytes [position, end_position) of a file that are not a batch; the reader continues at `end_position`, or it is the end.
 
-    A lenient walk may go on before `position`, where the length of the batch before, its CRC wrong, had led past a batch.
-    `header` is the one that begins there, where every field of it but the length can be right.
+    A lenient read may continue before `position`, if the length of the previous batch, with a wrong CRC, had led past a batch.
+    `header` is the header at `position`, if every field of it but the length is plausible.
     """
 
     position: int
@@ -87,9 +88,9 @@ class Damage(NamedTuple):
 
 
 class LogBatch:
-    """One batch of a file, of any format. `data` is the whole of it, valid until the reader moves on; None where it is large.
+    """One batch of a file, of any format. `data` are its bytes, valid until the next batch is read; None for a large batch.
 
-    `header` is a RecordBatch for magic 2 and a LegacyBatch for magic 0 and 1; both know position, size_bytes, magic, crc,
+    `header` is a RecordBatch for magic 2 and a LegacyBatch for magic 0 and 1; both have position, size_bytes, magic, crc,
     codec, max_timestamp, base_offset and last_offset.
     """
 
@@ -103,28 +104,28 @@ class LogBatch:
 
     @property
     def is_valid(self) -> bool:
-        """True where the stored CRC is the one computed."""
+        """True if the stored CRC equals the computed one."""
         return self.computed_crc == self.header.crc
 
     @property
     def is_valid_for_kafka(self) -> bool:
-        """True if Kafka takes the batch: its CRC is right and it is not shorter than its header."""
+        """True if Kafka accepts the batch: its CRC is correct and it is not shorter than its header."""
         return self.is_valid and (not isinstance(self.header, RecordBatch) or self.header.size_bytes >= HEADER_BYTES)
 
     @property
     def position(self) -> int:
-        """The first byte in the file."""
+        """The position in the file."""
         return self.header.position
 
     @property
     def end_position(self) -> int:
-        """The byte of the file behind the batch."""
+        """The position in the file of the byte after the batch."""
         return self.header.position + self.header.size_bytes
 
     def read_whole(self) -> bytes:
-        """All bytes of the batch.
+        """Return all bytes of the batch.
 
-        Raises RecordTooLargeError above MAX_RECORD_BYTES, CorruptRecordError where the file shrank.
+        Raises RecordTooLargeError above MAX_RECORD_BYTES, CorruptRecordError if the file shrank.
         """
         if self.data is not None:
             return bytes(self.data)
@@ -138,9 +139,9 @@ class LogBatch:
         return data
 
     def payload_chunks(self, start: int = HEADER_BYTES) -> Iterator[Buffer]:
-        """The batch's bytes from byte `start` on, in pieces of at most READ_CHUNK_BYTES when it is large.
+        """Yield the batch's bytes from byte `start` on, in pieces of at most READ_CHUNK_BYTES if it is large.
 
-        By default those behind the header of magic 2. Raises CorruptRecordError where the file shrank.
+        By default the bytes after the header of magic 2. Raises CorruptRecordError if the file shrank.
         """
         if self.data is not None:
             yield self.data[start:]
@@ -161,16 +162,16 @@ class LogBatch:
         skip_large: bool = False,
         large_bytes: int = limits.INFLATE_WINDOW_BYTES,
     ) -> Iterator[RecordWindow]:
-        """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`.
+        """Yield the records as windows of columns, none for an empty batch; an error is in the last window's `error`.
 
-        `lenient` is that of kcli.format.legacy_message_set.iter_records, `skip_large` and `large_bytes` those of open_windows.
+        For the parameters see open_windows.
         """
         return open_windows(self, scanner, lenient=lenient, skip_large=skip_large, large_bytes=large_bytes)
 
     def first_offset(self) -> int:
-        """Return the offset of the first record; that of a compressed set of format 0 or 1 shows only inside.
+        """Return the offset of the first record; a compressed set of format 0 or 1 has to be inflated for it.
 
-        Of a set too large to open it is the last one's. Raises FormatError.
+        For a set too large to inflate it is the last offset. Raises FormatError.
         """
         header = self.header
         if isinstance(header, RecordBatch) or not header.codec:
@@ -183,9 +184,9 @@ class LogBatch:
             return header.base_offset
 
     def read_marker(self, scanner: RecordScanner) -> EndTransactionMarker | None:
-        """Return the marker in a control batch of a producer, None for one without records.
+        """Return the marker in a control batch of a producer, None for a batch without records.
 
-        Raises InvalidRecordError where Kafka cuts the log, UnreadableMarkerError where it refuses to load it.
+        Raises InvalidRecordError if Kafka cuts the log there, UnreadableMarkerError if Kafka refuses to load it.
         """
         header = self.header
         if not isinstance(header, RecordBatch) or not header.is_control:
@@ -193,7 +194,7 @@ class LogBatch:
         window = next(self.windows(scanner), None)
         if window is None:
             return None
-        # Kafka reads the first record only; of a compressed batch, and behind a single record, the rest must be right as well.
+        # Kafka reads the first record only; in a compressed batch, and after a single record, the rest must be valid as well.
         if window.error is not None and (window.count == 0 or header.codec or header.record_count == 1):
             if isinstance(window.error, InvalidRecordError):
                 raise window.error
@@ -209,7 +210,7 @@ def _zeros(count: int) -> str:
 
 
 class SegmentReader:
-    """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked).
+    """The reader of the first `end` bytes of a `.log` or `.checkpoint` file (None: of all bytes at the time of each read).
 
     `chunk_bytes` is how much `buffered` reads at once.
     """
@@ -219,10 +220,10 @@ class SegmentReader:
         self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
         self.file = disk.open_file(path)
         self._end = end
-        self._buffer = memoryview(bytearray())  # as large as what was read at once so far
-        self._start = 0  # the file's byte at the start of the buffer
+        self._buffer = memoryview(bytearray())  # grows to the largest read so far
+        self._start = 0  # position in the file of the start of the buffer
         self._filled = 0
-        self._places = IndexPositions(disk, path)
+        self._positions = IndexPositions(disk, path)
         self._resynchroniser: Resynchroniser | None = None
 
     def __enter__(self) -> SegmentReader:
@@ -232,27 +233,27 @@ class SegmentReader:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.file.close()
 
     def end_position(self) -> int:
-        """The byte behind the last one that is looked at."""
+        """Return the end of the bytes to read."""
         size = self.file.size()
         return size if self._end is None else min(self._end, size)
 
     def batches(
         self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False, floor: int = 0
     ) -> Iterator[LogBatch | Damage]:
-        """Walk from byte `position`, which must begin a batch, to the end. Raises OSError as the disk does.
+        """Yield the batches from byte `position`, which must begin a batch, to the end. Raises OSError.
 
-        `floor` is the offset behind the batch before `position`, if that is known.
-        With `resynchronise=False` the walk ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is
-        taken as Kafka takes it: by its size, as format 2 where the magic is above 1 and else as format 1; never valid. And a
-        batch with a wrong CRC is followed by what is at the end that it states, as for Kafka, as long as that is an entry.
+        `floor` is the next offset after the batch before `position`, if that is known.
+        With `resynchronise=False` reading ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is a batch
+        of its stated size, as in Kafka: of format 2 if the magic is above 1, else of format 1; never valid. And after a batch
+        with a wrong CRC reading continues at its stated end, as in Kafka, if an entry is there.
         """
         end = self.end_position()
         legacy = seen_legacy = False
-        suspect: int | None = None  # with `lenient`: the batch before, whose CRC is wrong and whose length may be, too
+        suspect: int | None = None  # with `lenient`: the previous batch, if its CRC is wrong: its length may be wrong, too
         while position < end:
             if position < self._start or position + HEADER_BYTES > self._start + self._filled:
                 self._fill(position, limits.READ_CHUNK_BYTES, end)
@@ -292,9 +293,9 @@ class SegmentReader:
             position = found
 
     def batches_as_kafka(self, position: int = 0) -> Iterator[LogBatch]:
-        """Yield the batches from byte `position` on, as Kafka finds them.
+        """Yield the batches from byte `position` on, as Kafka reads them.
 
-        17 bytes or fewer, and an entry that reaches behind the end, end the walk. Raises CorruptRecordError where Kafka does,
+        Reading ends at 17 bytes or fewer, and at an entry that exceeds the file. Raises CorruptRecordError where Kafka does,
         and OSError.
         """
         for found in self.batches(position, resynchronise=False, lenient=True):
@@ -306,7 +307,7 @@ class SegmentReader:
     def _invalid(
         self, batch: LogBatch, end: int, floor: int, *, legacy: bool
     ) -> Generator[LogBatch | Damage, None, int | None]:
-        """Yield a batch with a wrong CRC as what it is -> where the log goes on, or None."""
+        """Yield a batch with a wrong CRC, or the Damage that it is; return where the log continues, or None."""
         position, stated_end = batch.position, batch.end_position
         behind = self._behind(position, end, floor, legacy=legacy)
         if behind.is_proven and behind.position is not None and behind.position != stated_end:
@@ -320,24 +321,24 @@ class SegmentReader:
         return behind.position
 
     def buffered(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
-        """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
+        """Return a buffer with bytes from byte `position` on, and the start and end of these bytes in it.
 
-        They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to a chunk.
+        They are valid until the next read. Bytes that are in the buffer are used; with `fresh` a chunk is read again.
         """
         if fresh or position < self._start or position >= self._start + self._filled:
             self._fill(position, self._chunk_bytes, self.end_position())
         return self._buffer, position - self._start, self._filled
 
     def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
-        """Where the log goes on behind the unsound entry at byte `position`."""
+        """Return where the log continues after the unsound entry at byte `position`."""
         if self._resynchroniser is None:
-            self._resynchroniser = Resynchroniser(self.file, self._places)
+            self._resynchroniser = Resynchroniser(self.file, self._positions)
         return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
-        """The header of the entry at byte `position`, without the batch.
+        """Return the header of the entry at byte `position`.
 
-        Raises CorruptRecordError where no entry fits before byte `end`.
+        Raises CorruptRecordError if no entry fits before byte `end`.
         """
         limit = self.end_position() if end is None else min(end, self.end_position())
         head = self.file.read_at(position, HEADER_BYTES)
@@ -352,7 +353,7 @@ class SegmentReader:
             raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position) from None
 
     def batch_at(self, position: int) -> LogBatch | Damage | None:
-        """The one entry at byte `position`, or None behind the last byte."""
+        """Return the entry at byte `position`, None at the end."""
         return next(self.batches(position, resynchronise=False), None)
 
     def _fill(self, position: int, size: int, end: int) -> None:
@@ -363,7 +364,7 @@ class SegmentReader:
         self._filled = self.file.read_into(position, self._buffer[: max(size, 0)])
 
     def _entry_fault(self, position: int, index: int, end: int) -> tuple[str, str] | None:
-        """What keeps the bytes at `position` from being an entry -> (kind, sentence), or None."""
+        """Return (kind, message) if the bytes at `position` are not an entry, else None."""
         left = min(end - position, self._filled - index)
         if left <= ENTRY_HEAD_BYTES:
             if left < min(end - position, HEADER_BYTES):
@@ -394,7 +395,7 @@ class SegmentReader:
         return None
 
     def _load(self, header: RecordBatch | LegacyBatch, index: int, end: int) -> LogBatch | None:
-        """Have the whole batch at hand, compute its CRC -> LogBatch, or None where the file has shrunk."""
+        """Read the whole batch and compute its CRC; None if the file has shrunk."""
         size = header.size_bytes
         if size > limits.STREAMED_BATCH_BYTES:
             crc = streamed_crc(self.file, header)

@@ -1,21 +1,21 @@
-"""Which records of a partition belong to aborted or still open transactions, and where its last stable offset lies.
+"""The aborted and open transactions of a partition, and its last stable offset.
 
-    segment                                             where its aborted transactions come from
+    segment                                             source of its aborted transactions
     --------------------------------------------------  ---------------------------------------------------------------
-    has a sound .txnindex                               the index
-    has none, but an .index                             none ended there: Kafka writes a .txnindex with the first one
-    has none and no .index either (a copied .log)       its markers: the segment is scanned
-    has one that cannot be right                        its markers
-    the last one, behind the newest producer snapshot   its markers: a crash may have cost the index its last entries
+    a sound .txnindex                                   the index
+    no .txnindex, but an .index                         none: Kafka creates a .txnindex for the first one
+    neither of them (a copied .log)                     its markers: the segment is scanned
+    an invalid .txnindex                                its markers
+    the last one, after the newest producer snapshot    its markers: the last index entries may be lost in a crash
 
-Transactions that began before a scanned stretch come from the producer snapshot at its start; where that is missing or
-damaged, the scan begins one segment earlier. So after a clean shutdown next to nothing is scanned, and after a crash what
-Kafka itself would scan. A scan hops over the headers of what is not transactional; a transactional batch counts only with
-its CRC right, so that a flipped bit opens no transaction that would hide the records behind it.
+Transactions that began before a scanned range come from the producer snapshot at its start; if that is missing or damaged, the
+scan begins one segment earlier. So after a clean shutdown almost nothing is scanned, and after a crash what Kafka scans. A scan
+reads only the headers of batches that are not transactional; a transactional batch counts only if its CRC is correct, so that a
+flipped bit does not open a transaction that hides the records after it.
 
-A transaction's range reaches from its first record to its marker, both included. As to Kafka's consumer, only batches with
-the transactional flag can belong to it, and under read_committed nothing at or above the last stable offset is to be seen.
-The checkpointed high watermark plays no part here: it is stale after a crash.
+A transaction extends from its first record to its marker, both included. As for Kafka's consumer, only batches with the
+transactional flag belong to it, and read_committed returns nothing at or above the last stable offset. The checkpointed high
+watermark is not used: it is stale after a crash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kcli.log.reading.segment_reader import Damage, LogBatch
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted: its first record's offset and its marker's."""
+    """An aborted transaction: the offsets of its first record and of its marker."""
 
     producer_id: int
     first_offset: int
@@ -54,11 +54,10 @@ class OpenTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """The transactions of a partition that did not commit; small, picklable, asked once a batch.
+    """The transactions of a partition that did not commit; picklable.
 
-    `aborted` is sorted by first offset, `open_transactions` too. `log_end_offset` is the offset behind the last batch,
-    `last_stable_offset` the first offset of the oldest open transaction, or the end of the log. `problems` are sentences on
-    what could not be read and was made up for by a scan.
+    `aborted` and `open_transactions` are sorted by first offset. `last_stable_offset` is the first offset of the oldest open
+    transaction, or `log_end_offset`. `problems` are sentences on files that could not be read and were replaced by a scan.
     """
 
     def __init__(
@@ -81,16 +80,16 @@ class AbortedTransactions:
 
     @classmethod
     def for_partition(cls, disk: Disk, partition: PartitionDirectory) -> AbortedTransactions:
-        """Find the transactions of a partition. Raises OSError where a segment cannot be read; indexes may be missing."""
+        """Find the transactions of a partition. Raises OSError if a segment cannot be read; indexes may be missing."""
         return _Finder(disk, partition).find()
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset that a reader under read_committed does not reach."""
+        """The end of the records that read_committed returns."""
         return self.open_transactions[0].first_offset if self.open_transactions else self.log_end_offset
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """True where the transactional batch of `producer_id` at `offset` was aborted, its marker included."""
+        """Return True if the transactional batch of `producer_id` at `offset` was aborted; also for its marker."""
         found = self._ranges.get(producer_id)
         if found is None:
             return False
@@ -99,14 +98,14 @@ class AbortedTransactions:
         return slot >= 0 and lasts[slot] >= offset
 
     def is_open(self, producer_id: int, offset: int) -> bool:
-        """True where the transactional batch of `producer_id` at `offset` belongs to a transaction that has not ended."""
+        """Return True if the transactional batch of `producer_id` at `offset` belongs to a transaction that has not ended."""
         first = self._open.get(producer_id)
         return first is not None and offset >= first
 
     def within(self, first_offset: int, end_offset: int, known_below: int | None = None) -> AbortedTransactions:
-        """The same, less the aborted transactions that do not touch [first_offset, end_offset).
+        """Return a copy without the aborted transactions that do not overlap [first_offset, end_offset).
 
-        With `known_below` those whose marker is at that offset or behind it are left out as well.
+        With `known_below` those whose marker is at or above that offset are left out as well.
         """
         touching = [
             txn
@@ -119,7 +118,7 @@ class AbortedTransactions:
 
 
 class _Finder:
-    """Puts the transactions of one partition together, front to back."""
+    """The search for the transactions of one partition, from the first segment to the last."""
 
     def __init__(self, disk: Disk, partition: PartitionDirectory) -> None:
         self.disk = disk
@@ -145,7 +144,7 @@ class _Finder:
         return AbortedTransactions(self.aborted, list(self.open.values()), log_end, self.problems)
 
     def _read_index(self, segment: Segment) -> list[AbortedTransaction] | None:
-        """The aborted transactions that the index names, or None where the segment must be scanned."""
+        """Return the aborted transactions in the index, None if the segment must be scanned."""
         if segment.transaction_index is None:
             return None if segment.offset_index is None else []
         try:
@@ -154,16 +153,16 @@ class _Finder:
             )
             index.sanity_check(segment.transaction_index)
             if index.trailing or any(txn.first_offset > txn.last_offset for txn in index.aborted):
-                raise FormatError(f"the transaction index {segment.transaction_index} holds entries that cannot be right")
+                raise FormatError(f"the transaction index {segment.transaction_index} has invalid entries")
         except (OSError, FormatError) as error:
             self.problems.append(f"{error}; the segment's markers were read instead")
             return None
         return [AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset) for txn in index.aborted]
 
     def _scan_starts(self, indexes: list[list[AbortedTransaction] | None], log_end: int) -> list[int | None]:
-        """For each segment the offset from which it is scanned, or None; opens `self.open` at the first one's snapshot.
+        """Return for each segment the offset from which it is scanned, or None.
 
-        Scans run from a snapshot to the end of a segment whose successor begins anew from its own snapshot.
+        A scan begins at a snapshot and ends with its segment; the next segment begins at its own snapshot.
         """
         starts: list[int | None] = [None] * len(self.segments)
         starts[-1] = max(
@@ -184,7 +183,7 @@ class _Finder:
         return starts
 
     def _snapshot(self, offset: int) -> dict[int, OpenTransaction] | None:
-        """The transactions open at `offset` as the snapshot there tells, or None where it is missing or damaged."""
+        """Return the transactions open at `offset` by the snapshot there; None if it is missing or damaged."""
         path = self.snapshots.get(offset)
         if path is None:
             return None
@@ -207,17 +206,17 @@ class _Finder:
         with OffsetLookup(self.disk, segment) as lookup:
             reader = lookup.reader
             position = 0 if start_offset == segment.base_offset else lookup.first_batch(start_offset)
-            walk = HeaderReader(reader.file, position, reader.end_position())
-            for header in walk.headers():
+            headers = HeaderReader(reader.file, position, reader.end_position())
+            for header in headers.headers():
                 if isinstance(header, RecordBatch) and header.is_transactional:
                     self._apply(segment, reader.batch_at(header.position))
-            if walk.position < walk.end:
-                for found in reader.batches(walk.position):
+            if headers.position < headers.end:
+                for found in reader.batches(headers.position):
                     if isinstance(found, LogBatch) and isinstance(found.header, RecordBatch) and found.header.is_transactional:
                         self._apply(segment, found)
 
     def _apply(self, segment: Segment, batch: LogBatch | Damage | None) -> None:
-        """Let one transactional batch begin, go on with or end a transaction, as Kafka's producer state does."""
+        """Apply a transactional batch: it begins, continues or ends a transaction."""
         if not isinstance(batch, LogBatch) or not isinstance(batch.header, RecordBatch):
             return
         header = batch.header

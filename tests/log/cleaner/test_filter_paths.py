@@ -22,6 +22,7 @@ from kcli.log.cleaner import (
     retained_offsets,
     transaction_metadata,
 )
+from kcli.log.reading import batch_records
 from tests.interpreted import interpreted
 from tests.log.cleaner import random_logs
 from tests.log.cleaner.random_logs import SECRET, RandomLog
