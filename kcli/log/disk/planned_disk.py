@@ -75,7 +75,7 @@ class PlannedDisk(OverlayDisk[Disk]):
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk)
-        self._seen: dict[str, set[str]] = {}  # of each directory looked at: what else than files lies in it
+        self._seen: dict[str, set[str]] = {}  # of each directory that was listed: its entries that are not files
         self._sizes: dict[str, int] = {}  # the real files in them
         self._files: dict[str, Content] = {}  # the files as planned
         self._whys: dict[str, str] = {}
@@ -239,7 +239,7 @@ class PlannedDisk(OverlayDisk[Disk]):
             found += self._changes_in_place(path, content, source or path)
         for path in sorted(set(self._sizes) - set(self._files) - moved):
             found.append(self._change(REMOVE, path, self._sizes[path]))
-        # A file that makes room for a renamed one goes as well.
+        # A file that a renamed one replaces is removed as well.
         for change in [change for change in found if change.kind == RENAME and change.target in self._sizes]:
             found.append(self._change(REMOVE, change.target, self._sizes[change.target]))
         return sorted(found, key=lambda change: (change.path, change.kind == RENAME))
