@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch
+from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
@@ -134,6 +134,3 @@ def _first_record(batch: LogBatch, timestamp: int, start_offset: int) -> Timesta
     except FormatError:
         return None
     return None
-
-
-NOT_FOUND = TimestampAndOffset(NO_TIMESTAMP, -1, -1)

@@ -60,7 +60,7 @@ def test_only_twelve_bytes_of_a_producers_batch_change(live: LiveLog) -> None:
 
 
 def test_headers_that_cannot_be_are_refused(live: LiveLog) -> None:
-    """Counts, offsets, control bits, sequences: InvalidRecord; sizes, magic and CRC: as Kafka tells them apart."""
+    """Counts, offsets, control bits, sequences: InvalidRecord; sizes, magic and CRC: CorruptMessage."""
     cases = [
         (patched(0, (5).to_bytes(8, "big"), seal=False), InvalidRecordsError, "base offset"),
         (patched(23, (-1).to_bytes(4, "big", signed=True)), InvalidRecordsError, "last offset delta"),

@@ -1,4 +1,4 @@
-"""Protects the few descriptors of a broker: at most so many files are open, the least recently used one goes."""
+"""Protects the limit of open files: the least recently used one is closed, and index caches have a limit, too."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SMALL = LogConfig(segment_bytes=3000, index_interval_bytes=200, segment_index_by
 
 
 def filled(live: LiveLog, sizes: list[int]) -> list[tuple[int, int, int]]:
-    """Append a batch of so many records each -> (first offset, last offset, bytes) of each."""
+    """Append a batch for each number of records; return (first offset, last offset, bytes) of each."""
     found = []
     for at, count in enumerate(sizes):
         batch = new_batch([b"v" * (7 * at % 90)] * count)
@@ -87,7 +87,7 @@ def test_a_consumer_reads_all_once(tmp_path: Path) -> None:
 
 
 def test_a_sequential_reader_looks_nothing_up(tmp_path: Path) -> None:
-    """Where a read ended is known: from the second read on nobody searches, in this segment and the next."""
+    """The end of a read is kept: from the second read on there is no search, in this segment and the next."""
     live = LiveLog(tmp_path / "t-0", SMALL)
     filled(live, [3] * 100)
     local = live.log.local_log()
@@ -114,7 +114,7 @@ def test_a_sequential_reader_looks_nothing_up(tmp_path: Path) -> None:
 
 
 def test_the_end_offset_of_a_read_is_near_its_last_record(tmp_path: Path) -> None:
-    """What a read is told to reach at most decides which aborted transactions a consumer hears of: not the rest of the log's.
+    """The end offset of a read limits the aborted transactions that a consumer gets: not those of the rest of the log.
 
     Also of a read that ends inside of a batch, behind as many headers as are read; by the offset index there.
     """

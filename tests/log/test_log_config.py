@@ -35,7 +35,7 @@ def test_texts_become_values_of_their_settings_types() -> None:
 
 
 def test_the_internal_size_of_a_segment_counts_where_it_is_set() -> None:
-    """It has no lower bound, and whoever sets it wants small segments, whatever segment.bytes is."""
+    """It has no lower limit and precedence over segment.bytes."""
     assert LogConfig.of({"segment.bytes": "1048576", "internal.segment.bytes": " 700"}).segment_bytes == 700
     assert LogConfig.of({"segment.bytes": "1048576"}).segment_bytes == 1048576
     with pytest.raises(ValueError, match="invalid literal"):

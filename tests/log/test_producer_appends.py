@@ -122,7 +122,7 @@ def test_producers_expire(live: LiveLog) -> None:
 
 
 def test_transactions_hold_the_last_stable_offset(live: LiveLog) -> None:
-    """Open ones hold it; a commit lets it go; an abort is told to readers of its offsets."""
+    """An open transaction holds it; a commit releases it; a read returns the aborted transactions of its offsets."""
     live.append(new_batch(), of_producer(7, 0, 2, transactional=True), of_producer(8, 0, 2, transactional=True), new_batch())
     assert (live.log.last_stable_offset, live.log.high_watermark) == (1, 6)
     live.append(marker(7, abort=False))
@@ -187,7 +187,7 @@ def test_transactions_outlive_a_crash(live: LiveLog) -> None:
 
 
 def test_a_marker_has_the_time_of_its_append_where_all_records_do(tmp_path: Path) -> None:
-    """LogAppendTime is of markers, too: what a recovery reads of them is what the snapshot of a live log tells."""
+    """LogAppendTime applies to markers, too: recovery and the snapshot of a live log have the same timestamp."""
     live = LiveLog(tmp_path / "t-0", LogConfig(message_timestamp_type="LogAppendTime"))
     live.append(of_producer(1, 0, transactional=True), now_ms=NOW_MS + 500)
     live.append(marker(1, abort=False), now_ms=NOW_MS + 700)

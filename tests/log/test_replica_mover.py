@@ -1,4 +1,4 @@
-"""Protects moving replicas between log directories: copied whole, swapped in place, resumed, refused; the facts told."""
+"""Protects moves of replicas between log directories: copy, replacement, restart, errors, and DescribeLogDirs."""
 
 from __future__ import annotations
 

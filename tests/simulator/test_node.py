@@ -24,7 +24,7 @@ from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.report_line import WarningLine, fields_of
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.broker.broker import Broker
+from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.shell.clock import Clock
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker
@@ -210,7 +210,7 @@ def flushes_no_cleaned_segment(real: Any) -> Any:
 
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "acknowledges without an append": patched(log_opener.LocalLog, "append", skips_every_third),
-    "acknowledges before the flush": patched(Broker, "flush_log", never_flushes_logs),
+    "acknowledges before the flush": patched(ReplicaManager, "flush_log", never_flushes_logs),
     "forgets producers at a start": patched(ProducerStateManager, "truncate_and_reload", forgets_producers),
     "skips the recovery": patched(log_opener, "_load", skips_recovery),
     "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),
