@@ -20,8 +20,6 @@ WORDS = re.compile(
 )
 # Text of Kafka's, and a seed that would give other runs of the simulator under another name.
 ALLOWED = {"kcli/simulator/runner.py": ('self._rng("pace")',)}
-# Modules that are still to be gone through.
-PENDING: tuple[str, ...] = ("kcli/log/",)
 
 
 def pages() -> Iterator[Path]:
@@ -35,8 +33,6 @@ def pages() -> Iterator[Path]:
 def test_words_that_do_not_come_back(path: Path) -> None:
     """Each word of the list has a plainer one: log, return, the caller, no client, uses, N, rng, throttle, repair ..."""
     name = str(path.relative_to(ROOT))
-    if name.startswith(PENDING):
-        pytest.skip("still to be gone through")
     text = path.read_text("utf-8")
     for allowed in ALLOWED.get(name, ()):
         assert allowed in text, "the exception is not needed any more"
