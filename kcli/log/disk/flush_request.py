@@ -1,7 +1,7 @@
 """Sequences of writes with flushes between them, for a broker that never waits for the device.
 
 A sequence is a generator: it yields the paths that must be on the device before it continues, and the OSError of a failed flush
-is raised at that yield. `begin_flushes` turns it into a FlushRequest, which the broker turns into a Flush effect. At the Flushed
+is raised at that yield. `begin_flushes` makes a FlushRequest of it, which the broker turns into a Flush effect. At the Flushed
 event the broker calls `done`, which runs the sequence up to its next flush. `replace_file` is such a sequence (Kafka:
 Utils.atomicMoveWithFallback):
 

@@ -264,7 +264,7 @@ def _gather(rest: bytes, pieces: Iterator[Buffer], end: int) -> tuple[bytes, boo
 def _skip_large(
     header: RecordBatch, scanner: RecordScanner, rest: bytes, pieces: Iterator[Buffer], done: int
 ) -> tuple[RecordWindow, bytes]:
-    """Return the window of one large record that begins at the first byte of `rest`, without its bytes, and the bytes after the record."""
+    """Return the window of the large record at the start of `rest`, without its bytes, and the bytes after the record."""
     source = PieceReader(rest, 0, pieces)
     window = RecordWindow(b"", scanner.columns, 1, done)
     window.left_out = True
