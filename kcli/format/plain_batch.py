@@ -15,59 +15,40 @@ from kcli.format import batch_header, loop_results, record_scan
 MOST_TIMESTAMP = 4611686018427387904  # 2**62: the sum with a delta is checked without an overflow
 
 
-class PlainBatch:
-    """The plain batch that was read last: fields of its header, its smallest timestamp, how many records have no key."""
+class PlainBatch(batch_header.BatchHeader):
+    """The header of the batch that was checked last, which is at position 0, and the counts of its records."""
 
     def __init__(self) -> None:
-        self.header = batch_header.BatchHeader()
+        super().__init__()
         self.records = record_scan.RecordColumns(0)
-        self.size_bytes = 0
-        self.last_offset_delta = 0
-        self.smallest_timestamp = 0
-        self.max_timestamp = 0
-        self.producer_id = 0
-        self.producer_epoch = 0
-        self.base_sequence = 0
-        self.null_keys = 0
 
-    def read(self, buffer: record_scan.Buffer, view: memoryview, crc32c: Callable[..., int]) -> bool:
+    def check(self, buffer: record_scan.Buffer, view: memoryview, crc32c: Callable[..., int]) -> bool:
         """Read and check the batch in `buffer` -> whether it is plain; never raises. `view` is a memoryview of `buffer`."""
-        header, records = self.header, self.records
+        records = self.records
         size = len(buffer)
         if (
-            header.read(buffer, 0, size) != loop_results.USUAL
-            or header.end_position != size
-            or header.base_offset != 0
-            or header.attributes != 0
+            self.read(buffer, 0, size) != loop_results.USUAL
+            or self.end_position != size
+            or self.base_offset != 0
+            or self.attributes != 0
             # The CRC before the scan: at full speed it loads the bytes into the cache; the scan, record by record, is slower.
-            or not header.has_right_crc(view, crc32c)
+            or not self.has_right_crc(view, crc32c)
         ):
             return False
-        count = header.record_count
-        base_timestamp = header.base_timestamp
         if (
-            count == 0
-            or header.last_offset != count - 1
-            or (header.producer_id >= 0 and header.base_sequence < 0)
-            or base_timestamp < 0
-            or base_timestamp > MOST_TIMESTAMP
+            self.record_count == 0
+            or self.last_offset != self.record_count - 1
+            or (self.producer_id >= 0 and self.base_sequence < 0)
+            or self.base_timestamp < 0
+            or self.base_timestamp > MOST_TIMESTAMP
         ):
             return False
-        records.begin_batch(0, base_timestamp)
-        if (
-            records.scan(buffer, header.records_position, size, count, record_scan.NO_ROWS) != loop_results.COMPLETE
-            or records.end != size
-            or records.is_renumbered
-            or records.largest_delta != header.max_timestamp - base_timestamp
-            or records.smallest_delta < -base_timestamp
-        ):
-            return False
-        self.size_bytes = size
-        self.last_offset_delta = count - 1
-        self.smallest_timestamp = base_timestamp + records.smallest_delta
-        self.max_timestamp = header.max_timestamp
-        self.producer_id = header.producer_id
-        self.producer_epoch = header.producer_epoch
-        self.base_sequence = header.base_sequence
-        self.null_keys = records.null_keys
-        return True
+        records.begin_batch(0, self.base_timestamp)
+        status = records.scan(buffer, self.records_position, size, self.record_count, record_scan.NO_ROWS)
+        return (
+            status == loop_results.COMPLETE
+            and records.end == size
+            and not records.is_renumbered
+            and records.largest_delta == self.max_timestamp - self.base_timestamp
+            and records.smallest_delta >= -self.base_timestamp
+        )

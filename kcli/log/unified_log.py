@@ -190,18 +190,18 @@ class UnifiedLog:
         entry = None
         if (
             origin is not AppendOrigin.CLIENT
-            or not batch.read(records, records, crc32c)
+            or not batch.check(records, records, crc32c)
             or not rules.takes_plain
-            or (size := batch.size_bytes) > rules.max_plain_bytes
+            or (size := batch.end_position) > rules.max_plain_bytes
             or (max_timestamp := batch.max_timestamp) > now_ms + rules.timestamp_after_max_ms
-            or batch.smallest_timestamp < now_ms - rules.timestamp_before_max_ms
-            or (batch.null_keys and rules.is_compacted)
+            or batch.base_timestamp + batch.records.smallest_delta < now_ms - rules.timestamp_before_max_ms
+            or (batch.records.null_keys and rules.is_compacted)
             or (batch.producer_id >= 0 and (entry := self._next_in_sequence()) is None)
         ):
             checked = check_carefully(records, self.config, now_ms, origin, is_hurried=is_hurried)
             return append_checked(self, checked, leader_epoch, now_ms, origin, transaction_version)
         first_offset = self.log_end_offset
-        delta = batch.last_offset_delta
+        delta = batch.last_offset  # its base offset is 0
         last_offset = first_offset + delta
         _BATCH_HEAD.pack_into(records, 0, first_offset, size - LOG_OVERHEAD_BYTES, leader_epoch)
         if leader_epoch != self.leader_epochs.written_epoch and leader_epoch >= 0:

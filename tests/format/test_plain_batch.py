@@ -106,7 +106,7 @@ def plain(rows: list[Record], **changes: int) -> bytes:
 
 
 def is_plain(data: bytes) -> bool:
-    return PlainBatch().read(data, memoryview(data), crc32c)
+    return PlainBatch().check(data, memoryview(data), crc32c)
 
 
 NOT_CHECKED = range(12, 16)  # the leader epoch, which the leader sets, is outside of the CRC
@@ -117,14 +117,11 @@ def test_a_plain_batch_gives_the_fields_of_its_header() -> None:
     """Every field is what the header's declaration reads, the rest what the records hold."""
     data = plain(ROWS, producer_id=2**40, producer_epoch=-1 + 2**15, base_sequence=17)
     batch, header = PlainBatch(), read_header(data)
-    assert batch.read(data, memoryview(data), crc32c)
-    assert (batch.size_bytes, batch.last_offset_delta, batch.max_timestamp) == (
-        len(data),
-        header.last_offset_delta,
-        header.max_timestamp,
-    )
+    assert batch.check(data, memoryview(data), crc32c)
+    assert (batch.end_position, batch.last_offset, batch.crc) == (len(data), header.last_offset_delta, header.crc)
+    assert (batch.base_timestamp, batch.max_timestamp) == (header.base_timestamp, header.max_timestamp)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (2**40, -1 + 2**15, 17)
-    assert (batch.smallest_timestamp, batch.null_keys) == (1000, 1)
+    assert (batch.records.smallest_delta, batch.records.null_keys) == (0, 1)
 
 
 def test_each_departure_is_not_plain() -> None:
