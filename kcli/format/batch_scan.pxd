@@ -19,18 +19,20 @@ cpdef int check_into(
 )
 cpdef Py_ssize_t summarise(records, Py_ssize_t count, long long previous_offset, long long[::1] out) except? -9
 
+cpdef int fault_of(
+    batch_header.BatchHeader header, const unsigned char[::1] buffer, record_scan.RecordColumns records) except? -9
+
 @cython.locals(
     positions=cython.longlong[::1], sizes=cython.longlong[::1], base_offsets=cython.longlong[::1],
     last_offsets=cython.longlong[::1], leader_epochs=cython.longlong[::1], attribute_column=cython.longlong[::1],
     base_timestamps=cython.longlong[::1], max_timestamps=cython.longlong[::1], producer_ids=cython.longlong[::1],
     producer_epochs=cython.longlong[::1], base_sequences=cython.longlong[::1], record_counts=cython.longlong[::1],
-    records=record_scan.RecordColumns,
     faults=cython.longlong[::1], capacity=Py_ssize_t, index=Py_ssize_t, faulty=Py_ssize_t, stop=cython.int,
     header=batch_header.BatchHeader, fault=cython.int,
 )
 cpdef Py_ssize_t scan_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, long long file_position, crc32c,
-    batches, bint with_records, long long[::1] scratch) except? -9
+    batches, record_scan.RecordColumns records, long long[::1] scratch) except? -9
 
 @cython.locals(
     base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], leader_epochs=cython.longlong[::1],

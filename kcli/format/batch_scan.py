@@ -208,6 +208,29 @@ def summarise(records: record_scan.RecordColumns, count: int, previous_offset: i
     return found
 
 
+def fault_of(header: "batch_header.BatchHeader", buffer: Buffer, records: "record_scan.RecordColumns | None") -> int:
+    """Return the fault of the batch of a header, all of which is in `buffer` and whose CRC is right."""
+    if header.has_unknown_attributes:
+        return LOOK
+    if header.record_count == 0:
+        return SOUND if header.end_position == header.records_position else LOOK
+    if records is None:
+        return SOUND
+    if header.codec:
+        return UNOPENED
+    records.begin_batch(header.base_offset, header.base_timestamp)
+    return check_into(
+        buffer,
+        header.records_position,
+        header.end_position,
+        header.last_offset,
+        header.max_timestamp,
+        header.attributes,
+        header.record_count,
+        records,
+    )
+
+
 def scan_batches(
     buffer: Buffer,
     view: memoryview,
@@ -216,12 +239,13 @@ def scan_batches(
     file_position: int,
     crc32c: Callable[..., int],
     batches: BatchColumns,
-    with_records: bool,
+    records: "record_scan.RecordColumns | None",
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
     """Scan the batches of buffer[position:limit] -> how many; `view` is a memoryview of the same buffer.
 
-    Without `with_records` only headers and CRCs are checked, as by a broker that recovers a log: every fault is SOUND or LOOK.
+    `records` is what the check of the records fills. If it is None, only headers and CRCs are checked, as by a broker that
+    recovers a log: then every fault is SOUND or LOOK.
     `file_position` is the byte of the file at buffer[0]. On return scratch[0] is the position in the buffer behind the last
     batch, scratch[1] why the scan ended, scratch[2] how many rows have a fault. Nothing is raised for bad bytes.
     """
@@ -238,7 +262,6 @@ def scan_batches(
     base_sequences = batches.base_sequence
     record_counts = batches.record_count
     faults = batches.fault
-    records = record_scan.RecordColumns(0)
     capacity = batches.capacity
     header = batch_header.BatchHeader()
     index = 0
@@ -267,28 +290,7 @@ def scan_batches(
         producer_epochs[index] = header.producer_epoch
         base_sequences[index] = header.base_sequence
         record_counts[index] = header.record_count
-        fault = SOUND
-        if header.has_unknown_attributes:
-            fault = LOOK
-        elif header.record_count == 0:
-            if header.end_position != header.records_position:
-                fault = LOOK
-        elif not with_records:
-            fault = SOUND
-        elif header.codec:
-            fault = UNOPENED
-        else:
-            records.begin_batch(header.base_offset, header.base_timestamp)
-            fault = check_into(
-                buffer,
-                header.records_position,
-                header.end_position,
-                header.last_offset,
-                header.max_timestamp,
-                header.attributes,
-                header.record_count,
-                records,
-            )
+        fault = fault_of(header, buffer, records)
         faults[index] = fault
         if fault != SOUND:
             faulty += 1

@@ -78,10 +78,10 @@ def batches(draw: st.DrawFn) -> bytes:
 
 def scan(way: str, data: bytes, rows: int = 8) -> tuple[Any, ...]:
     """Everything that a scan returns: rows, place, reason, faults, columns."""
-    scanner, _ = WAYS[way]
-    columns, scratch = scanner.BatchColumns(rows), array("q", bytes(32))
+    scanner, parser = WAYS[way]
+    columns, records, scratch = scanner.BatchColumns(rows), parser.RecordColumns(0), array("q", bytes(32))
     buffer = bytearray(data)
-    count = scanner.scan_batches(buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, True, scratch)
+    count = scanner.scan_batches(buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, records, scratch)
     table = [getattr(columns, name)[:count].tolist() for name in COLUMNS]
     return count, *scratch[:3], table
 

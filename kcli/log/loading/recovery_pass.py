@@ -81,10 +81,13 @@ class RecoveryPass:
 
     def _scan(self, position: int) -> None:
         """Scan the batches from byte `position` on in the reader's buffer; if it has no complete batch, read again."""
+        if position == self._reader.end_position():
+            self._row = self._count = 0
+            return
         for is_fresh in (False, True):
             buffer, index, filled = self._reader.buffered(position, fresh=is_fresh)
             self._row, shift = 0, position - index
-            self._count = scan_batches(buffer, buffer, index, filled, shift, crc32c, self._rows, False, self._scratch)
+            self._count = scan_batches(buffer, buffer, index, filled, shift, crc32c, self._rows, None, self._scratch)
             self._why = self._scratch[1]
             if self._count or self._why != NEED_MORE:
                 return

@@ -87,7 +87,7 @@ class ColumnarReader:
             self._start,
             crc32c,
             self.rows,
-            True,
+            self.scanner.columns,
             self._scratch,
         )
 
