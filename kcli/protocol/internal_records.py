@@ -15,6 +15,7 @@ version as the newest known version.
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 
 from kcli.format.java_text import json_text
@@ -28,6 +29,7 @@ from kcli.protocol.message import Message
 from kcli.protocol.remote_log_text import remote_log_text
 
 FRAME_VERSION = 1
+_INT16 = struct.Struct(">h")
 _VERSION_BYTES = 2
 _INT16_MAX = 0x7FFF
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -75,6 +77,15 @@ class CoordinatorDecoder(Decoder):
         """See Decoder.decode."""
         key_type, value_type = self._types(key)
         return self._decode(key_type, key, value_type, value)
+
+    def encode(self, key: Message, value: Message | None) -> tuple[bytes, bytes | None]:
+        """Encode a record -> (key, value), the twin of `decode`; the value in its `schema_version`. Raises EncodeError."""
+        key_type = message_type(self._file, key.STRUCT.name)
+        encoded = _INT16.pack(key_type.key) + key_type.encode(key, 0)
+        if value is None:
+            return encoded, None
+        version = value.schema_version
+        return encoded, _INT16.pack(version) + message_type(self._file, value.STRUCT.name).encode(value, version)
 
     def _types(self, key: Buffer | None) -> tuple[MessageType, MessageType]:
         """Return the types of a record's key and value, from the first int16 of the key."""

@@ -24,6 +24,7 @@ the same partition by then; the ABORT marker drops them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID
@@ -52,7 +53,9 @@ from kcli.state.groups import (
     ShareGroup,
     ShareMember,
     StreamsGroup,
+    StreamsMember,
 )
+from kcli.state.speculative_state import MapsState
 
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 
@@ -65,7 +68,7 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-class GroupState:
+class GroupState(MapsState):
     """All groups by their ids, and their committed offsets.
 
     `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
@@ -73,6 +76,7 @@ class GroupState:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.groups: dict[str, Group] = {}
         self.committed_offsets: dict[OffsetKey, CommittedOffset] = {}
         self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
@@ -93,23 +97,28 @@ class GroupState:
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         """End the transaction of a producer: its pending offsets become effective, or are dropped."""
-        for key, offset in self.pending_offsets.pop(producer_id, {}).items():
+        pending = self.pending_offsets.get(producer_id, {})
+        self._remove(self.pending_offsets, producer_id)
+        for key, offset in pending.items():
             before = self.committed_offsets.get(key)
             if commit and (before is None or offset.record_offset > before.record_offset):
-                self.committed_offsets[key] = offset
+                self._put(self.committed_offsets, key, offset)
 
     def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
         if value is None:
-            self.committed_offsets.pop(key, None)
+            self._remove(self.committed_offsets, key)
             for pending in self.pending_offsets.values():
-                pending.pop(key, None)
+                self._remove(pending, key)
             return
-        self.groups.setdefault(key.group_id, ClassicGroup(key.group_id))
+        if key.group_id not in self.groups:
+            self._put(self.groups, key.group_id, ClassicGroup(key.group_id))
         offset = _committed_offset(value, record_offset)
         if producer_id == NO_PRODUCER_ID:
-            self.committed_offsets[key] = offset
-        else:
-            self.pending_offsets.setdefault(producer_id, {})[key] = offset
+            self._put(self.committed_offsets, key, offset)
+            return
+        if producer_id not in self.pending_offsets:
+            self._put(self.pending_offsets, producer_id, {})
+        self._put(self.pending_offsets[producer_id], key, offset)
 
     def _group(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup:
         """Return the group with that id and kind, which is created if there is none or a group with only offsets."""
@@ -119,7 +128,7 @@ class GroupState:
         if found is not None and not (isinstance(found, ClassicGroup) and found.is_simple):
             raise StateError(f"group {group_id} is a {found.kind} group but has records of a {kind.kind} group")
         made = kind(group_id)
-        self.groups[group_id] = made
+        self._put(self.groups, group_id, made)
         return made
 
     def _known(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup | None:
@@ -129,57 +138,63 @@ class GroupState:
 
     def _classic(self, key: Message, value: Message | None) -> None:
         if value is None:
-            self.groups.pop(key.group, None)
+            self._remove(self.groups, key.group)
         else:
-            self.groups[key.group] = classic_group(key.group, value)
+            self._put(self.groups, key.group, classic_group(key.group, value))
 
     def _metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> AnyGroup | None:
         if value is None:
             if self._known(key.group_id, kind) is not None:
-                del self.groups[key.group_id]
+                self._remove(self.groups, key.group_id)
             return None
         group = self._group(key.group_id, kind)
-        group.group_epoch = value.epoch
-        group.metadata_hash = value.metadata_hash
+        self._assign(group, "group_epoch", value.epoch)
+        self._assign(group, "metadata_hash", value.metadata_hash)
         return group
 
     def _streams_metadata(self, key: Message, value: Message | None) -> None:
         group = self._metadata(StreamsGroup, key, value)
         if group is not None and value is not None:
-            group.validated_topology_epoch = value.validated_topology_epoch
-            group.assignment_configs = {config.key: config.value for config in value.last_assignment_configs or []}
+            self._assign(group, "validated_topology_epoch", value.validated_topology_epoch)
+            configs = {config.key: config.value for config in value.last_assignment_configs or []}
+            self._assign(group, "assignment_configs", configs)
 
     def _member(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         if value is None:
             group = self._known(key.group_id, kind)
             if group is not None:
-                group.members.pop(key.member_id, None)
+                self._remove(group.members, key.member_id)
         else:
-            apply_member_metadata(self._group(key.group_id, kind).member(key.member_id), value)
+            apply_member_metadata(self._changed_member(self._group(key.group_id, kind), key.member_id), value)
+
+    def _changed_member(self, group: AnyGroup, member_id: str) -> ConsumerMember | ShareMember | StreamsMember:
+        """Return a member that may be changed: a new one, or a copy that takes the place of the one that the group has."""
+        found = group.members.get(member_id)
+        member = group.new_member(member_id) if found is None else copy(found)
+        self._put(group.members, member_id, member)
+        return member
 
     def _target_metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group: ModernGroup | None = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
         if group is not None:
-            group.assignment_epoch = NO_EPOCH if value is None else value.assignment_epoch
-            group.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
+            self._assign(group, "assignment_epoch", NO_EPOCH if value is None else value.assignment_epoch)
+            self._assign(group, "assignment_timestamp_ms", 0 if value is None else value.assignment_timestamp)
 
     def _target_member(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         if value is None:
             group = self._known(key.group_id, kind)
             if group is not None:
-                group.target_assignment.pop(key.member_id, None)
+                self._remove(group.target_assignment, key.member_id)
             return
         made = self._group(key.group_id, kind)
-        if isinstance(made, StreamsGroup):
-            made.target_assignment[key.member_id] = target_tasks(value)
-        else:
-            made.target_assignment[key.member_id] = target_partitions(value)
+        target = target_tasks(value) if isinstance(made, StreamsGroup) else target_partitions(value)
+        self._put(made.target_assignment, key.member_id, target)
 
     def _current(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
         if group is None or (value is None and key.member_id not in group.members):
             return
-        member = group.member(key.member_id)
+        member = self._changed_member(group, key.member_id)
         if isinstance(member, ConsumerMember):
             apply_current_consumer(member, value)
         elif isinstance(member, ShareMember):
@@ -190,27 +205,27 @@ class GroupState:
     def _partition_metadata(self, key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, ConsumerGroup) if value is None else self._group(key.group_id, ConsumerGroup)
         if group is not None:
-            group.has_partition_metadata = value is not None
+            self._assign(group, "has_partition_metadata", value is not None)
 
     def _regular_expression(self, key: Message, value: Message | None) -> None:
         if value is not None:
             group = self._group(key.group_id, ConsumerGroup)
-            group.resolved_regexes[key.regular_expression] = value.topics
+            self._put(group.resolved_regexes, key.regular_expression, value.topics)
             return
         known = self._known(key.group_id, ConsumerGroup)
         if known is not None:
-            known.resolved_regexes.pop(key.regular_expression, None)
+            self._remove(known.resolved_regexes, key.regular_expression)
 
     def _share_topics(self, key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, ShareGroup) if value is None else self._group(key.group_id, ShareGroup)
         if group is not None:
-            group.topics = [] if value is None else share_topics(value)
+            self._assign(group, "topics", [] if value is None else share_topics(value))
 
     def _topology(self, key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, StreamsGroup) if value is None else self._group(key.group_id, StreamsGroup)
         if group is not None:
-            group.topology_epoch = NO_EPOCH if value is None else value.epoch
-            group.subtopologies = {} if value is None else subtopologies(value)
+            self._assign(group, "topology_epoch", NO_EPOCH if value is None else value.epoch)
+            self._assign(group, "subtopologies", {} if value is None else subtopologies(value))
 
 
 def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:

@@ -182,9 +182,9 @@ class ConsumerGroup(ModernGroup):
     has_partition_metadata: bool = False
     kind: ClassVar[str] = "consumer"
 
-    def member(self, member_id: str) -> ConsumerMember:
-        """Return the member with that id; it is created if the group does not have it."""
-        return self.members.setdefault(member_id, ConsumerMember(member_id))
+    def new_member(self, member_id: str) -> ConsumerMember:
+        """Return a member of this kind of group, which is not in the group yet."""
+        return ConsumerMember(member_id)
 
     @property
     def state(self) -> str:
@@ -215,9 +215,9 @@ class ShareGroup(ModernGroup):
     topics: list[ShareTopic] = field(default_factory=list)
     kind: ClassVar[str] = "share"
 
-    def member(self, member_id: str) -> ShareMember:
-        """Return the member with that id; it is created if the group does not have it."""
-        return self.members.setdefault(member_id, ShareMember(member_id))
+    def new_member(self, member_id: str) -> ShareMember:
+        """Return a member of this kind of group, which is not in the group yet."""
+        return ShareMember(member_id)
 
     @property
     def state(self) -> str:
@@ -249,9 +249,9 @@ class StreamsGroup(ModernGroup):
     target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
     kind: ClassVar[str] = "streams"
 
-    def member(self, member_id: str) -> StreamsMember:
-        """Return the member with that id; it is created if the group does not have it."""
-        return self.members.setdefault(member_id, StreamsMember(member_id))
+    def new_member(self, member_id: str) -> StreamsMember:
+        """Return a member of this kind of group, which is not in the group yet."""
+        return StreamsMember(member_id)
 
     @property
     def state(self) -> str:

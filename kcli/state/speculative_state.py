@@ -7,8 +7,8 @@
     roll_back  the leader lost its leadership              reverts all records that are not committed
     committed  a snapshot is to be written                 returns a frozen copy without the records that are not committed
 
-Committed records that another leader wrote are applied to the state itself. The controller's image uses this, and group and
-transaction coordinators can. Kafka does the same with its timeline data structures (SnapshotRegistry.revertToSnapshot and
+Committed records that another leader wrote are applied to the state itself. The controller's image (SnapshottedState) and the
+coordinators' states use this. Kafka does the same with its timeline data structures (SnapshotRegistry.revertToSnapshot and
 deleteSnapshotsUpTo). The state exists once, so that committed records cost nothing more than before; a record has undo entries
 only between its append and its commit, which take about 0.5 us.
 """
@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
+
+_UNDO_ITEMS = 3
+_ABSENT = object()
 
 
 class RevertibleState(Protocol):
@@ -29,12 +32,55 @@ class RevertibleState(Protocol):
         """Restore what these undo entries describe, the last first; they may be those of a state that this one is a copy of."""
         ...
 
+
+class FreezableState(RevertibleState, Protocol):
+    """A state of which snapshots are made."""
+
     def frozen(self) -> Self:
         """Return a copy that later changes of this state do not affect."""
         ...
 
 
+class MapsState:
+    """A revertible state of maps and of objects with attributes: a subclass changes them by the methods of this class only.
+
+    An undo entry is three items of the list: the map or object, the key or attribute, and the value before.
+    """
+
+    def __init__(self) -> None:
+        self.undo: list[Any] | None = None
+
+    def _put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        if self.undo is not None:
+            self.undo += (mapping, key, mapping.get(key, _ABSENT))
+        mapping[key] = value
+
+    def _remove(self, mapping: dict[Any, Any], key: Any) -> None:
+        """Remove a key; nothing happens if the map does not have it."""
+        if key in mapping:
+            if self.undo is not None:
+                self.undo += (mapping, key, mapping[key])
+            del mapping[key]
+
+    def _assign(self, owner: object, attribute: str, value: Any) -> None:
+        if self.undo is not None:
+            self.undo += (owner, attribute, getattr(owner, attribute))
+        setattr(owner, attribute, value)
+
+    def revert(self, undo: Sequence[Any]) -> None:
+        """Restore the values of these undo entries, the last first."""
+        for at in range(len(undo) - _UNDO_ITEMS, -1, -_UNDO_ITEMS):
+            owner, key, before = undo[at : at + _UNDO_ITEMS]
+            if not isinstance(owner, dict):
+                setattr(owner, key, before)
+            elif before is _ABSENT:
+                owner.pop(key, None)
+            else:
+                owner[key] = before
+
+
 _State = TypeVar("_State", bound=RevertibleState)
+_Freezable = TypeVar("_Freezable", bound=FreezableState)
 _Record = TypeVar("_Record")
 
 
@@ -70,13 +116,22 @@ class SpeculativeState(Generic[_State, _Record]):
             count += uncommitted.popleft()
         del self._undo[:count]
 
-    def roll_back(self) -> None:
-        """Revert all records that are not committed."""
-        undo, self._undo = self._undo, []
-        self._uncommitted.clear()
+    def roll_back(self, from_offset: int = 0) -> None:
+        """Revert the records that are not committed, from an offset on."""
+        uncommitted, count = self._uncommitted, 0
+        while uncommitted and uncommitted[-2] >= from_offset:
+            count += uncommitted.pop()
+            uncommitted.pop()
+        at = len(self._undo) - count
+        undo = self._undo[at:]
+        del self._undo[at:]
         self.state.revert(undo)
 
-    def committed(self) -> _State:
+
+class SnapshottedState(SpeculativeState[_Freezable, _Record]):
+    """A speculative state of which snapshots are made."""
+
+    def committed(self) -> _Freezable:
         """Return a copy of the state as the committed records alone make it."""
         copy = self.state.frozen()
         copy.revert(self._undo)

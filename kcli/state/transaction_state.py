@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
+from kcli.state.speculative_state import MapsState
 
 TRANSACTION_STATES = {
     0: "Empty",
@@ -55,10 +56,11 @@ class Transaction:
     client_transaction_version: int
 
 
-class TransactionState:
+class TransactionState(MapsState):
     """The entries of all transactional ids."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.transactions: dict[str, Transaction] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
@@ -66,9 +68,9 @@ class TransactionState:
         if key.STRUCT.name != "TransactionLogKey":
             raise StateError(f"{key.STRUCT.name} is not a key of __transaction_state")
         if value is None:
-            self.transactions.pop(key.transactional_id, None)
+            self._remove(self.transactions, key.transactional_id)
             return
-        self.transactions[key.transactional_id] = Transaction(
+        transaction = Transaction(
             transactional_id=key.transactional_id,
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,
@@ -82,3 +84,4 @@ class TransactionState:
             start_timestamp_ms=value.transaction_start_timestamp_ms,
             client_transaction_version=value.client_transaction_version,
         )
+        self._put(self.transactions, key.transactional_id, transaction)

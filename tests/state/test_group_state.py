@@ -236,6 +236,7 @@ def test_a_consumer_group_goes_through_its_states() -> None:
     assert group.target_assignment == {"m": {TOPIC_ID: [0, 1]}}
 
     apply("ConsumerGroupCurrentMemberAssignment", member, None)
+    found = group.members["m"]
     assert (found.member_epoch, found.assigned_partitions) == (-1, {})
     apply("ConsumerGroupTargetAssignmentMember", member, None)
     apply("ConsumerGroupTargetAssignmentMetadata", {"group_id": "g"}, None)

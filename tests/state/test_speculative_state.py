@@ -9,13 +9,13 @@ import pytest
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.speculative_state import SpeculativeState
+from kcli.state.speculative_state import SnapshottedState
 from tests.state.test_image_records import applied, every_kind, state_of
 
 
-def appended(records: list[Message]) -> SpeculativeState[MetadataImage, Message]:
+def appended(records: list[Message]) -> SnapshottedState[MetadataImage, Message]:
     image = MetadataImage()
-    state = SpeculativeState[MetadataImage, Message](image, lambda record, offset: image.apply(record))
+    state = SnapshottedState[MetadataImage, Message](image, lambda record, offset: image.apply(record))
     for offset, record in enumerate(records):
         state.append(record, offset)
     return state

@@ -38,7 +38,7 @@ from kcli.state.metadata_values import (
     Partition,
     Topic,
 )
-from kcli.state.speculative_state import SpeculativeState
+from kcli.state.speculative_state import SnapshottedState
 
 _BROKER_RESOURCE = 4
 
@@ -109,7 +109,7 @@ class ControllerState:
     def reset(self) -> None:
         """Begin with an empty image."""
         self.image = image = ControllerImage()
-        self._speculative = SpeculativeState[ControllerImage, Message | ControlRecord](image, image.apply_at)
+        self._speculative = SnapshottedState[ControllerImage, Message | ControlRecord](image, image.apply_at)
         self._settings_key = None
 
     def append(self, record: Message | ControlRecord, offset: int) -> None:

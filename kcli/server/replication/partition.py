@@ -10,9 +10,11 @@ With this replica as the only one in sync, each append moves the high watermark 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.append_paths import LogAppendInfo, append_checked
-from kcli.log.log_validator import ValidBatch
+from kcli.log.log_validator import AppendOrigin, ValidBatch
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.state.metadata_values import Partition as PartitionRegistration
@@ -37,6 +39,7 @@ class Partition:
         "leader_id",
         "log",
         "node_id",
+        "on_high_watermark",
         "partition_epoch",
         "replicas",
         "topic",
@@ -55,6 +58,7 @@ class Partition:
         self.isr: list[int] = []
         self.replicas: list[int] = []
         self.is_leader = False
+        self.on_high_watermark: Callable[[int], None] | None = None  # called after each move of the high watermark
 
     @property
     def key(self) -> tuple[str, int]:
@@ -105,8 +109,14 @@ class Partition:
         """Return the number of in-sync replicas that acks=all needs: min.insync.replicas, at most the number of replicas."""
         return min(log.config.min_insync_replicas, len(self.replicas))
 
-    def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> LogAppendInfo:
-        """Append a producer's batch, as received or checked. Raises PartitionError, AppendError and OSError.
+    def append(
+        self,
+        records: memoryview | ValidBatch,
+        required_acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> LogAppendInfo:
+        """Append a batch of a producer or coordinator, as received or checked. Raises PartitionError, AppendError and OSError.
 
         Raises LongCheckError, and appends nothing, if the check of a received batch would occupy the event loop too long.
         """
@@ -117,10 +127,14 @@ class Partition:
         if isinstance(records, ValidBatch):
             info = append_checked(log, records, self.leader_epoch, now_ms)
         else:
-            info = log.append_as_leader(records, self.leader_epoch, now_ms, is_hurried=True)
+            info = log.append_as_leader(
+                records, self.leader_epoch, now_ms, origin=origin, is_hurried=origin is AppendOrigin.CLIENT
+            )
         self._advance_high_watermark(log)
         return info
 
     def _advance_high_watermark(self, log: UnifiedLog) -> None:
         if len(self.isr) <= 1 and log.high_watermark != log.log_end_offset:
             log.update_high_watermark(log.log_end_offset)
+            if self.on_high_watermark is not None:
+                self.on_high_watermark(log.high_watermark)

@@ -1,0 +1,95 @@
+"""Records of the coordinators' topics: what a coordinator decides, what its state applies, and the batches in its log.
+
+    record             is                                   in the log
+    -----------------  -----------------------------------  ------------------------------------------------------------
+    CoordinatorRecord  a key and a value (None: tombstone)  a record of a data batch; with a producer, of a transactional one
+    EndTransaction     the end of a producer's transaction  a marker: a control batch of its own
+
+Batches are not compressed unless the topic's configuration asks for it. Like Kafka's, they have base sequence 0 even without a
+producer. A value is encoded in its `schema_version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kcli.format.end_transaction_marker import encode_marker
+from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_FLAG, NewRecordBatch
+from kcli.format.records import Record, encode_record
+from kcli.protocol.message import Message
+
+
+class Producer(NamedTuple):
+    """The producer of a transactional batch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class CoordinatorRecord(NamedTuple):
+    """A record of a coordinator's topic; `producer_id` is -1 outside of transactions."""
+
+    key: Message
+    value: Message | None
+    producer_id: int = NO_PRODUCER_ID
+
+
+class EndTransaction(NamedTuple):
+    """The end of a producer's transaction, as the transaction coordinator of `coordinator_epoch` has decided it."""
+
+    producer: Producer
+    coordinator_epoch: int
+    is_commit: bool
+
+
+ShardRecord = CoordinatorRecord | EndTransaction
+
+
+class EncodedRecord(NamedTuple):
+    """A record's key and value, and its time in ms."""
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+
+
+def encode_data_batch(records: Sequence[EncodedRecord], producer: Producer) -> bytearray:
+    """Encode a batch of records, transactional if it has a producer; the log sets its offsets."""
+    base_timestamp = records[0].timestamp_ms
+    encoded = b"".join(
+        encode_record(Record(delta, record.timestamp_ms - base_timestamp, record.key, record.value))
+        for delta, record in enumerate(records)
+    )
+    attributes = TRANSACTIONAL_FLAG if producer.producer_id != NO_PRODUCER_ID else 0
+    return _batch(encoded, len(records), base_timestamp, max(record.timestamp_ms for record in records), attributes, producer)
+
+
+def encode_marker_batch(end: EndTransaction, now_ms: int) -> bytearray:
+    """Encode the batch with the marker of a transaction."""
+    key, value = encode_marker(is_abort=not end.is_commit, coordinator_epoch=end.coordinator_epoch)
+    records = encode_record(Record(0, 0, key, value))
+    return _batch(records, 1, now_ms, now_ms, TRANSACTIONAL_FLAG | CONTROL_FLAG, end.producer)
+
+
+def _batch(
+    records: bytes, count: int, base_timestamp: int, max_timestamp: int, attributes: int, producer: Producer
+) -> bytearray:
+    is_control = bool(attributes & CONTROL_FLAG)
+    return bytearray(
+        NewRecordBatch(
+            base_offset=0,
+            last_offset_delta=count - 1,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            record_count=count,
+            records=records,
+            attributes=attributes,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=-1 if is_control else 0,
+        ).encode()
+    )

@@ -1,0 +1,464 @@
+"""The runtime of a coordinator: one shard for each partition of its topic that this broker leads (Kafka: CoordinatorRuntime).
+
+    step     when                            what happens
+    -------  ------------------------------  ---------------------------------------------------------------------------
+    load     this broker becomes the leader  the partition's records are applied, in time slices; requests get
+                                             COORDINATOR_LOAD_IN_PROGRESS until then
+    write    a request or a timer            an operation of the shard decides -> records and a response; the records are
+                                             applied at once, and appended with those of other operations in one batch
+    answer   the high watermark passes       the response of every operation whose records are committed
+    revert   an append fails                 the records of the batch are taken back; its operations fail
+    unload   another broker leads, or none   the shard is dropped; what waits fails with NOT_COORDINATOR
+
+An operation without records is answered when everything that it may have seen is committed. The records of one operation are in
+one batch. A batch is appended after the events that are handled now (group.coordinator.append.linger.ms=-1: under load many
+operations share one append, alone none waits), or after a linger, or before it would become larger than max.message.bytes.
+
+    error of an append                                         error of the operation
+    ---------------------------------------------------------  ----------------------------
+    the partition is unknown, has too few replicas in sync     COORDINATOR_NOT_AVAILABLE
+    records are not committed within the write timeout         COORDINATOR_NOT_AVAILABLE
+    another broker leads, the log directory has failed         NOT_COORDINATOR
+    the records are too large                                  UNKNOWN_SERVER_ERROR
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from kcli.format.primitives import FormatError
+from kcli.log.errors import AppendError
+from kcli.log.log_validator import AppendOrigin
+from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
+from kcli.protocol.internal_records import CoordinatorDecoder
+from kcli.server.apis.slices import SliceScheduler
+from kcli.server.coordinator.coordinator_record import (
+    NO_PRODUCER,
+    CoordinatorRecord,
+    EncodedRecord,
+    EndTransaction,
+    Producer,
+    ShardRecord,
+    encode_data_batch,
+    encode_marker_batch,
+)
+from kcli.server.coordinator.loader import CoordinatorLoader
+from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
+from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.errors import StateError
+from kcli.state.speculative_state import RevertibleState, SpeculativeState
+
+# What the records of one operation and the header of a batch add to the sizes of keys and values, at most.
+_BATCH_OVERHEAD_BYTES = 128
+_RECORD_OVERHEAD_BYTES = 24
+APPEND_AFTER_EVENTS = -1  # the linger that waits for nothing but the events at hand
+
+_OPERATION_ERRORS = {
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_ENOUGH_REPLICAS: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.REQUEST_TIMED_OUT: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_LEADER_OR_FOLLOWER: error_codes.NOT_COORDINATOR,
+    error_codes.KAFKA_STORAGE_ERROR: error_codes.NOT_COORDINATOR,
+    error_codes.MESSAGE_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+    error_codes.RECORD_LIST_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+}
+
+
+class CoordinatorError(Exception):
+    """An operation that a coordinator refuses; `code` is Kafka's error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class CoordinatorShard(Protocol):
+    """The coordinator of one partition. `state` is what the partition's records make."""
+
+    @property
+    def state(self) -> RevertibleState:
+        """The state that `apply` changes."""
+        ...
+
+    def apply(self, record: ShardRecord, offset: int) -> None:
+        """Apply a record with this offset in the partition. Raises StateError."""
+        ...
+
+    def loaded(self, now_ms: int) -> None:
+        """Begin to coordinate: all records are applied."""
+        ...
+
+    def unloaded(self) -> None:
+        """Stop: cancel timers, and answer waiting requests with NOT_COORDINATOR."""
+        ...
+
+
+_Shard = TypeVar("_Shard", bound=CoordinatorShard)
+_Response = TypeVar("_Response")
+
+
+class Decision(NamedTuple, Generic[_Response]):
+    """What an operation has decided: its response, and the records that must be committed before it is sent."""
+
+    response: _Response
+    records: Sequence[ShardRecord] = ()
+
+
+Respond = Callable[[_Response | CoordinatorError, int], None]
+
+
+class _Deferred(NamedTuple):
+    """A response that waits until the high watermark is `end_offset`."""
+
+    end_offset: int
+    response: Any
+    respond: Respond[Any]
+
+
+class _OpenBatch:
+    """Records that are applied and not appended yet; the first one will have `base_offset`."""
+
+    __slots__ = ("base_offset", "producer", "records", "size_bytes")
+
+    def __init__(self, base_offset: int, producer: Producer) -> None:
+        self.base_offset = base_offset
+        self.producer = producer
+        self.records: list[EncodedRecord] = []
+        self.size_bytes = _BATCH_OVERHEAD_BYTES
+
+
+class _Led(Generic[_Shard]):
+    """One partition that this broker leads; `next_offset` is that of the next record, `committed` the high watermark."""
+
+    def __init__(self, partition: Partition, shard: _Shard) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.shard = shard
+        self.speculative = SpeculativeState[RevertibleState, ShardRecord](shard.state, shard.apply)
+        self.is_loaded = False
+        self.is_closed = False
+        self.is_appending = False
+        self.next_offset = 0
+        self.committed = 0
+        self.batch: _OpenBatch | None = None
+        self.deferred: deque[_Deferred] = deque()
+        self.unflushed: deque[int] = deque()  # base offsets of batches that have to be durable first
+        self.linger: TimerTask | None = None
+
+
+class CoordinatorRuntime(Generic[_Shard]):
+    """The shards of one coordinator on this broker. `report` writes a line of the node's log.
+
+    `linger_ms` is how long a batch waits for more records, APPEND_AFTER_EVENTS for no longer than the events at hand.
+    """
+
+    def __init__(
+        self,
+        decoder: CoordinatorDecoder,
+        make_shard: Callable[[int], _Shard],
+        replica_manager: ReplicaManager,
+        timer: Timer,
+        slices: SliceScheduler,
+        report: Callable[[str], None],
+        *,
+        linger_ms: int,
+        write_timeout_ms: int,
+    ) -> None:
+        self.topic = decoder.topic
+        self._decoder = decoder
+        self._loader = CoordinatorLoader(decoder, report)
+        self._make_shard = make_shard
+        self._replica_manager = replica_manager
+        self._timer = timer
+        self._slices = slices
+        self._report = report
+        self._linger_ms = linger_ms
+        self._write_timeout_ms = write_timeout_ms
+        self._led: dict[int, _Led[_Shard]] = {}
+
+    # ------------------------------------------------------------------------------------------------------ leadership
+
+    def leadership_changed(self, partition: Partition, now_ms: int) -> None:
+        """Load the partition if this broker has become its leader, in a new epoch; unload it if it leads no longer."""
+        led = self._led.get(partition.index)
+        is_leader = partition.is_leader and partition.log is not None
+        if led is not None and (not is_leader or led.leader_epoch != partition.leader_epoch):
+            self._unload(led)
+            led = None
+        if is_leader and led is None:
+            self._load(partition, now_ms)
+
+    def resign(self, index: int) -> None:
+        """Unload a partition whose topic is deleted, or whose log has failed."""
+        led = self._led.get(index)
+        if led is not None:
+            self._unload(led)
+
+    def close(self) -> None:
+        """Unload all partitions: the broker stops."""
+        for led in list(self._led.values()):
+            self._unload(led)
+
+    def _unload(self, led: _Led[_Shard]) -> None:
+        del self._led[led.partition.index]
+        led.is_closed = True
+        led.partition.on_high_watermark = None
+        led.batch = None
+        if led.linger is not None:
+            led.linger.cancel()
+        led.shard.unloaded()
+        self._fail(led, 0, self._not_coordinator(led.partition.index))
+
+    # ------------------------------------------------------------------------------------------------------------ load
+
+    def _load(self, partition: Partition, now_ms: int) -> None:
+        led = _Led(partition, self._make_shard(partition.index))
+        self._led[partition.index] = led
+        work = self._loader.load(partition, led.speculative, led.shard.apply)
+        began_ms = now_ms
+
+        def step(now_ms: int) -> None:
+            if led.is_closed:
+                return
+            try:
+                count = next(work)
+            except (OSError, FormatError, StateError) as error:
+                name = f"{self.topic}-{partition.index}"
+                self._report(FailureLine(f"cannot load {name}: {error}", topic=self.topic, partition=partition.index))
+                return
+            if count is None:
+                self._slices.schedule(step, now_ms)
+                return
+            self._loaded(led, count, now_ms - began_ms, now_ms)
+
+        self._slices.schedule(step, now_ms)
+
+    def _loaded(self, led: _Led[_Shard], count: int, took_ms: int, now_ms: int) -> None:
+        log, index = led.partition.log, led.partition.index
+        if log is None:
+            return
+        led.next_offset, led.is_loaded = log.log_end_offset, True
+        led.partition.on_high_watermark = partial(self._high_watermark_moved, led)
+        self._high_watermark_moved(led, log.high_watermark, now_ms)
+        led.shard.loaded(now_ms)
+        if count:
+            text = f"{self.topic}-{index} is loaded: {count} records in {took_ms} ms"
+            self._report(Line(text, topic=self.topic, partition=index, records=count))
+
+    # ------------------------------------------------------------------------------------------------------ operations
+
+    def shard(self, index: int) -> _Shard:
+        """Return the shard of a partition. Raises CoordinatorError: NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
+        return self._find(index).shard
+
+    def shards(self) -> list[_Shard]:
+        """Return the shards that are loaded."""
+        return [led.shard for led in self._led.values() if led.is_loaded]
+
+    def is_loading(self) -> bool:
+        """Return whether a partition is being loaded."""
+        return any(not led.is_loaded for led in self._led.values())
+
+    def write(
+        self,
+        index: int,
+        operation: Callable[[_Shard], Decision[_Response]],
+        respond: Respond[_Response],
+        producer: Producer = NO_PRODUCER,
+    ) -> None:
+        """Execute an operation of a shard; `respond(response or error, now_ms)` is called once, now or when it is committed."""
+        try:
+            led = self._find(index)
+            decision = operation(led.shard)
+            if decision.records:
+                self._apply(led, decision.records, producer)
+        except CoordinatorError as error:
+            respond(error, self._timer.clock_ms)
+            return
+        self._defer(led, decision.response, respond)
+
+    def end_transaction(self, index: int, end: EndTransaction, respond: Respond[None]) -> None:
+        """Append the marker of a transaction; `respond` gets None when it is committed."""
+        try:
+            led = self._find(index)
+            self._append_open_batch(led, self._timer.clock_ms)
+            base_offset = led.next_offset
+            led.speculative.append(end, base_offset)
+            led.next_offset = base_offset + 1
+            self._defer(led, None, respond)
+            data = encode_marker_batch(end, self._timer.wall.at(self._timer.clock_ms))
+            self._append(led, base_offset, data, self._timer.clock_ms)
+        except CoordinatorError as error:
+            respond(error, self._timer.clock_ms)
+
+    def _find(self, index: int) -> _Led[_Shard]:
+        led = self._led.get(index)
+        if led is None:
+            raise self._not_coordinator(index)
+        if not led.is_loaded:
+            text = f"{self.topic}-{index} is being loaded"
+            raise CoordinatorError(error_codes.COORDINATOR_LOAD_IN_PROGRESS, text)
+        return led
+
+    def _not_coordinator(self, index: int) -> CoordinatorError:
+        text = f"broker {self._replica_manager.node_id} does not lead {self.topic}-{index}"
+        return CoordinatorError(error_codes.NOT_COORDINATOR, text)
+
+    def _apply(self, led: _Led[_Shard], records: Sequence[ShardRecord], producer: Producer) -> None:
+        """Apply the records of one operation and add them to the open batch. Raises CoordinatorError, with nothing changed."""
+        now_ms = self._timer.wall.at(self._timer.clock_ms)
+        encoded = [self._encode(record, now_ms) for record in records]
+        size_bytes = sum(len(one.key) + len(one.value or b"") + _RECORD_OVERHEAD_BYTES for one in encoded)
+        limit_bytes = self._max_batch_bytes(led)
+        if size_bytes + _BATCH_OVERHEAD_BYTES > limit_bytes:
+            text = f"the records of the operation have {size_bytes} bytes, more than max.message.bytes of {self.topic}"
+            raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, text)
+        batch = led.batch
+        if batch is not None and (batch.producer != producer or batch.size_bytes + size_bytes > limit_bytes):
+            self._append_open_batch(led, self._timer.clock_ms)
+            batch = None
+        first = led.next_offset
+        try:
+            for at, record in enumerate(records):
+                led.speculative.append(record, first + at)
+        except StateError as error:
+            led.speculative.roll_back(first)
+            self._report(fault_line(f"applying a record of {self.topic}-{led.partition.index}", error))
+            raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, str(error)) from error
+        if batch is None:
+            batch = led.batch = _OpenBatch(first, producer)
+            self._schedule_append(led)
+        batch.records += encoded
+        batch.size_bytes += size_bytes
+        led.next_offset = first + len(records)
+
+    def _encode(self, record: ShardRecord, now_ms: int) -> EncodedRecord:
+        assert isinstance(record, CoordinatorRecord)
+        return EncodedRecord(*self._decoder.encode(record.key, record.value), now_ms)
+
+    def _max_batch_bytes(self, led: _Led[_Shard]) -> int:
+        log = led.partition.log
+        if log is None:
+            raise self._not_coordinator(led.partition.index)
+        return min(log.config.max_message_bytes, log.config.segment_bytes)
+
+    def _schedule_append(self, led: _Led[_Shard]) -> None:
+        def append(now_ms: int) -> None:
+            led.linger = None
+            self._append_open_batch(led, now_ms)
+
+        led.linger = self._timer.schedule(self._timer.clock_ms + max(0, self._linger_ms), append)
+
+    def _defer(self, led: _Led[_Shard], response: _Response, respond: Respond[_Response]) -> None:
+        """Respond when all records so far are committed."""
+        if led.next_offset <= led.committed:
+            respond(response, self._timer.clock_ms)
+        else:
+            led.deferred.append(_Deferred(led.next_offset, response, respond))
+
+    # ---------------------------------------------------------------------------------------------------------- append
+
+    def _append_open_batch(self, led: _Led[_Shard], now_ms: int) -> None:
+        batch, led.batch = led.batch, None
+        if batch is None or led.is_closed:
+            return
+        if led.linger is not None:
+            led.linger.cancel()
+            led.linger = None
+        self._append(led, batch.base_offset, encode_data_batch(batch.records, batch.producer), now_ms)
+
+    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int) -> None:
+        """Append a batch whose records are applied; on an error they are reverted, and their operations fail."""
+        partition = led.partition
+        led.is_appending = True
+        try:
+            info = partition.append(memoryview(data), 1, self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR)
+        except (AppendError, PartitionError) as error:
+            self._revert(led, base_offset, error.code, str(error))
+            return
+        except OSError as error:
+            self._replica_manager.handle_log_dir_failure(partition, error)
+            self._revert(led, base_offset, error_codes.KAFKA_STORAGE_ERROR, str(error))
+            return
+        finally:
+            led.is_appending = False
+        if info.first_offset != base_offset:
+            self._reload(led, base_offset, info.first_offset, now_ms)
+            return
+        log = partition.log
+        assert log is not None
+        self._replica_manager.fetch_purgatory.check(partition.key, now_ms)
+        if log.needs_flush(now_ms, by_time=False):
+            self._wait_for_flush(led, log, base_offset, now_ms)
+        self._high_watermark_moved(led, log.high_watermark, now_ms)
+        if led.committed <= info.last_offset:
+            self._timer.schedule(now_ms + self._write_timeout_ms, partial(self._expire, led, info.last_offset + 1))
+
+    def _wait_for_flush(self, led: _Led[_Shard], log: UnifiedLog, base_offset: int, now_ms: int) -> None:
+        """Hold the responses of a batch until it is durable, if flush.messages asks for that."""
+        led.unflushed.append(base_offset)
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            led.unflushed.remove(base_offset)
+            if led.is_closed:
+                return
+            if error is not None:
+                self._fail(led, base_offset, CoordinatorError(error_codes.NOT_COORDINATOR, str(error)))
+            elif led.partition.log is not None:
+                self._high_watermark_moved(led, led.partition.log.high_watermark, now_ms)
+
+        self._replica_manager.flush_log(log, flushed, now_ms)
+
+    def _high_watermark_moved(self, led: _Led[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
+        """Take the records below the high watermark as committed, and respond to their operations."""
+        if led.is_appending or led.is_closed:
+            return
+        committed = min(high_watermark, *led.unflushed) if led.unflushed else high_watermark
+        led.committed = committed
+        led.speculative.commit(committed - 1)
+        deferred = led.deferred
+        while deferred and deferred[0].end_offset <= committed:
+            self._respond(deferred.popleft())
+
+    def _respond(self, deferred: _Deferred, error: CoordinatorError | None = None) -> None:
+        try:
+            deferred.respond(deferred.response if error is None else error, self._timer.clock_ms)
+        except Exception as fault:
+            self._report(fault_line(f"answering an operation of {self.topic}", fault))
+
+    def _revert(self, led: _Led[_Shard], base_offset: int, code: int, message: str) -> None:
+        led.speculative.roll_back(base_offset)
+        led.next_offset = base_offset
+        self._fail(led, base_offset, CoordinatorError(_OPERATION_ERRORS.get(code, code), message))
+
+    def _fail(self, led: _Led[_Shard], base_offset: int, error: CoordinatorError) -> None:
+        """Fail the operations that wait for records from an offset on, or that may have seen them."""
+        failed: list[_Deferred] = []
+        while led.deferred and led.deferred[-1].end_offset > base_offset:
+            failed.append(led.deferred.pop())
+        for deferred in reversed(failed):
+            self._respond(deferred, error)
+
+    def _expire(self, led: _Led[_Shard], end_offset: int, now_ms: int) -> None:
+        """Fail the operations whose records are still not committed; the records stay, and may be committed later."""
+        if led.is_closed:
+            return
+        text = f"the records were not committed within {self._write_timeout_ms} ms"
+        error = CoordinatorError(error_codes.COORDINATOR_NOT_AVAILABLE, text)
+        while led.deferred and led.deferred[0].end_offset <= end_offset:
+            self._respond(led.deferred.popleft(), error)
+
+    def _reload(self, led: _Led[_Shard], expected: int, found: int, now_ms: int) -> None:
+        """Load the partition again: something else has appended to it, so the state is not what the log says."""
+        index = led.partition.index
+        text = f"a batch of {self.topic}-{index} has offset {found} instead of {expected}: the partition is loaded again"
+        self._report(WarningLine(text, topic=self.topic, partition=index))
+        self._unload(led)
+        self._load(led.partition, now_ms)
