@@ -84,3 +84,12 @@ def _shortest_digits(value: float) -> tuple[str, int]:
         return mantissa.replace(".", ""), int(exponent)
     leading = len(whole) - 1 if whole != "0" else -1 - (len(fraction) - len(fraction.lstrip("0")))
     return digits, leading + int(exponent or 0)
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode() of a text: a signed 32-bit number over its UTF-16 code units."""
+    found = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        found = (31 * found + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return found - (1 << 32) if found >> 31 else found

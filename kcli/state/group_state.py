@@ -60,6 +60,9 @@ from kcli.state.speculative_state import MapsState
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 
 
+TopicPartition = tuple[str, int]
+
+
 class OffsetKey(NamedTuple):
     """The key of a committed offset."""
 
@@ -71,14 +74,14 @@ class OffsetKey(NamedTuple):
 class GroupState(MapsState):
     """All groups by their ids, and their committed offsets.
 
-    `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
+    `offsets_by_group` has the committed offsets of each group that has any, by topic and partition. `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
     StateError it is unchanged.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.groups: dict[str, Group] = {}
-        self.committed_offsets: dict[OffsetKey, CommittedOffset] = {}
+        self.offsets_by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
 
     def apply(self, key: Message, value: Message | None, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
@@ -95,18 +98,41 @@ class GroupState(MapsState):
         else:
             raise StateError(f"{key.STRUCT.name} is not a key of __consumer_offsets")
 
+    @property
+    def committed_offsets(self) -> dict[OffsetKey, CommittedOffset]:
+        """All committed offsets in one map, which is made by each call."""
+        return {
+            OffsetKey(group_id, *where): offset
+            for group_id, offsets in self.offsets_by_group.items()
+            for where, offset in offsets.items()
+        }
+
+    def committed_offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """Return the committed offset of a partition, None if there is none."""
+        offsets = self.offsets_by_group.get(group_id)
+        return None if offsets is None else offsets.get((topic, partition))
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Return whether an open transaction has committed an offset of the partition."""
+        key = OffsetKey(group_id, topic, partition)
+        return any(key in pending for pending in self.pending_offsets.values())
+
+    def has_open_transaction(self, group_id: str) -> bool:
+        """Return whether an open transaction has committed an offset of the group."""
+        return any(key.group_id == group_id for pending in self.pending_offsets.values() for key in pending)
+
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         """End the transaction of a producer: its pending offsets become effective, or are dropped."""
         pending = self.pending_offsets.get(producer_id, {})
         self._remove(self.pending_offsets, producer_id)
         for key, offset in pending.items():
-            before = self.committed_offsets.get(key)
+            before = self.committed_offset(*key)
             if commit and (before is None or offset.record_offset > before.record_offset):
-                self._put(self.committed_offsets, key, offset)
+                self._put_offset(key, offset)
 
     def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
         if value is None:
-            self._remove(self.committed_offsets, key)
+            self._remove_offset(key)
             for pending in self.pending_offsets.values():
                 self._remove(pending, key)
             return
@@ -114,11 +140,25 @@ class GroupState(MapsState):
             self._put(self.groups, key.group_id, ClassicGroup(key.group_id))
         offset = _committed_offset(value, record_offset)
         if producer_id == NO_PRODUCER_ID:
-            self._put(self.committed_offsets, key, offset)
+            self._put_offset(key, offset)
             return
         if producer_id not in self.pending_offsets:
             self._put(self.pending_offsets, producer_id, {})
         self._put(self.pending_offsets[producer_id], key, offset)
+
+    def _put_offset(self, key: OffsetKey, offset: CommittedOffset) -> None:
+        offsets = self.offsets_by_group.get(key.group_id)
+        if offsets is None:
+            offsets = {}
+            self._put(self.offsets_by_group, key.group_id, offsets)
+        self._put(offsets, (key.topic, key.partition), offset)
+
+    def _remove_offset(self, key: OffsetKey) -> None:
+        offsets = self.offsets_by_group.get(key.group_id)
+        if offsets is not None:
+            self._remove(offsets, (key.topic, key.partition))
+            if not offsets:
+                self._remove(self.offsets_by_group, key.group_id)
 
     def _group(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup:
         """Return the group with that id and kind, which is created if there is none or a group with only offsets."""

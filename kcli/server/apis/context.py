@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kcli.server.broker.producer_ids import ProducerIdManager
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
+    from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
@@ -34,6 +35,7 @@ class BrokerParts(NamedTuple):
     config: DynamicConfig
     metadata: MetadataCache
     replica_manager: ReplicaManager
+    groups: GroupCoordinator
     authorizer: Authorizer
     metrics: BrokerMetrics
     client_metrics: ClientMetricsManager

@@ -11,6 +11,7 @@ BrokerStartup                   the steps of start and stop
 MetadataPublisher               applies committed metadata to partitions, configurations and topics
 AssignmentsManager              reports the log directories of replicas; ReplicaMoves moves replicas between directories
 ProducerIdManager               ids for idempotent producers
+GroupCoordinator                consumer groups and their committed offsets
 AutoTopicCreationManager        topics that clients name and that do not exist
 """
 
@@ -44,6 +45,7 @@ from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.controller.features import supported_features
+from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
 from kcli.server.events import Connection, Effect
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
@@ -94,13 +96,14 @@ class Broker:
         self.topic_configs = TopicConfigs(self.config, self.metadata)
         self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, report)
         self.controller = controller
+        self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, self.slices, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
         metadata, configs, replicas = self.metadata, self.topic_configs, self.replica_manager
         self.publisher = MetadataPublisher(
-            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, timer, report
+            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, self.groups, timer, report
         )
         self._startup = BrokerStartup(self, metadata_log)
         self.parts = BrokerParts(
@@ -109,6 +112,7 @@ class Broker:
             config=self.config,
             metadata=self.metadata,
             replica_manager=self.replica_manager,
+            groups=self.groups,
             authorizer=AllowAll(),
             metrics=self.metrics,
             client_metrics=self.client_metrics,

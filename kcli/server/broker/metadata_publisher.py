@@ -3,7 +3,8 @@
     records                                     what the broker does
     ------------------------------------------  ------------------------------------------------------------------------
     Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows
-    RemoveTopic                                 deletes the topic's logs; requests that wait for them fail
+    RemoveTopic                                 deletes the topic's logs; requests that wait for them fail; committed
+                                                offsets of the topic are deleted
     Config of a topic                           applies the new settings to its logs
     Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
 
@@ -23,6 +24,7 @@ from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.topic_config import TopicConfigs
+from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupCoordinator
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
@@ -57,6 +59,7 @@ class MetadataPublisher:
         moves: ReplicaMoves,
         assignments: AssignmentsManager,
         metrics: BrokerMetrics,
+        groups: GroupCoordinator,
         timer: Timer,
         report: Callable[[str], None],
     ) -> None:
@@ -69,6 +72,7 @@ class MetadataPublisher:
         self._moves = moves
         self._assignments = assignments
         self._metrics = metrics
+        self._groups = groups
         self._timer = timer
         self._report = report
         self._is_started = False
@@ -227,6 +231,8 @@ class MetadataPublisher:
         assert registration is not None
         was_leader = partition.is_leader
         partition.apply(registration)
+        if partition.topic == GROUP_TOPIC:
+            self._groups.runtime.leadership_changed(partition, now_ms)
         self._compare_directory(partition, now_ms)
         if was_leader and not partition.is_leader:
             self._replica_manager.check_waiting([partition.key], now_ms)
@@ -262,6 +268,7 @@ class MetadataPublisher:
     def _remove(self, topic: Topic) -> None:
         stopped = self._replica_manager.stop_partitions(topic)
         self._metrics.forget_topic(topic.name)
+        self._groups.topic_removed(topic)
         for start in range(0, len(stopped), LOGS_DELETED_TOGETHER):
             end = start + LOGS_DELETED_TOGETHER
             self._work.append(partial(self._delete, topic.name, stopped[start:end], end >= len(stopped)))

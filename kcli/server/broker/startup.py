@@ -152,6 +152,7 @@ class BrokerStartup:
         self._broker.router.is_open = False
         self._broker.computations.forget()
         self._broker.slices.close()
+        self._broker.groups.runtime.close()
         if not self._is_loaded:
             on_stopped(now_ms)
             return

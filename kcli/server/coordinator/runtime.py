@@ -300,7 +300,7 @@ class CoordinatorRuntime(Generic[_Shard]):
 
     def _find(self, index: int) -> _Led[_Shard]:
         led = self._led.get(index)
-        if led is None:
+        if led is None or led.partition.log is None:
             raise self._not_coordinator(index)
         if not led.is_loaded:
             text = f"{self.topic}-{index} is being loaded"
@@ -390,7 +390,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         finally:
             led.is_appending = False
         if info.first_offset != base_offset:
-            self._reload(led, base_offset, info.first_offset, now_ms)
+            self._reload(led, base_offset, now_ms)
             return
         log = partition.log
         assert log is not None
@@ -419,6 +419,10 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _high_watermark_moved(self, led: _Led[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
         """Take the records below the high watermark as committed, and respond to their operations."""
         if led.is_appending or led.is_closed:
+            return
+        appended = led.next_offset if led.batch is None else led.batch.base_offset
+        if high_watermark > appended:
+            self._reload(led, appended, self._timer.clock_ms)
             return
         committed = min(high_watermark, *led.unflushed) if led.unflushed else high_watermark
         led.committed = committed
@@ -455,10 +459,12 @@ class CoordinatorRuntime(Generic[_Shard]):
         while led.deferred and led.deferred[0].end_offset <= end_offset:
             self._respond(led.deferred.popleft(), error)
 
-    def _reload(self, led: _Led[_Shard], expected: int, found: int, now_ms: int) -> None:
+    def _reload(self, led: _Led[_Shard], offset: int, now_ms: int) -> None:
         """Load the partition again: something else has appended to it, so the state is not what the log says."""
         index = led.partition.index
-        text = f"a batch of {self.topic}-{index} has offset {found} instead of {expected}: the partition is loaded again"
+        text = (
+            f"{self.topic}-{index} has records from offset {offset} on that its coordinator did not write: it is loaded again"
+        )
         self._report(WarningLine(text, topic=self.topic, partition=index))
         self._unload(led)
         self._load(led.partition, now_ms)

@@ -1,0 +1,187 @@
+"""The group coordinator: which partition of __consumer_offsets has a group, and the shard of each one (Kafka: GroupCoordinatorService).
+
+    part                 does
+    -------------------  -----------------------------------------------------------------------------------------------
+    GroupCoordinator     finds the partition of a group, and passes operations to its shard
+    GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
+                         groups; OffsetManager, the offsets; the periodic expiry of offsets and empty groups
+
+The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from kcli.format.java_text import java_hash
+from kcli.format.record_batch import NO_PRODUCER_ID
+from kcli.log.rng import Random
+from kcli.protocol import error_codes
+from kcli.protocol.internal_records import OFFSETS
+from kcli.server.apis.slices import SliceScheduler
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
+from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
+from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
+from kcli.server.log_lines import Line
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.group_state import GroupState
+from kcli.state.groups import ClassicGroup
+from kcli.state.metadata_values import Topic
+
+GROUP_TOPIC = "__consumer_offsets"
+MINUTE_MS = 60_000
+_Response = TypeVar("_Response")
+
+
+class GroupShard:
+    """The groups of partition `index` of __consumer_offsets."""
+
+    def __init__(
+        self,
+        index: int,
+        runtime: CoordinatorRuntime[GroupShard],
+        config: ConfigReader,
+        timer: Timer,
+        rng: Random,
+        report: Callable[[str], None],
+    ) -> None:
+        self.state = GroupState()
+        self.index = index
+        self._runtime = runtime
+        self._config = config
+        self._timer = timer
+        self._report = report
+        self._expiry: TimerTask | None = None
+        self.offsets = OffsetManager(
+            self.state,
+            lambda: config.get_int("offset.metadata.max.bytes"),
+            lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
+        )
+        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
+
+    def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
+        self._runtime.write(self.index, lambda shard: operation(), respond)
+
+    def apply(self, record: ShardRecord, offset: int) -> None:
+        """Apply a record of the partition. Raises StateError."""
+        if isinstance(record, EndTransaction):
+            self.state.apply_marker(record.producer.producer_id, record.is_commit)
+        else:
+            self.state.apply(record.key, record.value, offset, record.producer_id)
+
+    def loaded(self, now_ms: int) -> None:
+        """Begin to coordinate the groups."""
+        self.classic.loaded(now_ms)
+        self._schedule_expiry(now_ms)
+
+    def unloaded(self) -> None:
+        """Cancel timers and answer the members that wait."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.classic.unloaded()
+
+    # --------------------------------------------------------------------------------------------------------- offsets
+
+    def commit_offsets(
+        self, group_id: str, commits: Sequence[OffsetToCommit], retention_ms: int, producer_id: int = NO_PRODUCER_ID
+    ) -> Decision[list[int]]:
+        """Decide a commit whose member is valid; the response has an error code for each partition."""
+        now_ms = self._timer.wall.at(self._timer.clock_ms)
+        codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
+        return Decision(codes, records)
+
+    def delete_group(self, group_id: str) -> Decision[int]:
+        """Decide the deletion of a group and its offsets; the response is an error code."""
+        try:
+            tombstones = self.classic.delete(group_id)
+        except CoordinatorError as error:
+            return Decision(error.code)
+        return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), *tombstones])
+
+    def _schedule_expiry(self, now_ms: int) -> None:
+        interval_ms = self._config.get_int("offsets.retention.check.interval.ms")
+        self._expiry = self._timer.schedule(now_ms + interval_ms, self._expire)
+
+    def _expire(self, now_ms: int) -> None:
+        """Delete expired offsets, and groups that have neither members nor offsets, one write for each group."""
+        for group_id in dict.fromkeys((*self.state.offsets_by_group, *self.state.groups)):
+            self._write(lambda group_id=group_id: self._expire_group(group_id), lambda response, now_ms: None)  # type: ignore[misc]
+        self._schedule_expiry(now_ms)
+
+    def _expire_group(self, group_id: str) -> Decision[None]:
+        now_ms = self._timer.wall.at(self._timer.clock_ms)
+        records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
+        tombstones: Sequence[CoordinatorRecord] = ()
+        if is_without_offsets:
+            tombstones = self.classic.delete_if_empty(group_id)
+        return Decision(None, [*records, *tombstones])
+
+    def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
+        group = self.state.groups.get(group_id)
+        if group is None or (isinstance(group, ClassicGroup) and not group.protocol_type):
+            return ExpiryRule(None, frozenset())
+        return self.classic.expiry_rule(group_id) if isinstance(group, ClassicGroup) else None
+
+
+class GroupCoordinator:
+    """The group coordinator of one broker. `report` writes a line of the node's log."""
+
+    def __init__(
+        self,
+        config: ConfigReader,
+        metadata: MetadataCache,
+        replica_manager: ReplicaManager,
+        timer: Timer,
+        slices: SliceScheduler,
+        rng: Random,
+        report: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._report = report
+        self.runtime = CoordinatorRuntime[GroupShard](
+            OFFSETS,
+            lambda index: GroupShard(index, self.runtime, config, timer, rng, report),
+            replica_manager,
+            timer,
+            slices,
+            report,
+            linger_ms=config.get_int("group.coordinator.append.linger.ms"),
+            write_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        )
+
+    def partition_for(self, group_id: str) -> int:
+        """Return the partition of __consumer_offsets that has a group."""
+        topic = self._metadata.image.topic(GROUP_TOPIC)
+        count = self._config.get_int("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
+        return coordinator_partition(group_id, count)
+
+    def write(self, group_id: str, operation: Callable[[GroupShard], Decision[_Response]], respond: Respond[_Response]) -> None:
+        """Execute an operation on the shard of a group; see CoordinatorRuntime.write."""
+        self.runtime.write(self.partition_for(group_id), operation, respond)
+
+    def topic_removed(self, topic: Topic) -> None:
+        """Delete the committed offsets of a topic that is deleted; unload the groups if it is __consumer_offsets."""
+        if topic.name == GROUP_TOPIC:
+            self.runtime.close()
+            return
+        names = frozenset((topic.name,))
+        for shard in self.runtime.shards():
+            records = shard.offsets.delete_topics(names)
+            if records:
+                self.runtime.write(shard.index, lambda shard, found=records: Decision(len(found), found), self._log_deleted)
+
+    def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
+        if isinstance(response, int):
+            self._report(Line(f"{response} committed offsets of deleted topics are deleted", count=response))
+
+
+def coordinator_partition(key: str, partition_count: int) -> int:
+    """Return the partition of a coordinator's topic that has a key: Java's hash of the key, its sign removed."""
+    found = java_hash(key)
+    return 0 if found == -(1 << 31) else abs(found) % partition_count

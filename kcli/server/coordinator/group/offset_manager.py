@@ -1,0 +1,199 @@
+"""Committed offsets of the groups of one partition of __consumer_offsets (Kafka: OffsetMetadataManager).
+
+    operation   decides
+    ----------  --------------------------------------------------------------------------------------------------------
+    commit      an OffsetCommit record for each partition; metadata above offset.metadata.max.bytes: OFFSET_METADATA_TOO_LARGE
+    fetch       reads only; with require_stable a partition with an offset of an open transaction: UNSTABLE_OFFSET_COMMIT
+    delete      a tombstone for each partition that has an offset, committed or pending, unless the group is subscribed
+    expire      a tombstone for each offset that is older than offsets.retention.minutes, and for groups that are then empty
+
+    value of a record        version   fields that decide
+    -----------------------  --------  --------------------------------------------------------------------------------
+    with an expiry time      1         RetentionTimeMs of OffsetCommit 2 to 4
+    any other                4         the topic's id is a tagged field; without an id the record has none
+
+When an offset of a group expires:
+
+    group                                                      age counts from
+    ---------------------------------------------------------  ----------------------------------------------------------
+    any, the record has an expiry time                         expires at that time
+    no protocol type (a consumer that assigns for itself)      the commit
+    classic, empty                                             the time at which the group became empty
+    classic with consumers, stable                             the commit, of topics that no member is subscribed to
+    anything else                                              never
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.catalog import message_type
+from kcli.protocol.message import Message
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.state.group_state import GroupState
+from kcli.state.groups import CommittedOffset
+
+NO_RETENTION_TIME = -1
+NO_OFFSET = -1
+_WITH_EXPIRY_VERSION = 1
+_VERSION = 4
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition of an OffsetCommit or TxnOffsetCommit; `metadata` may be None for null."""
+
+    topic: str
+    topic_id: Uuid
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class FetchedOffset(NamedTuple):
+    """One partition of an OffsetFetch's answer; `offset` is -1 if there is none."""
+
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = -1
+    metadata: str = ""
+    error_code: int = error_codes.NONE
+
+
+class ExpiryRule(NamedTuple):
+    """Which offsets of a group may expire: those of topics outside of `subscribed`.
+
+    Their age counts from `empty_since_ms`, or from their commit if that is None.
+    """
+
+    empty_since_ms: int | None
+    subscribed: frozenset[str]
+
+
+def offset_commit_record(
+    group_id: str, commit: OffsetToCommit, now_ms: int, expire_ms: int, producer_id: int
+) -> CoordinatorRecord:
+    """Return the record of a committed offset; `expire_ms` is -1 without an expiry time."""
+    value = message_type("group_records", "OffsetCommitValue").new(
+        schema_version=_VERSION if expire_ms < 0 else _WITH_EXPIRY_VERSION,
+        offset=commit.offset,
+        leader_epoch=commit.leader_epoch,
+        metadata=commit.metadata or "",
+        commit_timestamp=now_ms,
+        expire_timestamp=expire_ms,
+        topic_id=commit.topic_id,
+    )
+    return CoordinatorRecord(_key(group_id, commit.topic, commit.partition), value, producer_id)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    """Return the record that deletes a committed offset."""
+    return CoordinatorRecord(_key(group_id, topic, partition), None)
+
+
+def _key(group_id: str, topic: str, partition: int) -> Message:
+    return message_type("group_records", "OffsetCommitKey").new(group=group_id, topic=topic, partition=partition)
+
+
+class OffsetManager:
+    """The offsets in `state`; times are in ms on the wall clock, `max_metadata_chars` is offset.metadata.max.bytes."""
+
+    def __init__(self, state: GroupState, max_metadata_chars: Callable[[], int], retention_ms: Callable[[], int]) -> None:
+        self._state = state
+        self._max_metadata_chars = max_metadata_chars
+        self._retention_ms = retention_ms
+
+    def commit(
+        self, group_id: str, commits: Iterable[OffsetToCommit], retention_ms: int, now_ms: int, producer_id: int
+    ) -> tuple[list[int], list[CoordinatorRecord]]:
+        """Decide a commit -> (an error code for each partition, records); `retention_ms` is -1 for the broker's setting."""
+        codes, records = [], []
+        limit = self._max_metadata_chars()
+        expire_ms = -1 if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
+        for commit in commits:
+            if commit.metadata is not None and len(commit.metadata) > limit:
+                codes.append(error_codes.OFFSET_METADATA_TOO_LARGE)
+            else:
+                codes.append(error_codes.NONE)
+                records.append(offset_commit_record(group_id, commit, now_ms, expire_ms, producer_id))
+        return codes, records
+
+    def fetch(self, group_id: str, topic: str, partitions: Iterable[int], require_stable: bool) -> list[FetchedOffset]:
+        """Return the offsets of partitions of a topic."""
+        return [self._fetch_one(group_id, topic, partition, require_stable) for partition in partitions]
+
+    def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, list[FetchedOffset]]:
+        """Return all committed offsets of a group, by topic."""
+        found: dict[str, list[FetchedOffset]] = {}
+        for topic, partition in self._state.offsets_by_group.get(group_id, ()):
+            found.setdefault(topic, []).append(self._fetch_one(group_id, topic, partition, require_stable))
+        return found
+
+    def _fetch_one(self, group_id: str, topic: str, partition: int, require_stable: bool) -> FetchedOffset:
+        state = self._state
+        if require_stable and state.pending_offsets and state.is_pending(group_id, topic, partition):
+            return FetchedOffset(partition, error_code=error_codes.UNSTABLE_OFFSET_COMMIT)
+        found = state.committed_offset(group_id, topic, partition)
+        if found is None:
+            return FetchedOffset(partition)
+        return FetchedOffset(partition, found.offset, found.leader_epoch, found.metadata)
+
+    def topic_id(self, group_id: str, topic: str, partition: int) -> Uuid:
+        """Return the topic id that a committed offset was committed with, zero if none."""
+        found = self._state.committed_offset(group_id, topic, partition)
+        return ZERO_UUID if found is None else found.topic_id
+
+    def delete(self, group_id: str, topic: str, partition: int) -> list[CoordinatorRecord]:
+        """Return the tombstone of an offset that is committed or pending, nothing for any other."""
+        state = self._state
+        if state.committed_offset(group_id, topic, partition) is None and not state.is_pending(group_id, topic, partition):
+            return []
+        return [offset_tombstone(group_id, topic, partition)]
+
+    def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return the tombstones of all offsets of a group, pending ones as well."""
+        names = dict.fromkeys(self._state.offsets_by_group.get(group_id, ()))
+        for pending in self._state.pending_offsets.values():
+            names.update((key[1:], None) for key in pending if key.group_id == group_id)
+        return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
+
+    def delete_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
+        """Return the tombstones of the offsets of topics that are deleted."""
+        state = self._state
+        names = [
+            (group_id, *where)
+            for group_id, offsets in state.offsets_by_group.items()
+            for where in offsets
+            if where[0] in topics
+        ]
+        names += [key for pending in state.pending_offsets.values() for key in pending if key.topic in topics]
+        return [offset_tombstone(*name) for name in dict.fromkeys(names)]
+
+    def expire(self, group_id: str, rule: ExpiryRule | None, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
+        """Return the tombstones of a group's expired offsets, and whether the group then has no offset or open transaction.
+
+        Without a rule nothing expires.
+        """
+        state = self._state
+        offsets = state.offsets_by_group.get(group_id)
+        if offsets is None:
+            return [], not state.has_open_transaction(group_id)
+        if rule is None:
+            return [], False
+        records = [
+            offset_tombstone(group_id, topic, partition)
+            for (topic, partition), offset in offsets.items()
+            if topic not in rule.subscribed
+            and self._is_expired(offset, rule, now_ms)
+            and not state.is_pending(group_id, topic, partition)
+        ]
+        return records, len(records) == len(offsets) and not state.has_open_transaction(group_id)
+
+    def _is_expired(self, offset: CommittedOffset, rule: ExpiryRule, now_ms: int) -> bool:
+        if offset.expire_timestamp_ms >= 0:
+            return now_ms >= offset.expire_timestamp_ms
+        since_ms = offset.commit_timestamp_ms if rule.empty_since_ms is None else rule.empty_since_ms
+        return now_ms - since_ms >= self._retention_ms()
