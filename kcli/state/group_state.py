@@ -74,8 +74,8 @@ class OffsetKey(NamedTuple):
 class GroupState(MapsState):
     """All groups by their ids, and their committed offsets.
 
-    `offsets_by_group` has the committed offsets of each group that has any, by topic and partition. `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
-    StateError it is unchanged.
+    `offsets_by_group` has the committed offsets of each group that has any, by topic and partition; `pending_offsets` those of
+    open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a StateError it is unchanged.
     """
 
     def __init__(self) -> None:

@@ -6,9 +6,9 @@ key type    needs                              coordinator's topic
 1 txn       DESCRIBE on the transactional id   __transaction_state (transactions are not served yet: INVALID_REQUEST)
 2 share     CLUSTER_ACTION, from version 6 on  __share_group_state (share groups are not served yet: INVALID_REQUEST)
 
-The partition of the key decides: its leader is the coordinator. If the topic does not exist, it is created; until it has a leader
-that can be reached on the client's listener, the answer is COORDINATOR_NOT_AVAILABLE, and the client asks again. Versions 0 to
-3 have one key, later ones several.
+The partition of the key decides: its leader is the coordinator. If the topic does not exist, it is created. Until it has a
+leader that can be reached on the client's listener, the answer is COORDINATOR_NOT_AVAILABLE, and the client asks again.
+Versions 0 to 3 have one key, later ones several.
 """
 
 from __future__ import annotations

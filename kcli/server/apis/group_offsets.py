@@ -13,8 +13,8 @@ topic id unknown                       UNKNOWN_TOPIC_ID
 topic or partition unknown             UNKNOWN_TOPIC_OR_PARTITION
 any other                              the coordinator's error for the group, or OFFSET_METADATA_TOO_LARGE
 
-OffsetFetch without topics (null) returns all offsets of the group, of those topics that may be described. In version 10 topics
-without an id, and those that no longer exist, are left out.
+A group that does not exist has no offsets: OffsetFetch returns -1. OffsetFetch without topics (null) returns all offsets of the
+group, of those topics that may be described. In version 10 offsets of topics that no longer exist are left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kcli.server.coordinator.group.offset_manager import FetchedOffset, OffsetTo
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 
 _COMMIT_BY_ID_VERSION = 10
+_NOT_FOUND_VERSION = 9  # of OffsetCommit
 _FETCH_BY_ID_VERSION = 10
 _FETCH_GROUPS_VERSION = 8
 _FETCH_ERROR_VERSION = 2  # of OffsetFetch: from here on the answer has an error code of its own
@@ -67,14 +68,15 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
         return response
 
     def decide(shard: GroupShard) -> Decision[list[int]]:
-        shard.classic.validate_offset_commit(
-            group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            is_transactional=False,
-            version=context.version,
-        )
+        member_id, instance_id = request.member_id, request.group_instance_id
+        try:
+            shard.classic.validate_offset_commit(
+                group_id, member_id, instance_id, request.generation_id_or_member_epoch, is_transactional=False
+            )
+        except CoordinatorError as error:
+            if error.code == error_codes.GROUP_ID_NOT_FOUND and context.version < _NOT_FOUND_VERSION:
+                raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
+            raise
         return shard.commit_offsets(group_id, commits, request.retention_time_ms)
 
     def committed(codes: list[int] | CoordinatorError, now_ms: int) -> None:
@@ -159,8 +161,6 @@ class _OffsetFetch:
             return
 
         def decide(shard: GroupShard) -> Decision[list[Message]]:
-            if self._has_groups:
-                shard.classic.validate_offset_fetch(group.group_id, group.member_id, group.member_epoch)
             if group.topics is None:
                 return Decision(self._all_topics(shard, group.group_id))
             return Decision([self._one_topic(shard, group.group_id, topic) for topic in group.topics])
@@ -268,10 +268,10 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
 
 
 def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: GroupShard) -> Decision[None]:
-    shard.classic.validate_offset_delete(group_id)
+    is_kept = shard.classic.validate_offset_delete(group_id)
     records = []
     for topic, answer in valid:
-        if shard.classic.is_subscribed(group_id, topic):
+        if is_kept(topic):
             answer.error_code = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             records += shard.offsets.delete(group_id, topic, answer.partition_index)

@@ -5,8 +5,7 @@
     CoordinatorRecord  a key and a value (None: tombstone)  a record of a data batch; with a producer, of a transactional one
     EndTransaction     the end of a producer's transaction  a marker: a control batch of its own
 
-Batches are not compressed unless the topic's configuration asks for it. Like Kafka's, they have base sequence 0 even without a
-producer. A value is encoded in its `schema_version`.
+Like Kafka's, data batches have base sequence 0 even without a producer. A value is encoded in its `schema_version`.
 """
 
 from __future__ import annotations
@@ -57,14 +56,18 @@ class EncodedRecord(NamedTuple):
     timestamp_ms: int
 
 
-def encode_data_batch(records: Sequence[EncodedRecord], producer: Producer) -> bytearray:
-    """Encode a batch of records, transactional if it has a producer; the log sets its offsets."""
+def encode_data_batch(records: Sequence[EncodedRecord], producer: Producer, codec: int = 0) -> bytearray:
+    """Encode a batch of records, compressed by `codec`, transactional if it has a producer; the log sets its offsets."""
     base_timestamp = records[0].timestamp_ms
     encoded = b"".join(
         encode_record(Record(delta, record.timestamp_ms - base_timestamp, record.key, record.value))
         for delta, record in enumerate(records)
     )
-    attributes = TRANSACTIONAL_FLAG if producer.producer_id != NO_PRODUCER_ID else 0
+    attributes = codec | (TRANSACTIONAL_FLAG if producer.producer_id != NO_PRODUCER_ID else 0)
+    if codec:
+        from kcli.format.compression import deflate
+
+        encoded = deflate(codec, encoded)
     return _batch(encoded, len(records), base_timestamp, max(record.timestamp_ms for record in records), attributes, producer)
 
 

@@ -1,8 +1,8 @@
-"""The group coordinator: which partition of __consumer_offsets has a group, and the shard of each one (Kafka: GroupCoordinatorService).
+"""The group coordinator: the groups of the partitions of __consumer_offsets that this broker leads.
 
     part                 does
     -------------------  -----------------------------------------------------------------------------------------------
-    GroupCoordinator     finds the partition of a group, and passes operations to its shard
+    GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
                          groups; OffsetManager, the offsets; the periodic expiry of offsets and empty groups
 
@@ -12,6 +12,7 @@ The partition of a group is the absolute value of Java's hash of its id, modulo 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from kcli.format.java_text import java_hash
@@ -21,8 +22,9 @@ from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.apis.slices import SliceScheduler
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
-from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
+from kcli.server.coordinator.coordinator_record import EndTransaction, ShardRecord
+from kcli.server.coordinator.group.classic_group import ClassicGroupState
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, ListedGroup
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line
@@ -76,7 +78,7 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups."""
-        self.classic.loaded(now_ms)
+        self.classic.loaded()
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -98,10 +100,14 @@ class GroupShard:
     def delete_group(self, group_id: str) -> Decision[int]:
         """Decide the deletion of a group and its offsets; the response is an error code."""
         try:
-            tombstones = self.classic.delete(group_id)
+            self.classic.delete_check(group_id)
         except CoordinatorError as error:
             return Decision(error.code)
-        return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), *tombstones])
+        return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), self.classic.delete(group_id)])
+
+    def list_groups(self) -> list[ListedGroup]:
+        """Return all groups of the partition."""
+        return list(self.classic.list())
 
     def _schedule_expiry(self, now_ms: int) -> None:
         interval_ms = self._config.get_int("offsets.retention.check.interval.ms")
@@ -110,22 +116,33 @@ class GroupShard:
     def _expire(self, now_ms: int) -> None:
         """Delete expired offsets, and groups that have neither members nor offsets, one write for each group."""
         for group_id in dict.fromkeys((*self.state.offsets_by_group, *self.state.groups)):
-            self._write(lambda group_id=group_id: self._expire_group(group_id), lambda response, now_ms: None)  # type: ignore[misc]
+            self._write(partial(self._expire_group, group_id), _ignore)
         self._schedule_expiry(now_ms)
 
     def _expire_group(self, group_id: str) -> Decision[None]:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
-        tombstones: Sequence[CoordinatorRecord] = ()
-        if is_without_offsets:
-            tombstones = self.classic.delete_if_empty(group_id)
-        return Decision(None, [*records, *tombstones])
+        try:
+            if is_without_offsets:
+                self.classic.delete_check(group_id)
+                records.append(self.classic.delete(group_id))
+        except CoordinatorError:
+            pass  # the group has members, or is one without a record
+        return Decision(None, records)
 
     def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
-        group = self.state.groups.get(group_id)
-        if group is None or (isinstance(group, ClassicGroup) and not group.protocol_type):
-            return ExpiryRule(None, frozenset())
-        return self.classic.expiry_rule(group_id) if isinstance(group, ClassicGroup) else None
+        group = self.classic.groups.get(group_id)
+        if group is None:
+            stored = self.state.groups.get(group_id)
+            if not isinstance(stored, ClassicGroup):
+                return None
+            since_ms = stored.state_timestamp_ms if stored.protocol_type and stored.state_timestamp_ms >= 0 else None
+            return ExpiryRule(since_ms, frozenset())
+        if group.state is ClassicGroupState.EMPTY:
+            return ExpiryRule(group.state_timestamp_ms if group.protocol_type else None, frozenset())
+        if group.state is ClassicGroupState.STABLE and group.is_consumers_group and group.subscribed_topics is not None:
+            return ExpiryRule(None, group.subscribed_topics)
+        return None
 
 
 class GroupCoordinator:
@@ -153,6 +170,7 @@ class GroupCoordinator:
             report,
             linger_ms=config.get_int("group.coordinator.append.linger.ms"),
             write_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+            codec=config.get_int("offsets.topic.compression.codec"),
         )
 
     def partition_for(self, group_id: str) -> int:
@@ -179,6 +197,10 @@ class GroupCoordinator:
     def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, int):
             self._report(Line(f"{response} committed offsets of deleted topics are deleted", count=response))
+
+
+def _ignore(response: CoordinatorError | None, now_ms: int) -> None:
+    """Do nothing: the next expiry finds what this one could not write."""
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
