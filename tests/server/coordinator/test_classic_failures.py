@@ -36,6 +36,10 @@ def test_a_static_member_takes_its_place_without_a_rebalance() -> None:
     assert shard.heartbeat(follower, follower.member_id[:2]) == codes.FENCED_INSTANCE_ID
     group = shard.state.groups["g"]
     assert isinstance(group, stored.ClassicGroup) and set(group.members) == {leader.member_id, again.member_id}
+    shard.advance(SESSION_MS - 1)
+    shard.heartbeat(leader, leader.member_id[:2])
+    shard.advance(1)
+    assert shard.heartbeat(again, again.member_id[:2]) == codes.UNKNOWN_MEMBER_ID
 
 
 def test_a_static_leader_that_starts_again_skips_the_assignment() -> None:
@@ -79,6 +83,7 @@ def test_a_static_member_whose_record_is_lost_keeps_its_old_id() -> None:
     assert (result.error_code, result.member_id, result.leader) == (shard.fail_with, "", leader.member_id)
     after = shard.manager.describe("g")
     assert sorted(after.members) == sorted(before.members) and after.state == "Stable"
+    assert shard.manager.groups["g"].members[follower.member_id].rebalance_timeout_ms == REBALANCE_MS
     assert shard.heartbeat(follower, follower.member_id[:2]) == 0
     shard.advance(SESSION_MS)
     assert shard.group_state == "Empty"  # the sessions are watched

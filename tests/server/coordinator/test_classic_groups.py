@@ -124,6 +124,7 @@ def test_a_member_that_joins_again_rebalances_only_with_news() -> None:
     waiting = shard.sync(again)
     assert shard.join(leader.member_id, protocols=BOTH).waits
     assert code_of(waiting) == codes.REBALANCE_IN_PROGRESS and shard.group_state == "PreparingRebalance"
+    assert [member.assignment for member in shard.manager.describe("g").members] == [b"", b""]
 
 
 def test_the_protocol_with_the_most_votes_wins_among_those_of_all() -> None:

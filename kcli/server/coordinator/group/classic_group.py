@@ -315,7 +315,6 @@ class ClassicGroup:
         self.subscribed_topics = self._find_subscribed_topics()
         state = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
         self.transition_to(state, wall_ms)
-        self.pending_sync.clear()
 
     def join_result(self, member_id: str) -> JoinResult:
         """Return the answer to a join in the present generation."""

@@ -133,7 +133,6 @@ class ClassicRebalances:
                 member.assignment = b""
         for member_id in refused:
             self.extend_session(group, group.members[member_id])
-        group.pending_sync.clear()
         if group.sync_task is not None:
             group.sync_task.cancel()
         group.transition_to(ClassicGroupState.PREPARING_REBALANCE, self.wall_ms())
@@ -197,7 +196,7 @@ class ClassicRebalances:
         for member in group.members.values():
             member.is_new = False
             self.extend_session(group, member)
-            group.pending_sync.add(member.member_id)
+        group.pending_sync = set(group.members)
         group.sync_task = self._timer.schedule(
             self._timer.clock_ms + group.rebalance_timeout_ms, lambda now_ms: self._execute(partial(self._expire_syncs, group))
         )
