@@ -334,3 +334,20 @@ def test_a_group_with_offsets_only_is_joined_without_a_record() -> None:
     assert not shard.records
     shard.advance(DELAY_MS)
     assert isinstance(call.result, JoinResult) and call.result.generation_id == 1
+
+
+def test_when_the_retention_of_offsets_begins() -> None:
+    shard = Shard()
+    shard.state.groups["simple"] = stored.ClassicGroup("simple")
+    shard.state.groups["old"] = stored.ClassicGroup("old", "consumer")
+    assert [shard.manager.find(group_id).offset_expiry_base_ms(5) for group_id in ("simple", "old")] == [5, 5]
+    (member,) = shard.joined()
+    group = shard.manager.find("g")
+    assert group.offset_expiry_base_ms(5) is None
+    shard.sync(member, {})
+    assert group.offset_expiry_base_ms(5) == 5
+    shard.advance(SESSION_MS)
+    assert group.offset_expiry_base_ms(5) == START_MS + DELAY_MS + SESSION_MS
+    shard.join(version=3, protocol_type="connect", group_id="c")
+    shard.advance(DELAY_MS)
+    assert shard.manager.find("c").offset_expiry_base_ms(5) is None

@@ -278,6 +278,19 @@ class ClassicGroup:
             return self.is_consumers_group
         return topic in self.subscribed_topics
 
+    def offset_expiry_base_ms(self, commit_timestamp_ms: int) -> int | None:
+        """Return the time at which the retention of an offset begins; None: it does not expire now.
+
+        Topics that the group reads do not expire, whatever this returns.
+        """
+        if self.protocol_type is None:
+            return commit_timestamp_ms
+        if self.state is ClassicGroupState.EMPTY:
+            # Records before version 2 have no time of the state.
+            return commit_timestamp_ms if self.state_timestamp_ms < 0 else self.state_timestamp_ms
+        is_known = self.is_consumers_group and self.subscribed_topics is not None
+        return commit_timestamp_ms if is_known and self.state is ClassicGroupState.STABLE else None
+
     # ----------------------------------------------------------------------------------------------------- generations
 
     def transition_to(self, state: ClassicGroupState, wall_ms: int) -> None:

@@ -132,8 +132,8 @@ class ClassicGroupManager:
             self._rebalances.extend_session(group, member)
         return group
 
-    def _find(self, group_id: str) -> ClassicGroup:
-        """Return a group that is only read. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
+    def find(self, group_id: str) -> ClassicGroup:
+        """Return a group, which the caller must not change. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -381,7 +381,7 @@ class ClassicGroupManager:
         if group is None:
             if group_id not in self._state.groups and generation_id < 0:
                 return
-            group = self._find(group_id)
+            group = self.find(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
             return
         if generation_id >= 0 or member_id or instance_id is not None:
@@ -400,11 +400,11 @@ class ClassicGroupManager:
 
     def validate_offset_fetch(self, group_id: str) -> None:
         """Check that the group exists. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        self._find(group_id)
+        self.find(group_id)
 
     def validate_offset_delete(self, group_id: str) -> Callable[[str], bool]:
         """Return a function: whether a topic's offsets must be kept (GROUP_SUBSCRIBED_TO_TOPIC). Raises CoordinatorError."""
-        group = self._find(group_id)
+        group = self.find(group_id)
         if group.state is not ClassicGroupState.EMPTY and not group.is_consumers_group:
             raise _non_empty(group_id)
         return group.is_subscribed_to
@@ -413,7 +413,7 @@ class ClassicGroupManager:
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Describe a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        group = self._find(group_id)
+        group = self.find(group_id)
         is_stable = group.state is ClassicGroupState.STABLE
         members = tuple(
             DescribedMember(
@@ -440,7 +440,7 @@ class ClassicGroupManager:
 
     def delete_check(self, group_id: str) -> None:
         """Check that the group may be deleted. Raises CoordinatorError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
-        if self._find(group_id).state is not ClassicGroupState.EMPTY:
+        if self.find(group_id).state is not ClassicGroupState.EMPTY:
             raise _non_empty(group_id)
 
     def delete(self, group_id: str) -> CoordinatorRecord:
