@@ -17,10 +17,9 @@ with it yet. The group does not decide anything; kcli.server.coordinator.group.c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.protocol.catalog import message_type
@@ -28,6 +27,14 @@ from kcli.protocol.errors import DecodeError
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.classic_messages import (
+    JoinedMember,
+    JoinResult,
+    Protocols,
+    RespondJoin,
+    RespondSync,
+    SyncResult,
+)
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.timing_wheel import TimerTask
 from kcli.state import groups as stored
@@ -35,8 +42,6 @@ from kcli.state import groups as stored
 UNKNOWN_MEMBER_ID = ""  # the member id of a client that has none yet
 _RECORD_VERSION = 3
 _VERSION_BYTES = 2  # before the subscription of a consumer
-
-Protocols = tuple[tuple[str, bytes], ...]  # names and metadata, the preferred one first
 
 
 class ClassicGroupState(StrEnum):
@@ -62,40 +67,6 @@ PREVIOUS_STATES = {
 }
 
 
-class JoinedMember(NamedTuple):
-    """A member in the answer to the leader's join."""
-
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-class JoinResult(NamedTuple):
-    """The answer to a join; only the leader's has `members`."""
-
-    error_code: int
-    member_id: str
-    generation_id: int = -1
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-
-
-class SyncResult(NamedTuple):
-    """The answer to a sync."""
-
-    error_code: int
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
-
-
-RespondJoin = Callable[[JoinResult], None]
-RespondSync = Callable[[SyncResult], None]
-
-
 @dataclass(slots=True, eq=False)
 class ClassicMember:
     """A member; `is_new` until its first rebalance is complete. It expires at `deadline_ms`, unless it waits for an answer."""
@@ -118,7 +89,7 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """A group. Its dictionaries have member ids as keys; `awaiting_join` and `awaiting_sync` have the functions that respond."""
+    """A group. Member ids are the keys of its dictionaries; `awaiting_join` and `awaiting_sync` have functions that respond."""
 
     def __init__(self, group_id: str, state_timestamp_ms: int) -> None:
         self.group_id = group_id
@@ -176,7 +147,7 @@ class ClassicGroup:
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
-        self._protocol_counts.update(name for name, _ in member.protocols)
+        self._count_protocols(member, 1)
 
     def add(self, member: ClassicMember, protocol_type: str, respond: RespondJoin) -> None:
         """Add a member whose join waits; the protocols must be supported."""
@@ -197,7 +168,7 @@ class ClassicGroup:
         member.session_timeout_ms = session_timeout_ms
 
     def _count_protocols(self, member: ClassicMember, by: int) -> None:
-        for name, _ in member.protocols:
+        for name in {name for name, _ in member.protocols}:
             self._protocol_counts[name] += by
             if not self._protocol_counts[name]:
                 del self._protocol_counts[name]
@@ -307,6 +278,19 @@ class ClassicGroup:
             return self.is_consumers_group
         return topic in self.subscribed_topics
 
+    def offset_expiry_base_ms(self, commit_timestamp_ms: int) -> int | None:
+        """Return the time at which the retention of an offset begins; None: it does not expire now.
+
+        Topics that the group reads do not expire, whatever this returns.
+        """
+        if self.protocol_type is None:
+            return commit_timestamp_ms
+        if self.state is ClassicGroupState.EMPTY:
+            # Records before version 2 have no time of the state.
+            return commit_timestamp_ms if self.state_timestamp_ms < 0 else self.state_timestamp_ms
+        is_known = self.is_consumers_group and self.subscribed_topics is not None
+        return commit_timestamp_ms if is_known and self.state is ClassicGroupState.STABLE else None
+
     # ----------------------------------------------------------------------------------------------------- generations
 
     def transition_to(self, state: ClassicGroupState, wall_ms: int) -> None:
@@ -344,7 +328,6 @@ class ClassicGroup:
         self.subscribed_topics = self._find_subscribed_topics()
         state = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
         self.transition_to(state, wall_ms)
-        self.pending_sync.clear()
 
     def join_result(self, member_id: str) -> JoinResult:
         """Return the answer to a join in the present generation."""

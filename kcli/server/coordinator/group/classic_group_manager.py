@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from kcli.log.rng import Random
@@ -37,12 +37,20 @@ from kcli.server.coordinator.group.classic_group import (
     ClassicGroup,
     ClassicGroupState,
     ClassicMember,
+    tombstone,
+)
+from kcli.server.coordinator.group.classic_messages import (
+    DescribedGroup,
+    DescribedMember,
+    JoinRequest,
     JoinResult,
-    Protocols,
+    LeaveResult,
+    LeavingMember,
+    ListedGroup,
     RespondJoin,
     RespondSync,
+    SyncRequest,
     SyncResult,
-    tombstone,
 )
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records, Write
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
@@ -55,80 +63,6 @@ _MAX_REASON = 255  # of a client's reason in the log; Kafka's clients send no mo
 
 Completion = Callable[[int], None]
 _Shard = TypeVar("_Shard")
-
-
-class JoinRequest(NamedTuple):
-    """A join. `requires_known_member_id` from version 4 on, `supports_skipping_assignment` from version 9 on."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    protocol_type: str
-    protocols: Protocols
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    requires_known_member_id: bool
-    supports_skipping_assignment: bool
-    reason: str | None = None
-
-
-class SyncRequest(NamedTuple):
-    """A sync; the leader's has the assignment by member id. A protocol is None before version 5."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    instance_id: str | None
-    protocol_type: str | None
-    protocol_name: str | None
-    assignment: Mapping[str, bytes]
-
-
-class LeavingMember(NamedTuple):
-    """A member that leaves; an administrator names the instance id alone."""
-
-    member_id: str
-    instance_id: str | None
-    reason: str | None = None
-
-
-class LeaveResult(NamedTuple):
-    """The answer for one member that leaves."""
-
-    error_code: int
-    member_id: str
-    instance_id: str | None
-
-
-class DescribedMember(NamedTuple):
-    """A member as DescribeGroups shows it; `metadata` only of a stable group."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class DescribedGroup(NamedTuple):
-    """A group as DescribeGroups shows it; `protocol_data` is the name of the protocol of a stable group."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol_data: str
-    members: tuple[DescribedMember, ...]
-
-
-class ListedGroup(NamedTuple):
-    """A group as ListGroups shows it."""
-
-    group_id: str
-    protocol_type: str
-    state: str
 
 
 def write_classic(
@@ -171,7 +105,7 @@ class ClassicGroupManager:
         self._rng = rng
         self._rebalances = ClassicRebalances(config, timer, write, report)
 
-    def loaded(self) -> None:
+    def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""
         max_size = self._max_size()
         for group_id, record in self._state.groups.items():
@@ -198,8 +132,8 @@ class ClassicGroupManager:
             self._rebalances.extend_session(group, member)
         return group
 
-    def _find(self, group_id: str) -> ClassicGroup:
-        """Return a group to look at. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
+    def find(self, group_id: str) -> ClassicGroup:
+        """Return a group, which the caller must not change. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -340,8 +274,8 @@ class ClassicGroupManager:
             return Decision(None, self._rebalances.rebalance(group, reason))
 
         def complete(code: int) -> None:
-            if group.members.get(member_id) is not member:
-                return
+            if group.members.get(member_id) is not member or member_id not in group.awaiting_join:
+                return  # a rebalance, or another client with the instance id, has ended this join
             if code:
                 group.update(member, *before)
                 del group.awaiting_join[member_id]
@@ -447,7 +381,7 @@ class ClassicGroupManager:
         if group is None:
             if group_id not in self._state.groups and generation_id < 0:
                 return
-            group = self._find(group_id)
+            group = self.find(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
             return
         if generation_id >= 0 or member_id or instance_id is not None:
@@ -466,11 +400,11 @@ class ClassicGroupManager:
 
     def validate_offset_fetch(self, group_id: str) -> None:
         """Check that the group exists. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        self._find(group_id)
+        self.find(group_id)
 
     def validate_offset_delete(self, group_id: str) -> Callable[[str], bool]:
         """Return a function: whether a topic's offsets must be kept (GROUP_SUBSCRIBED_TO_TOPIC). Raises CoordinatorError."""
-        group = self._find(group_id)
+        group = self.find(group_id)
         if group.state is not ClassicGroupState.EMPTY and not group.is_consumers_group:
             raise _non_empty(group_id)
         return group.is_subscribed_to
@@ -479,7 +413,7 @@ class ClassicGroupManager:
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Describe a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        group = self._find(group_id)
+        group = self.find(group_id)
         is_stable = group.state is ClassicGroupState.STABLE
         members = tuple(
             DescribedMember(
@@ -506,7 +440,7 @@ class ClassicGroupManager:
 
     def delete_check(self, group_id: str) -> None:
         """Check that the group may be deleted. Raises CoordinatorError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
-        if self._find(group_id).state is not ClassicGroupState.EMPTY:
+        if self.find(group_id).state is not ClassicGroupState.EMPTY:
             raise _non_empty(group_id)
 
     def delete(self, group_id: str) -> CoordinatorRecord:

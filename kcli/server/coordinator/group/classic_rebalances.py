@@ -1,4 +1,4 @@
-"""The rebalances of classic groups: when they begin and end, and the timers of groups and members (Kafka: GroupMetadataManager).
+"""Rebalances of classic groups: when they begin and end, and the timers of groups and members (Kafka: GroupMetadataManager).
 
     timer              runs for                                        when it expires
     -----------------  ----------------------------------------------  ----------------------------------------------------
@@ -11,10 +11,11 @@
     sync               the same, from the end of the joins             members that have not synced are removed, and the
                                                                        group rebalances again
 
-A heartbeat only sets the deadline of its member: the one task of a session looks at it and is scheduled again, so that a member
-costs one task in a session timeout. Methods that may end the last generation of a group return records to be written: that of
-the group which is now empty. If that record is lost, the last generation with members is loaded by the next coordinator, where
-it times out.
+A heartbeat only sets the deadline of its member. The task of the session, when it runs before the deadline, is scheduled again
+for the deadline: a member costs one task in a session timeout, whatever the number of its heartbeats.
+
+Methods that may end the last generation of a group return records to be written: that of the group which is now empty. If that
+record is lost, the last generation with members is loaded by the next coordinator, where it times out.
 """
 
 from __future__ import annotations
@@ -25,13 +26,8 @@ from functools import partial
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_group import (
-    ClassicGroup,
-    ClassicGroupState,
-    ClassicMember,
-    JoinResult,
-    SyncResult,
-)
+from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupState, ClassicMember
+from kcli.server.coordinator.group.classic_messages import JoinResult, RespondJoin, SyncResult
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.timing_wheel import Timer
@@ -110,7 +106,7 @@ class ClassicRebalances:
     # ------------------------------------------------------------------------------------------------------------ join
 
     def add_member(
-        self, group: ClassicGroup, member: ClassicMember, protocol_type: str, respond: Callable[[JoinResult], None], reason: str
+        self, group: ClassicGroup, member: ClassicMember, protocol_type: str, respond: RespondJoin, reason: str
     ) -> Records:
         """Add a new member whose join waits, and rebalance the group.
 
@@ -137,7 +133,6 @@ class ClassicRebalances:
                 member.assignment = b""
         for member_id in refused:
             self.extend_session(group, group.members[member_id])
-        group.pending_sync.clear()
         if group.sync_task is not None:
             group.sync_task.cancel()
         group.transition_to(ClassicGroupState.PREPARING_REBALANCE, self.wall_ms())
@@ -201,7 +196,7 @@ class ClassicRebalances:
         for member in group.members.values():
             member.is_new = False
             self.extend_session(group, member)
-            group.pending_sync.add(member.member_id)
+        group.pending_sync = set(group.members)
         group.sync_task = self._timer.schedule(
             self._timer.clock_ms + group.rebalance_timeout_ms, lambda now_ms: self._execute(partial(self._expire_syncs, group))
         )
