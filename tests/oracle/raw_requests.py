@@ -38,7 +38,7 @@ class RawClient:
     def struct(key: int, struct_name: str, /, **fields: Any) -> Message:
         return API_KEYS[key].request.classes[struct_name](**fields)
 
-    def ask(self, key: int, version: int, **fields: Any) -> Message:
+    def ask(self, key: int, version: int, /, **fields: Any) -> Message:
         """The answer to a request; every byte of it belongs to the message."""
         api = API_KEYS[key]
         frame = self.exchange(encode_request(7, api, version, self.client_id, api.request.new(**fields)))

@@ -24,14 +24,14 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.metadata import authorized_operations
-from kcli.server.coordinator.group.classic_group import JoinResult, SyncResult
-from kcli.server.coordinator.group.classic_group_manager import (
-    Completion,
+from kcli.server.coordinator.group.classic_group_manager import Completion, write_classic
+from kcli.server.coordinator.group.classic_messages import (
     JoinRequest,
+    JoinResult,
     LeaveResult,
     LeavingMember,
     SyncRequest,
-    write_classic,
+    SyncResult,
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.runtime import CoordinatorError, Decision

@@ -24,7 +24,8 @@ from kcli.server.apis.slices import SliceScheduler
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
-from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, ListedGroup
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
+from kcli.server.coordinator.group.classic_messages import ListedGroup
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line
@@ -78,7 +79,7 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups."""
-        self.classic.loaded()
+        self.classic.loaded(now_ms)
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -192,11 +193,16 @@ class GroupCoordinator:
         for shard in self.runtime.shards():
             records = shard.offsets.delete_topics(names)
             if records:
-                self.runtime.write(shard.index, lambda shard, found=records: Decision(len(found), found), self._log_deleted)
+                decision: Decision[int] = Decision(len(records), records)
+                self.runtime.write(shard.index, partial(_decided, decision), self._log_deleted)
 
     def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, int):
             self._report(Line(f"{response} committed offsets of deleted topics are deleted", count=response))
+
+
+def _decided(decision: Decision[int], shard: GroupShard) -> Decision[int]:
+    return decision
 
 
 def _ignore(response: CoordinatorError | None, now_ms: int) -> None:
