@@ -245,18 +245,16 @@ class MetadataImage:
         self._remove("brokers", record.broker_id)
 
     def _registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-        """Return a copy of a broker's registration, which is to be changed and put back."""
+        """Return a broker's registration, which the record changes. Raises StateError for a wrong epoch."""
         broker = self.brokers.get(broker_id)
         if broker is None:
             raise StateError(f"change of broker {broker_id}, which is not registered")
         if broker.broker_epoch != broker_epoch:
             raise StateError(f"change of broker {broker_id} in epoch {broker_epoch}, but its epoch is {broker.broker_epoch}")
-        return broker.copy()
+        return broker
 
     def _set_fenced(self, record: Message, is_fenced: bool) -> None:
-        broker = self._registered(record.id, record.epoch)
-        broker.is_fenced = is_fenced
-        self._put("brokers", record.id, broker)
+        self._put("brokers", record.id, self._registered(record.id, record.epoch)._replace(is_fenced=is_fenced))
 
     def _change_broker(self, record: Message) -> None:
         broker = self._registered(record.broker_id, record.broker_epoch)
@@ -267,15 +265,13 @@ class MetadataImage:
             )
         is_fenced = _FENCING_CHANGES[record.fenced]
         is_in_controlled_shutdown = _CONTROLLED_SHUTDOWN_CHANGES[record.in_controlled_shutdown]
-        if is_fenced is not None:
-            broker.is_fenced = is_fenced
-        if is_in_controlled_shutdown is not None:
-            broker.is_in_controlled_shutdown = is_in_controlled_shutdown
-        if record.log_dirs:
-            broker.log_dirs = record.log_dirs
-        if record.cordoned_log_dirs is not None:
-            broker.cordoned_log_dirs = record.cordoned_log_dirs
-        self._put("brokers", record.broker_id, broker)
+        changed = broker._replace(
+            is_fenced=broker.is_fenced if is_fenced is None else is_fenced,
+            is_in_controlled_shutdown=is_in_controlled_shutdown or broker.is_in_controlled_shutdown,
+            log_dirs=record.log_dirs or broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs if record.cordoned_log_dirs is None else record.cordoned_log_dirs,
+        )
+        self._put("brokers", record.broker_id, changed)
 
     def _register_controller(self, record: Message) -> None:
         controller = ControllerRegistration(
@@ -288,7 +284,7 @@ class MetadataImage:
         self._put("controllers", record.controller_id, controller)
 
     def _topic(self, record: Message) -> None:
-        topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id)
+        topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id, {})
         self._put("topics", record.topic_id, topic)
         self._put("topic_ids", record.name, record.topic_id)
 

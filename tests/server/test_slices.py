@@ -331,7 +331,7 @@ def make_anew(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
             new_record("RemoveTopicRecord", topic_id=old.topic_id),
             new_record("TopicRecord", name="t", topic_id=topic_id),
         ]
-        made, version = Topic("t", topic_id), image.features["metadata.version"]
+        made, version = Topic("t", topic_id, {}), image.features["metadata.version"]
         records += [partition_record(made, index, old.partitions[index], version) for index in range(PARTITIONS)]
         node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
         for index in range(PARTITIONS):

@@ -120,7 +120,7 @@ class ReplicationControlManager:
         configs = self._new_configs(topic)
         assignments = self._manual(topic) if topic.assignments else self._placed(topic)
         self._check_active(assignments)
-        made = Topic(topic.name, random_uuid(self._state.rng.randbytes))
+        made = Topic(topic.name, random_uuid(self._state.rng.randbytes), {})
         described = self._described(configs) if version >= _CONFIGS_SINCE else []
         result = _result(topic.name, made.topic_id, assignments, described)
         return chain(_topic_records(made, configs), self._partition_records(made, 0, assignments)), result
