@@ -17,7 +17,6 @@ AutoTopicCreationManager        topics that clients name and that do not exist
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
@@ -53,9 +52,6 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
-
-if TYPE_CHECKING:
-    pass
 
 SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
