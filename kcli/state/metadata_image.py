@@ -241,9 +241,6 @@ class MetadataImage:
         )
         self._put("brokers", record.broker_id, broker)
 
-    def _unregister_broker(self, record: Message) -> None:
-        self._remove("brokers", record.broker_id)
-
     def _registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
         """Return a broker's registration, which the record changes. Raises StateError for a wrong epoch."""
         broker = self.brokers.get(broker_id)
@@ -397,9 +394,6 @@ class MetadataImage:
         entity = tuple(sorted(names.items(), key=lambda part: part[0]))
         self._put_value("client_quotas", entity, record.key, None if record.remove else record.value)
 
-    def _producer_ids(self, record: Message) -> None:
-        self._set("next_producer_id", record.next_producer_id)
-
     def _acl(self, record: Message) -> None:
         acl = Acl(
             resource_type=name_of(ACL_RESOURCE_TYPES, record.resource_type),
@@ -436,19 +430,10 @@ class MetadataImage:
         )
         self._put("delegation_tokens", record.token_id, token)
 
-    def _remove_delegation_token(self, record: Message) -> None:
-        self._remove("delegation_tokens", record.token_id)
-
-    def _zk_migration_state(self, record: Message) -> None:
-        self._set("zk_migration_state", record.zk_migration_state)
-
-    def _no_op(self, record: Message) -> None:
-        """Change nothing."""
-
 
 _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "RegisterBrokerRecord": MetadataImage._register_broker,
-    "UnregisterBrokerRecord": MetadataImage._unregister_broker,
+    "UnregisterBrokerRecord": lambda image, record: image._remove("brokers", record.broker_id),
     "TopicRecord": MetadataImage._topic,
     "PartitionRecord": MetadataImage._partition,
     "ConfigRecord": MetadataImage._config,
@@ -460,14 +445,14 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "UserScramCredentialRecord": MetadataImage._scram_credential,
     "FeatureLevelRecord": MetadataImage._feature_level,
     "ClientQuotaRecord": MetadataImage._client_quota,
-    "ProducerIdsRecord": MetadataImage._producer_ids,
+    "ProducerIdsRecord": lambda image, record: image._set("next_producer_id", record.next_producer_id),
     "BrokerRegistrationChangeRecord": MetadataImage._change_broker,
     "AccessControlEntryRecord": MetadataImage._acl,
     "RemoveAccessControlEntryRecord": MetadataImage._remove_acl,
-    "NoOpRecord": MetadataImage._no_op,
-    "ZkMigrationStateRecord": MetadataImage._zk_migration_state,
+    "NoOpRecord": lambda image, record: None,
+    "ZkMigrationStateRecord": lambda image, record: image._set("zk_migration_state", record.zk_migration_state),
     "RemoveUserScramCredentialRecord": MetadataImage._remove_scram_credential,
-    "RemoveDelegationTokenRecord": MetadataImage._remove_delegation_token,
+    "RemoveDelegationTokenRecord": lambda image, record: image._remove("delegation_tokens", record.token_id),
     "RegisterControllerRecord": MetadataImage._register_controller,
     "ClearElrRecord": MetadataImage._clear_elr,
 }
