@@ -200,7 +200,7 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     }
     fields: dict[str, Any] = {field: config.get_int(key) for field, key in names.items()}
     fields["recovery_quarantine_dir"] = config.get_str("kcli.recovery.quarantine.dir")
-    return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
+    return LogManagerSettings(**fields, cleaner_enable=config.get_bool("log.cleaner.enable"), **cleaner_settings(config))
 
 
 class ClusterAddresses:

@@ -76,7 +76,7 @@ class Broker:
         report: Callable[[str], None],
     ) -> None:
         self.config = DynamicConfig(config, report)
-        self.node_id: int = config["node.id"]
+        self.node_id = config.node_id
         self.cluster_id = cluster_id
         self.timer = timer
         self.rng = rng
