@@ -50,10 +50,9 @@ from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.timing_wheel import Timer
+from kcli.state.image_records import number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
-
-SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
 class Broker:
@@ -141,7 +140,7 @@ class Broker:
         """Fill in the broker's addresses, features and log directories in a BrokerRegistration request."""
         listener, feature = (API_KEYS[BROKER_REGISTRATION].request.classes[name] for name in ("Listener", "Feature"))
         for found in map(self._bound.resolve, self.config.static.advertised_listeners):
-            protocol = SECURITY_PROTOCOL_IDS[found.security_protocol]
+            protocol = number_of(SECURITY_PROTOCOLS, found.security_protocol)
             request.listeners.append(listener(name=found.name, host=found.host, port=found.port, security_protocol=protocol))
         for name, versions in supported_features().items():
             request.features.append(
