@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import Uuid, random_uuid
 from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import StorageError
@@ -30,10 +30,12 @@ from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToCo
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
+from kcli.server.controller.features import initial_features
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
+    FormatPlan,
     FormattingError,
-    format_directory,
+    format_directories,
     read_meta_properties,
 )
 from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
@@ -42,6 +44,7 @@ from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
 from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_values import Voter
 
 if TYPE_CHECKING:
     from kcli.server.controller.controller_server import ControllerServer
@@ -146,21 +149,20 @@ def _format_all(
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
     listener = bound.resolve(listeners[0])
-    format_directory(
-        disk,
-        directories[0],
-        rng.randbytes,
-        now_ms,
+    endpoints = {config.controller_listener_names[0]: (listener.host, listener.port)}
+    plan = FormatPlan(
+        cluster_id=None,
         node_id=config.node_id,
-        controller_host=listener.host,
-        controller_port=listener.port,
-        controller_listener=config.controller_listener_names[0],
-        directories=directories[1:],
+        directories=tuple(directories),
+        metadata_directory=directories[0],
+        features=initial_features({}, None, is_dynamic_quorum=True),
+        voters=[Voter(config.node_id, random_uuid(rng.randbytes), endpoints)],
     )
+    made = format_directories(disk, plan, rng.randbytes, now_ms)
     # The directories may be new entries of their parents.
     for parent in dict.fromkeys(parent_path(path) for path in directories):
         disk.flush_directory(parent)
-    return {path: read_meta_properties(disk, path) for path in directories}
+    return {**made}
 
 
 def _cluster_ids(metas: Mapping[str, MetaProperties | None]) -> list[str]:
@@ -258,11 +260,16 @@ def build_node(
         config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
     )
     client_id = f"broker-{config.node_id}"
-    peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings(config), log)
+    peer_settings = PeerSettings(
+        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+    )
+    peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings, log)
     broker = None
     if config.is_broker:
+        times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
         channel = NodeToControllerChannelManager(
-            peers, lambda: controller.leader_id, config.controller_listener_names[0], channel_times(config)
+            peers, lambda: controller.leader_id, config.controller_listener_names[0], times
         )
         broker = Broker(
             config,
@@ -303,22 +310,6 @@ def _make_log_manager(
     except StorageError as error:
         raise NodeError(str(error)) from error
     return log_manager
-
-
-def peer_settings(config: ServerConfig) -> PeerSettings:
-    """Return the times of connections to other nodes."""
-    return PeerSettings(
-        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
-        max_idle_ms=config.get_int("connections.max.idle.ms"),
-    )
-
-
-def channel_times(config: ServerConfig) -> ChannelTimes:
-    """Return the times of requests to the controller."""
-    return ChannelTimes(
-        socket_timeout_ms=config.get_int("controller.socket.timeout.ms"),
-        request_timeout_ms=config.get_int("request.timeout.ms"),
-    )
 
 
 def _raise(error: OSError, now_ms: int) -> None:
