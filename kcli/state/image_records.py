@@ -32,7 +32,7 @@ from kcli.state.metadata_values import (
     BrokerRegistration,
     ControllerRegistration,
     Endpoint,
-    Partition,
+    PartitionRegistration,
     Topic,
     VersionRange,
 )
@@ -154,7 +154,7 @@ def controller_record(controller: ControllerRegistration) -> Message:
     )
 
 
-def partition_record(topic: Topic, index: int, partition: Partition, metadata_version: int) -> Message:
+def partition_record(topic: Topic, index: int, partition: PartitionRegistration, metadata_version: int) -> Message:
     """Return the PartitionRecord of a partition, without the fields that the metadata.version does not have."""
     record = new_record(
         "PartitionRecord",

@@ -49,7 +49,7 @@ from kcli.state.metadata_values import (
     ConfigResource,
     ControllerRegistration,
     DelegationToken,
-    Partition,
+    PartitionRegistration,
     QuotaEntity,
     ScramCredential,
     Topic,
@@ -159,7 +159,7 @@ class MetadataImage:
             self.undo += (_ATTRIBUTE, attribute, None, getattr(self, attribute))
         setattr(self, attribute, value)
 
-    def _put_partition(self, topic: Topic, index: int, partition: Partition) -> None:
+    def _put_partition(self, topic: Topic, index: int, partition: PartitionRegistration) -> None:
         topic = self._writable(topic)
         if self.undo is not None:
             self.undo += (_PARTITIONS, topic.topic_id, index, topic.partitions.get(index, _ABSENT))
@@ -301,7 +301,7 @@ class MetadataImage:
 
     def _partition(self, record: Message) -> None:
         topic = self._topic_of(record)
-        partition = Partition(
+        partition = PartitionRegistration(
             replicas=record.replicas,
             isr=record.isr,
             removing_replicas=record.removing_replicas,
@@ -325,7 +325,7 @@ class MetadataImage:
         directories = old.directories if record.directories is None else record.directories
         has_leader, recovery_state = record.leader != NO_LEADER_CHANGE, record.leader_recovery_state
         elr, last_known_elr = record.eligible_leader_replicas, record.last_known_elr
-        partition = Partition(
+        partition = PartitionRegistration(
             replicas,
             old.isr if record.isr is None else record.isr,
             old.removing_replicas if record.removing_replicas is None else record.removing_replicas,

@@ -127,7 +127,7 @@ class VersionRange(NamedTuple):
     highest: int
 
 
-class Partition(StateValue):
+class PartitionRegistration(StateValue):
     """The registration of a partition: the node ids of its replicas and of its leader.
 
     `directories` has one id for each replica; `leader` is -1 for none; `eligible_leader_replicas` and `last_known_elr` are
@@ -180,7 +180,7 @@ class Topic(StateValue):
 
     __slots__ = ("name", "partitions", "topic_id")
 
-    def __init__(self, name: str, topic_id: Uuid, partitions: dict[int, Partition]) -> None:
+    def __init__(self, name: str, topic_id: Uuid, partitions: dict[int, PartitionRegistration]) -> None:
         self.name = name
         self.topic_id = topic_id
         self.partitions = partitions

@@ -51,7 +51,7 @@ from kcli.state.metadata_values import (
     DIRECTORY_UNASSIGNED,
     NO_LEADER,
     BrokerRegistration,
-    Partition,
+    PartitionRegistration,
     Topic,
 )
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
@@ -92,7 +92,7 @@ class ReplicaStates:
         }
         self._is_online: dict[tuple[int, Uuid], bool] = {}
 
-    def offline(self, partition: Partition) -> list[int]:
+    def offline(self, partition: PartitionRegistration) -> list[int]:
         """Return the node ids of the offline replicas."""
         offline, known = [], self._is_online
         for replica in zip(partition.replicas, partition.directories):
@@ -230,7 +230,7 @@ def _with_operations(context: RequestContext, request: Message, answer: Message)
 
 def _leader(
     context: RequestContext,
-    partition: Partition,
+    partition: PartitionRegistration,
     registered: dict[int, BrokerRegistration],
     states: ReplicaStates,
 ) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from kcli.state.metadata_values import (
     LEADER_RECOVERY_STATES,
     NO_LEADER,
     NO_LEADER_CHANGE,
-    Partition,
+    PartitionRegistration,
 )
 
 RECOVERING = 1
@@ -53,7 +53,7 @@ class PartitionChangeBuilder:
         self,
         topic_id: Uuid,
         index: int,
-        partition: Partition,
+        partition: PartitionRegistration,
         may_lead: Callable[[int], bool],
         *,
         metadata_version: int,

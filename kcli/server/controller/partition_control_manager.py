@@ -44,7 +44,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.partition_change_builder import RECOVERING, Election
 from kcli.state.image_records import DIRECTORIES_SINCE, number_of
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, Partition, Topic
+from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, PartitionRegistration, Topic
 
 _ISR_WITH_EPOCHS_SINCE = 3
 _ANY_EPOCH = -1
@@ -120,7 +120,7 @@ class PartitionControlManager:
         )
         return [] if record is None else [record], result
 
-    def _check_isr(self, partition: Partition, asked: Message, isr: list[tuple[int, int]]) -> None:
+    def _check_isr(self, partition: PartitionRegistration, asked: Message, isr: list[tuple[int, int]]) -> None:
         code = error_codes.INVALID_REQUEST
         members = [member for member, _ in isr]
         fault = _isr_fault(members, partition.replicas)
@@ -203,7 +203,7 @@ class PartitionControlManager:
         broker = self._state.check_epoch(broker_id, request.broker_epoch)
         classes = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.classes
         records: list[Message] = []
-        offline: dict[int, Partition] = {}  # by identity
+        offline: dict[int, PartitionRegistration] = {}  # by identity
         directories = []
         for directory in request.directories:
             is_offline = bool(broker.log_dirs) and directory.id not in broker.log_dirs
@@ -300,7 +300,7 @@ class PartitionControlManager:
         return change.build()
 
 
-def _check_epochs(broker_id: int, partition: Partition, asked: Message) -> None:
+def _check_epochs(broker_id: int, partition: PartitionRegistration, asked: Message) -> None:
     if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
         raise ApiError(error_codes.NOT_CONTROLLER, "the request has epochs that this controller does not know")
     if asked.leader_epoch < partition.leader_epoch:
@@ -321,7 +321,7 @@ def _assignment_fault(topic: Topic | None, index: int, broker_id: int) -> int:
     return error_codes.NONE
 
 
-def _original_replicas(partition: Partition) -> list[int]:
+def _original_replicas(partition: PartitionRegistration) -> list[int]:
     """Return the replicas before the reassignment that is in progress."""
     return [replica for replica in partition.replicas if replica not in partition.adding_replicas]
 

@@ -38,7 +38,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.striped_replica_placer import StripedReplicaPlacer, UsableBroker
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.state.image_records import partition_record
-from kcli.state.metadata_values import Partition, Topic
+from kcli.state.metadata_values import PartitionRegistration, Topic
 from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault
 
 if TYPE_CHECKING:
@@ -193,10 +193,10 @@ class ReplicationControlManager:
             text = "all brokers of a partition are fenced or shutting down; try again when one of them is back"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
 
-    def _new_partition(self, replicas: list[int]) -> Partition:
+    def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
         """Return a new partition: the active replicas are in sync."""
         isr = [broker_id for broker_id in replicas if self._state.is_active(broker_id)]
-        return Partition(
+        return PartitionRegistration(
             replicas=replicas,
             isr=isr,
             removing_replicas=[],
