@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid, random_uuid
 from kcli.format.metadata_files import MetaProperties
@@ -189,20 +189,20 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
 
 def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     """Return the settings of the log manager."""
-    names = {
-        "retention_check_interval_ms": "log.retention.check.interval.ms",
-        "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
-        "flush_offset_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
-        "flush_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
-        "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
-        "file_delete_delay_ms": "log.segment.delete.delay.ms",
-        "initial_task_delay_ms": "log.initial.task.delay.ms",
-        "producer_id_expiration_ms": "producer.id.expiration.ms",
-        "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
-    }
-    fields: dict[str, Any] = {field: config.get_int(key) for field, key in names.items()}
-    fields["recovery_quarantine_dir"] = config.get_str("kcli.recovery.quarantine.dir")
-    return LogManagerSettings(**fields, cleaner_enable=config.get_bool("log.cleaner.enable"), **cleaner_settings(config))
+    return LogManagerSettings(
+        retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+        flush_scheduler_interval_ms=config.get_int("log.flush.scheduler.interval.ms"),
+        flush_offset_checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+        flush_start_offset_checkpoint_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+        high_watermark_checkpoint_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+        file_delete_delay_ms=config.get_int("log.segment.delete.delay.ms"),
+        initial_task_delay_ms=config.get_int("log.initial.task.delay.ms"),
+        producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        producer_id_expiration_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+        recovery_quarantine_dir=config.get_str("kcli.recovery.quarantine.dir"),
+        cleaner_enable=config.get_bool("log.cleaner.enable"),
+        **cleaner_settings(config),
+    )
 
 
 class ClusterAddresses:

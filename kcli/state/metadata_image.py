@@ -140,7 +140,7 @@ class MetadataImage:
             else:
                 mapping[key] = old
 
-    def _put(self, name: str, key: Any, value: object) -> None:
+    def _put(self, name: str, key: object, value: object) -> None:
         """Set an entry of a map; the value _ABSENT removes it."""
         mapping = getattr(self, name)
         if self.undo is not None:
@@ -150,7 +150,7 @@ class MetadataImage:
         else:
             mapping.pop(key, None)
 
-    def _remove(self, name: str, key: Any) -> None:
+    def _remove(self, name: str, key: object) -> None:
         if key in getattr(self, name):
             self._put(name, key, _ABSENT)
 
@@ -368,7 +368,7 @@ class MetadataImage:
         resource = ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)
         self._put_value("configs", resource, record.name, record.value)
 
-    def _put_value(self, name: str, key: Any, inner_key: str, value: object) -> None:
+    def _put_value(self, name: str, key: object, inner_key: str, value: object) -> None:
         """Set or, with None, remove a value in a map of maps; a map that becomes empty is removed."""
         values = dict(getattr(self, name).get(key, ()))
         if value is not None:

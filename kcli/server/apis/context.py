@@ -6,7 +6,7 @@ if the answer comes later: then `context.respond(response)` or `context.failed(e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.protocol.apis import Api
 from kcli.protocol.message import Message
@@ -92,7 +92,7 @@ class RequestContext:
         self.now_ms = now_ms
         self.wants_answer = True
 
-    def new(self, struct: str, /, **fields: Any) -> Message:
+    def new(self, struct: str, /, **fields: object) -> Message:
         """Make a struct of the API's response by Kafka's name, or the response itself (its name ends in Response)."""
         return self.api.response.classes[struct](**fields)
 

@@ -7,7 +7,6 @@ Documentation, if it is requested, is kcli's sentence on a key; null for keys wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_CONFIGS
@@ -54,7 +53,7 @@ def describe_results(
             _document(resource.type, result.configs)
 
 
-def _new(struct: str, /, **fields: Any) -> Message:
+def _new(struct: str, /, **fields: object) -> Message:
     return API_KEYS[DESCRIBE_CONFIGS].response.classes[struct](**fields)
 
 

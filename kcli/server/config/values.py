@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
 
 from kcli.format.java_integers import parse_integer
 from kcli.server.config.definitions import ConfigKey
@@ -180,7 +179,7 @@ def _is_offset_reset(value: str) -> bool:
     )
 
 
-_CHECKS: dict[str, Callable[[Any], bool]] = {
+_CHECKS: dict[str, Callable[..., bool]] = {
     "not empty": bool,
     "not null": lambda value: value is not None,
     "voters": _are_voters,
