@@ -259,34 +259,21 @@ def build_node(
     controller = ControllerServer(
         config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
     )
-    client_id = f"broker-{config.node_id}"
     peer_settings = PeerSettings(
         connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
         max_idle_ms=config.get_int("connections.max.idle.ms"),
     )
-    peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings, log)
+    client_id, addresses = f"broker-{config.node_id}", ClusterAddresses(controller)
+    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, peer_settings, log)
+    names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
-        channel = NodeToControllerChannelManager(
-            peers, lambda: controller.leader_id, config.controller_listener_names[0], times
-        )
+        channel = NodeToControllerChannelManager(peers, lambda: controller.leader_id, names[0], times)
+        cluster_id = identity.cluster_id
         broker = Broker(
-            config,
-            identity.cluster_id,
-            disk,
-            rng,
-            timer,
-            effects,
-            flushes,
-            computations,
-            log_manager,
-            controller,
-            channel,
-            bound,
-            log,
+            config, cluster_id, disk, rng, timer, effects, flushes, computations, log_manager, controller, channel, bound, log
         )
-    names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
 
 

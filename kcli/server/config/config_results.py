@@ -65,10 +65,7 @@ def _document(resource_type: str, configs: list[Message]) -> None:
 
 
 def _entry(entry: ConfigEntry, include_synonyms: bool) -> Message:
-    synonyms = []
-    if include_synonyms:
-        for synonym in entry.synonyms:
-            synonyms.append(_new("DescribeConfigsSynonym", name=synonym.name, value=synonym.value, source=synonym.source))
+    synonyms = entry.synonyms if include_synonyms else ()
     return _new(
         "DescribeConfigsResourceResult",
         name=entry.name,
@@ -76,7 +73,7 @@ def _entry(entry: ConfigEntry, include_synonyms: bool) -> Message:
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=synonyms,
+        synonyms=[_new("DescribeConfigsSynonym", **synonym._asdict()) for synonym in synonyms],
         config_type=entry.type,
         documentation=None,
     )

@@ -95,12 +95,8 @@ class PartitionControlManager:
         change.target_recovery_state = asked.leader_recovery_state
         record = change.build()
         made = API_KEYS[ALTER_PARTITION].response.classes["PartitionData"]
-        leader, leader_epoch, partition_epoch, in_sync = (
-            partition.leader,
-            partition.leader_epoch,
-            partition.partition_epoch,
-            partition.isr,
-        )
+        leader, leader_epoch = partition.leader, partition.leader_epoch
+        partition_epoch, in_sync = partition.partition_epoch, partition.isr
         recovery_state = number_of(LEADER_RECOVERY_STATES, partition.leader_recovery_state)
         if record is not None:
             partition_epoch += 1
@@ -159,16 +155,13 @@ class PartitionControlManager:
         for name, indexes in asked:
             answers = []
             for index in indexes:
+                code, text = error_codes.NONE, None
                 try:
                     records.append(self._elect_one(name, index, is_unclean=is_unclean))
-                    answers.append(
-                        classes["PartitionResult"](partition_id=index, error_code=error_codes.NONE, error_message=None)
-                    )
                 except ApiError as error:
-                    if wanted is not None or error.code != error_codes.ELECTION_NOT_NEEDED:
-                        answers.append(
-                            classes["PartitionResult"](partition_id=index, error_code=error.code, error_message=error.message)
-                        )
+                    code, text = error.code, error.message
+                if wanted is not None or code != error_codes.ELECTION_NOT_NEEDED:
+                    answers.append(classes["PartitionResult"](partition_id=index, error_code=code, error_message=text))
             results.append(classes["ReplicaElectionResult"](topic=name, partition_result=answers))
         return ControllerResult(records, API_KEYS[ELECT_LEADERS].response.new(replica_election_results=results))
 

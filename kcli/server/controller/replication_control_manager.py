@@ -281,11 +281,7 @@ class ReplicationControlManager:
         records: list[Message] = []
         results: list[Message] = []
         made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
-        answered: set[tuple[str | None, Uuid]] = set()
-        for name, topic_id in wanted:
-            if (name, topic_id) in answered:
-                continue
-            answered.add((name, topic_id))
+        for name, topic_id in counts:
             try:
                 topic = self._topic_to_delete(counts, name, topic_id)
                 records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
