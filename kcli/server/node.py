@@ -109,7 +109,7 @@ class Node:
     # ------------------------------------------------------------------------------------------------ events and effects
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> the effects, in their order. Raises what ends the node."""
+        """Take an event and return the effects, in their order. Raises what ends the node."""
         kind = type(event)
         if kind is RequestReceived:
             assert isinstance(event, RequestReceived)
@@ -133,7 +133,7 @@ class Node:
         return self.timer.next_deadline_ms()
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Start -> the effects. Raises what ends the node."""
+        """Start, and return the effects. Raises what ends the node."""
         if self.broker is not None:
             self.broker.begin(now_ms)
         self.controller.start(now_ms)

@@ -147,7 +147,7 @@ class FetchHandler:
         return None
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop the fetch that waits for a connection that is gone."""
+        """Drop the fetch that waits for a connection that has ended."""
         fetch = self.waiting.pop(connection, None)
         if fetch is not None:
             self.broker.replica_manager.fetch_purgatory.drop(fetch)

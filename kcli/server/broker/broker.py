@@ -151,6 +151,6 @@ class Broker:
         request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop the fetch that waits for a connection that is gone."""
+        """Drop the fetch that waits for a connection that has ended."""
         connection.is_closed = True
         self.fetch.connection_closed(connection)
