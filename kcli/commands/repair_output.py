@@ -116,12 +116,7 @@ class _RepairRun:
 
     def _open(self, root: Root, *, is_whole: bool) -> LogDirectoryRepair:
         return LogDirectoryRepair(
-            self.disk,
-            root.path,
-            like_kafka=self.args.like_kafka,
-            is_whole=is_whole,
-            take_inner=self.args.take_inner,
-            root=root,
+            self.disk, root.path, like_kafka=self.args.like_kafka, is_whole=is_whole, take_inner=self.args.take_inner, root=root
         )
 
     def _lock(self, sessions: list[LogDirectoryRepair], releases: list[Callable[[], None]]) -> None:

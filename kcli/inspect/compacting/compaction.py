@@ -31,20 +31,10 @@ from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
 from kcli.inspect.compacting.selection import Asked, LeftOut, LeftOutReason, Selected, select
 from kcli.inspect.compacting.workers import work_on_all
-from kcli.inspect.node_defaults import (
-    DefaultsOf,
-    NodeDefaults,
-    NodeLayers,
-    kafkas_defaults,
-)
+from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kafkas_defaults
 from kcli.log.disk.port import LogDisk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.log_directory import (
-    log_bytes,
-    read_checkpoints,
-    read_log_directory,
-    read_uncleanable_partitions,
-)
+from kcli.log.files.log_directory import log_bytes, read_checkpoints, read_log_directory, read_uncleanable_partitions
 from kcli.log.files.quarantine import default_folder
 
 _CHECKPOINTS = (

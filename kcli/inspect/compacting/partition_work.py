@@ -84,12 +84,7 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
     else:
         files = staged.outcome()
     return PartitionOutcome(
-        job,
-        worked.plan,
-        files,
-        worked.cleaned_offset,
-        obstacles=worked.obstacles,
-        assumes_committed=worked.assumes_committed,
+        job, worked.plan, files, worked.cleaned_offset, obstacles=worked.obstacles, assumes_committed=worked.assumes_committed
     )
 
 

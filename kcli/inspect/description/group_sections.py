@@ -84,10 +84,7 @@ class GroupSections:
         return sorted(rows, key=lambda row: str(row["groupId"]))
 
     def _row(
-        self,
-        group: Group,
-        committed: list[tuple[OffsetKey, CommittedOffset]],
-        pending: dict[OffsetKey, tuple[int, int]],
+        self, group: Group, committed: list[tuple[OffsetKey, CommittedOffset]], pending: dict[OffsetKey, tuple[int, int]]
     ) -> Row:
         offsets = self._share_offsets(group) if isinstance(group, ShareGroup) else self._offsets(group, committed, pending)
         lags = [row["lag"] for row in offsets if row.get("committedOffset", row.get("startOffset")) is not None]
@@ -107,10 +104,7 @@ class GroupSections:
         }
 
     def _offsets(
-        self,
-        group: Group,
-        committed: list[tuple[OffsetKey, CommittedOffset]],
-        pending: dict[OffsetKey, tuple[int, int]],
+        self, group: Group, committed: list[tuple[OffsetKey, CommittedOffset]], pending: dict[OffsetKey, tuple[int, int]]
     ) -> list[Row]:
         found: dict[tuple[str, int], CommittedOffset | None] = {(key.topic, key.partition): at for key, at in committed}
         waiting = {(key.topic, key.partition): at for key, at in pending.items() if key.group_id == group.group_id}

@@ -365,11 +365,7 @@ class PartitionLog:
                     yield found.header
 
     def _apply(
-        self,
-        header: RecordBatch,
-        producers: dict[int, ProducerStateEntry],
-        lookup: OffsetLookup,
-        scanner: RecordScanner,
+        self, header: RecordBatch, producers: dict[int, ProducerStateEntry], lookup: OffsetLookup, scanner: RecordScanner
     ) -> None:
         if not header.has_producer:
             return

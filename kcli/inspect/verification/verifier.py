@@ -34,15 +34,7 @@ from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.files.log_dir_owner import metadata_owners
-from kcli.log.files.log_directory import (
-    FoundFile,
-    LogDirectory,
-    PartitionDirectory,
-    Segment,
-    Target,
-    log_bytes,
-    read_partition,
-)
+from kcli.log.files.log_directory import FoundFile, LogDirectory, PartitionDirectory, Segment, Target, log_bytes, read_partition
 from kcli.log.files.quarantine import default_folder
 
 _MOST_NAMES = 3
