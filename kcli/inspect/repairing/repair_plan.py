@@ -258,13 +258,13 @@ class _Planner:
                 self.partition.holes.add(first, end, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
-        """Give the reason for removed snapshots that follows from the end of the log; the recovery gives intermediate ones."""
+        """Add the reason for removed snapshots that follows from the end of the log, which a recovery learns last."""
         for change in self.planned.changes():
             file = parse_file_name(base_name(change.path))
             if change.kind == REMOVE and file.kind is FileKind.PRODUCER_SNAPSHOT and file.base_offset is not None:
                 if file.base_offset > loaded.log_end_offset:
                     self.planned.explain(change.path, f"the log ends before it, at offset {loaded.log_end_offset}")
-                elif not change.why or "as far as it is sound" in change.why:
+                elif not change.why:
                     self.planned.explain(change.path, "no segment starts at its offset")
 
     def _was_cut(self, base_offset: int, changes: list[Change]) -> bool:
