@@ -230,7 +230,7 @@ def _recompression(args: argparse.Namespace) -> Recompression | None:
 
 
 def _why_nothing(compaction: Compaction) -> str:
-    """Return one sentence that says why there is no partition to work on."""
+    """Return the sentence for a run without partitions: why none is compacted."""
     from kcli.inspect.compacting.selection import LeftOutReason
 
     reasons = {left.reason for left in compaction.left_out}

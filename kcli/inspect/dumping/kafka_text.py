@@ -105,16 +105,16 @@ class DamageReport:
         self.damaged = False
 
     def damage(self, path: str, position: int | None, message: str) -> None:
-        """DamageReport damage in file `path` at byte `position` (None: of the whole file)."""
+        """Report damage in file `path` at byte `position` (None: of the whole file)."""
         self.damaged = True
         self.note(path, position, message)
 
     def note(self, path: str, position: int | None, message: str) -> None:
-        """DamageReport something that is not damage."""
+        """Report something that is not damage."""
         self._write_line(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
 
     def ignored(self, path: str) -> None:
-        """DamageReport a file that kafka-dump-log does not know, in Kafka's words."""
+        """Report a file that kafka-dump-log does not know, in Kafka's words."""
         self._write_line(f"Ignoring unknown file {path}")
 
 
