@@ -28,9 +28,9 @@ from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
+from kcli.inspect.compacting.partition_selection import Asked, LeftOut, LeftOutReason, Selected, select
 from kcli.inspect.compacting.partition_work import work_on
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
-from kcli.inspect.compacting.selection import Asked, LeftOut, LeftOutReason, Selected, select
 from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kafkas_defaults
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.log.disk.port import LogDisk, base_name, join_path

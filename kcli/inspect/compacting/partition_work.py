@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.format.primitives import FormatError
-from kcli.inspect.compacting.jobs import PartitionJob, PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.jobs import CompactionPlan, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.inspect.compacting.staged_files import Store
@@ -65,7 +65,7 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
             staged.discard()
         if not isinstance(error, FormatError | NotSoundError | OSError):
             raise
-        return PartitionOutcome(job, PartitionPlan(), problem=_sentence(job, error))
+        return PartitionOutcome(job, CompactionPlan(), problem=_sentence(job, error))
     finally:
         progress.finish()
     if job.is_dry_run or outcome.plan.is_nothing:
@@ -155,7 +155,7 @@ class PartitionCleaning:
         checkpoint = None if job.options.from_start else job.cleaned_offset
         rounds = self._rounds(log, checkpoint)
         if not rounds:
-            plan = PartitionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
+            plan = CompactionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
             return PartitionOutcome(job, plan, obstacles=find_obstacles(log, job, checkpoint))
         cleaned_offset = rounds[-1].end_offset
         if self._drops_at_once and any(one.stats.tombstones_kept > 0 for one in rounds):
@@ -254,13 +254,13 @@ class PartitionCleaning:
         return done
 
 
-def _plan_of(rounds: list[CleanedLog]) -> PartitionPlan:
+def _plan_of(rounds: list[CleanedLog]) -> CompactionPlan:
     """Return what all rounds removed, and what the last one left: each round rewrites the log from its start."""
     last = rounds[-1].stats
     records = sum(one.stats.records_read + one.stats.records_discarded - one.stats.records_kept for one in rounds)
     tombstones = sum(one.stats.tombstones_dropped for one in rounds)
     size_bytes = sum(one.stats.bytes_read - one.stats.bytes_kept for one in rounds)
-    return PartitionPlan(
+    return CompactionPlan(
         records=records + last.records_kept,
         records_left=last.records_kept,
         tombstones=tombstones + last.tombstones_kept,

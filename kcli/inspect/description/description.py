@@ -19,14 +19,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
-from kcli.inspect.description.metadata_log import MetadataView, read_metadata
-from kcli.inspect.description.options import (
+from kcli.inspect.description.describe_options import (
     GROUP_SECTIONS,
     OVERVIEW_SECTIONS,
     PARTITION_SECTIONS,
     TOPIC_SECTIONS,
     DescribeOptions,
 )
+from kcli.inspect.description.metadata_view import MetadataView, read_metadata
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks, missing_name
 from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.topic_sections import known_time
 from kcli.inspect.json_text import JsonObject as Row

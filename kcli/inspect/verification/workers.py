@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult, segment_options
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.inspect.verification.segments import SegmentReading, read_segment
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory, Segment

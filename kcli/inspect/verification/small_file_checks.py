@@ -61,20 +61,23 @@ def can_check(kind: FileKind) -> bool:
 
 def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingList) -> None:
     """Add a finding if a small file cannot be read. Raises KeyError for a kind that it does not check."""
-    _read(disk, path, *_DECODERS[kind], findings)
+    read_decoded(disk, path, *_DECODERS[kind], findings)
 
 
 def check_meta_properties(disk: Disk, path: str, findings: FindingList) -> MetaProperties | None:
     """Return the contents of a meta.properties, None if it cannot be read (a finding)."""
-    return _read(disk, path, decode_meta_properties, _META_PROPERTIES_CORRUPT, findings)
+    return read_decoded(disk, path, decode_meta_properties, _META_PROPERTIES_CORRUPT, findings)
 
 
 def check_partition_metadata(disk: Disk, path: str, findings: FindingList) -> PartitionMetadata | None:
     """Return the contents of a partition.metadata, None if it cannot be read (a finding)."""
-    return _read(disk, path, decode_partition_metadata, _PARTITION_METADATA_CORRUPT, findings)
+    return read_decoded(disk, path, decode_partition_metadata, _PARTITION_METADATA_CORRUPT, findings)
 
 
-def _read(disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str, findings: FindingList) -> _Decoded | None:
+def read_decoded(
+    disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str, findings: FindingList
+) -> _Decoded | None:
+    """Return the decoded contents of a small file, None if it cannot be read or decoded (a finding, the latter of `code`)."""
     try:
         return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
     except OSError as error:
