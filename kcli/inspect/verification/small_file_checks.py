@@ -27,7 +27,7 @@ from kcli.format.metadata_files import (
 )
 from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
-from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
+from kcli.inspect.verification.facts import SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk.port import Disk
@@ -87,18 +87,14 @@ def read_decoded(
     return None
 
 
-def check_metadata_snapshot(
-    disk: Disk, path: str, findings: FindingList, on_bytes: Callable[[int], None] = lambda count: None
-) -> SegmentFacts | None:
-    """Verify a KRaft snapshot or bootstrap.checkpoint -> its contents, None if it cannot be read (a finding)."""
-    options = SegmentOptions(is_last=False)
-    verifier = SegmentVerifier(disk, Segment(0, path), options, findings, lambda step: None, on_bytes)
+def check_metadata_snapshot(disk: Disk, path: str, findings: FindingList) -> None:
+    """Verify a KRaft snapshot or bootstrap.checkpoint."""
+    verifier = SegmentVerifier(disk, Segment(0, path), SegmentOptions(is_last=False), findings, lambda step: None)
     try:
-        facts = verifier.run()
+        types = verifier.run().control_types
     except OSError as error:
         findings.add_unreadable(path, error)
-        return None
-    types = facts.control_types
+        return
     missing = []
     if types[:1] != [_SNAPSHOT_HEADER]:
         missing.append("header")
@@ -106,4 +102,3 @@ def check_metadata_snapshot(
         missing.append("footer")
     if missing:
         findings.add("metadata-snapshot-incomplete", path, f"the snapshot has no {' and no '.join(missing)}")
-    return facts
