@@ -13,10 +13,10 @@ import pytest
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.compacting.compaction import Compaction, RunOptions
 from kcli.inspect.compacting.jobs import CompactOptions, Recompression
-from kcli.inspect.compacting.selection import asked_for
+from kcli.inspect.compacting.partition_selection import asked_for
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.file_cache import FileCache
 from kcli.log.files.log_directory import read_partition, resolve_paths
 from kcli.log.log_opener import open_log

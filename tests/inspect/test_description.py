@@ -446,7 +446,7 @@ def test_directories_on_their_way_are_told_by_their_state(tmp_path: Path) -> Non
 def test_secrets_never_come_out() -> None:
     """Neither those of SCRAM nor sensitive configurations, by no section."""
     from kcli.inspect.description.cluster_sections import config_rows, user_rows
-    from kcli.inspect.description.options import DescribeOptions
+    from kcli.inspect.description.describe_options import DescribeOptions
     from kcli.state.metadata_image import MetadataImage
 
     image = MetadataImage()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.format.kafka_uuid import Uuid
-from kcli.inspect.description.metadata_log import read_metadata_log
+from kcli.inspect.description.metadata_view import read_metadata_log
 from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.quantities import format_count
 from kcli.log.disk.port import Disk, join_path

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.format.file_names import METADATA_TOPIC
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs, PartitionLog
 from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
 from kcli.inspect.json_text import JsonObject as Row

@@ -166,7 +166,7 @@ class RecordLines:
             if columns.header_count_view[index] != 0:
                 break
             if self.base_sequence >= 0 and columns.offset_view[index] < self.base_offset:
-                break  # only in a damaged batch: there is no sequence before the base sequence
+                break  # only in a damaged batch: a record before the base offset has no sequence
             if self.line_bytes(index) > out.size - position:
                 break
             end = position

@@ -23,12 +23,7 @@ def sequences(batch: LogBatch) -> tuple[int, int]:
 
 
 def put_plain_rows(
-    out: TextBuffer,
-    selected: SelectedRecords,
-    form: RowForm,
-    row: Callable[[int], bytes],
-    *,
-    is_compiled: bool = COMPILED,
+    out: TextBuffer, selected: SelectedRecords, form: RowForm, row: Callable[[int], bytes], *, is_compiled: bool = COMPILED
 ) -> None:
     """Write the rows of selected records, in order; `row` returns the row of one, by its index in the window.
 

@@ -13,7 +13,7 @@ import pytest
 
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.cleaner.cleaner import Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
