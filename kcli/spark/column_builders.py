@@ -31,8 +31,6 @@ from kcli.log.reading.batch_records import RecordWindow
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    binary_bytes,
-    header_totals,
     put_binary,
     put_distances,
     put_headers,
@@ -40,6 +38,7 @@ from kcli.spark.arrow_columns import (
     put_repeated,
     put_sequences,
     put_sizes,
+    sum_of,
 )
 
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
@@ -176,7 +175,7 @@ class _BinaryColumn(RecordColumn):
             positions, sizes = columns.value_position, columns.value_size
         self.used = self.offsets[row]
         if self.used + len(rows.window.buffer) > len(self.data.view):
-            self.data.reserve(self.used, binary_bytes(sizes, first, count))
+            self.data.reserve(self.used, sum_of(sizes, first, count))
         self.bits.nulls += put_binary(
             rows.window.buffer, positions, sizes, first, count, self.data.view, self.offsets, self.bits.view, row
         )
@@ -219,7 +218,7 @@ class _HeadersColumn(RecordColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         columns, first, count = rows.window.columns, rows.first, rows.run.length
-        more = header_totals(columns.header_count, first, count)
+        more = sum_of(columns.header_count, first, count)
         if more:
             size = len(rows.window.buffer)
             if self.used_children + more > self.children:

@@ -4,8 +4,8 @@ What depends on earlier segments is not decided here: the producers' steps are p
 else is in the SegmentFacts. So segments can be verified in different processes and joined afterwards.
 
 Batches are read as rows, many at a time (kcli.log.reading.columnar_reader). A row is regular if it continues the offsets, the
-leader epoch and the producer's sequence of the row before and has no fault. Only the other rows, the notable ones, are checked one
-by one.
+leader epoch and the producer's sequence of the row before and has no fault. Only the other rows, the notable ones, are checked
+one by one.
 """
 
 from __future__ import annotations
