@@ -212,7 +212,7 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null. Raises IndexError for rows outside."""
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null."""
     check_rows(first, count, len(timestamps))
     check_rows(row, count, min(len(out), 8 * len(validity)))
     lowest = MIN_TIMESTAMP_MS
@@ -232,7 +232,7 @@ def put_micros(
 
 
 def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append sizes, -1 for null, from row `row` of `out` (int32) on. Raises IndexError for rows outside."""
+    """Append sizes, -1 for null, from row `row` of `out` (int32) on."""
     check_rows(first, count, len(sizes))
     check_rows(row, count, len(out))
     index = 0
@@ -242,7 +242,7 @@ def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -
 
 
 def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append the distance from each position to the next one, from the last one to `end`, from row `row` of `out` (int32) on. Raises IndexError for rows outside."""
+    """Append the distances between positions, of the last one to `end`, from row `row` of `out` (int32) on."""
     check_rows(first, count, len(positions))
     check_rows(row, count, len(out))
     index = 0
@@ -309,7 +309,7 @@ def put_repeated(
 
 
 def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
-    """Return how many of the first `count` offsets, which ascend, are below `limit`. Raises IndexError for rows outside."""
+    """Return how many of the first `count` offsets, which ascend, are below `limit`."""
     check_rows(0, count, len(offsets))
     low = 0
     high = count
@@ -323,7 +323,7 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has checked to out[0] -> the position after it. Raises IndexError for a byte outside `source`."""
+    """Decode a varint that the scanner has checked to out[0] -> the position after it."""
     raw = 0
     shift = 0
     while shift < 35:
