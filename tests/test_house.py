@@ -32,7 +32,7 @@ LONG_LOOPS = {
     "kcli/format/record_scan.py scan": 203,
     # A compiled inner function made it 20 % slower.
     "kcli/log/cleaner/offset_map.py hash_keys": 80,
-    "kcli/spark/arrow_columns.py put_headers": 71,
+    "kcli/spark/arrow_columns.py put_headers": 69,
 }
 # Modules for the outside world, and the only packages that may import them. spark/session.py is a shell, since it starts Spark,
 # and so is inspect/process_pool.py, which starts processes.

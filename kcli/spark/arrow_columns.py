@@ -323,7 +323,7 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has checked to out[0] -> the position after it."""
+    """Decode a varint that the scanner has checked to out[0] -> the position after it. Raises IndexError at the end."""
     raw = 0
     shift = 0
     while shift < 35:

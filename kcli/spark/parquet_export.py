@@ -27,7 +27,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT64_MAX
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark import schema as tables
+from kcli.spark import table_schemas as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows, with_all_decoded
 from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
@@ -41,10 +41,10 @@ from kcli.spark.json_schema import (
     written_schema,
 )
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.options import ALL, ReadOptions, parse_options
+from kcli.spark.log_partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.planning import OffsetRange, offset_ranges, pinned
+from kcli.spark.read_options import ALL, ReadOptions, parse_options
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
 from kcli.spark.session import is_on_this_machine
@@ -64,7 +64,7 @@ _ZSTD_LEVELS = range(1, 23)
 
 
 class ExportOptions(NamedTuple):
-    """The options of an export; `source` are those of the data source, as strings (see kcli.spark.options)."""
+    """The options of an export; `source` are those of the data source, as strings (see kcli.spark.read_options)."""
 
     out: str
     source: dict[str, str]

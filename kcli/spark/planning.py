@@ -20,7 +20,8 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.spark.options import (
+from kcli.spark.log_partitions import LogPartition, PlanError
+from kcli.spark.read_options import (
     EARLIEST,
     EARLIEST_OFFSET,
     ERROR,
@@ -33,7 +34,6 @@ from kcli.spark.options import (
     Offsets,
     ReadOptions,
 )
-from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
 # The names of the options that choose offsets, in lower case.

@@ -31,9 +31,8 @@ from pyspark.sql.types import StructType
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk
 from kcli.log.files.checkpoint_files import TopicPartition
-from kcli.spark import schema as tables
-from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
+from kcli.spark import table_schemas as tables
+from kcli.spark.log_partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
 from kcli.spark.planning import (
     DATA_LOSS_HINT,
     OffsetRange,
@@ -44,6 +43,7 @@ from kcli.spark.planning import (
     offset_ranges,
     plan_splits,
 )
+from kcli.spark.read_options import OptionError, ReadOptions
 from kcli.spark.splits import LogSplit
 
 Offsets = dict[TopicPartition, int]

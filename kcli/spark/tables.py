@@ -37,15 +37,15 @@ from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.spark import schema as tables
+from kcli.spark import table_schemas as tables
 from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
-from kcli.spark.options import FALSE, ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions, retry_planning
+from kcli.spark.log_partitions import LogPartition, find_partitions, retry_planning
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import Fault, RangeReader, ranges_now
+from kcli.spark.read_options import FALSE, ReadOptions
 from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack

@@ -36,8 +36,8 @@ from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
-from kcli.spark import schema as tables
-from kcli.spark.options import ALL, LONGEST, ReadOptions
+from kcli.spark import table_schemas as tables
+from kcli.spark.read_options import ALL, LONGEST, ReadOptions
 
 # How often planning is tried again if files vanish during it.
 MAX_PLANS = 20
