@@ -41,6 +41,7 @@ from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def build_node(
     identity = identify(config, disk, rng, now_ms, log, bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
-    files = FileCache(disk, max_open_files)
+    scheduler, files = Scheduler(timer, flushes.flush), FileCache(disk, max_open_files)
 
     def caught_up(topic: str, partition: int, now_ms: int) -> None:
         """Pass on that a future log has caught up; the broker is made after the log manager."""
@@ -255,7 +256,7 @@ def build_node(
         timer.schedule(now_ms, partial(_raise, error))
 
     controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, log, end, bound
     )
     client_id = f"broker-{config.node_id}"
     peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings(config), log)
@@ -272,6 +273,7 @@ def build_node(
             timer,
             effects,
             flushes,
+            scheduler,
             computations,
             log_manager,
             controller,
