@@ -46,6 +46,7 @@ from kcli.server.events import (
     ResponseReceived,
     SendResponse,
 )
+from kcli.server.log_lines import fault_line
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
 from kcli.server.timing_wheel import Timer
@@ -181,4 +182,4 @@ class Node:
             self._effects.append(CloseConnection(connection, error.message))
         except Exception as error:
             # A client must not be able to end the node with a request.
-            self._effects.append(CloseConnection(connection, f"a fault of kcli in the controller: {error!r}; please report it"))
+            self._effects.append(CloseConnection(connection, fault_line("the controller", error)))

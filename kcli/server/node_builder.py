@@ -43,6 +43,7 @@ from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
@@ -243,7 +244,7 @@ def build_node(
     identity = identify(config, disk, rng, now_ms, log, bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
-    files = FileCache(disk, max_open_files)
+    scheduler, files = Scheduler(timer, flushes.flush), FileCache(disk, max_open_files)
 
     def caught_up(topic: str, partition: int, now_ms: int) -> None:
         """Pass on that a future log has caught up; the broker is made after the log manager."""
@@ -257,7 +258,7 @@ def build_node(
         timer.schedule(now_ms, partial(_raise, error))
 
     controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, log, end, bound
     )
     peer_settings = PeerSettings(
         connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
@@ -272,7 +273,20 @@ def build_node(
         channel = NodeToControllerChannelManager(peers, lambda: controller.leader_id, names[0], times)
         cluster_id = identity.cluster_id
         broker = Broker(
-            config, cluster_id, disk, rng, timer, effects, flushes, computations, log_manager, controller, channel, bound, log
+            config,
+            cluster_id,
+            disk,
+            rng,
+            timer,
+            effects,
+            flushes,
+            scheduler,
+            computations,
+            log_manager,
+            controller,
+            channel,
+            bound,
+            log,
         )
     return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
 

@@ -24,10 +24,10 @@ from functools import partial
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import SliceBudget, answer_in_slices
 from kcli.server.config.config_results import ENTRY_US, describe_results
 from kcli.server.config.describe_configs import list_config_resources
 from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.scheduler import SliceBudget
 from kcli.state.image_records import number_of
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
@@ -44,7 +44,7 @@ def handle_describe_configs(context: RequestContext, request: Message) -> None:
     response = context.new("DescribeConfigsResponse")
     broker = context.broker
     entries = describe_results(request, response.results, broker.metadata.image, broker.config, partial(_check_access, context))
-    answer_in_slices(context, _sliced(entries), response)
+    context.respond_after(_sliced(entries), response)
 
 
 def _sliced(entries: Iterator[None]) -> Iterator[None]:

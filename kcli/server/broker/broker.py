@@ -27,7 +27,6 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts
 from kcli.server.apis.fetch import FetchHandler
 from kcli.server.apis.produce import ProduceHandler
-from kcli.server.apis.slices import SliceScheduler
 from kcli.server.authorizer import AllowAll
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
@@ -49,6 +48,7 @@ from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import number_of
 from kcli.state.metadata_image import MetadataImage
@@ -67,6 +67,7 @@ class Broker:
         timer: Timer,
         effects: list[Effect],
         flushes: Flushes,
+        scheduler: Scheduler,
         computations: Computations,
         log_manager: LogManager,
         metadata_log: MetadataSource,
@@ -85,7 +86,7 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.client_metrics = ClientMetricsManager(rng)
         self.computations = computations
-        self.slices = SliceScheduler(timer)
+        self.scheduler = scheduler
         self.topic_configs = TopicConfigs(self.config, self.metadata)
         self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, report)
         self.controller = controller
@@ -95,7 +96,7 @@ class Broker:
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
         metadata, configs, replicas = self.metadata, self.topic_configs, self.replica_manager
         self.publisher = MetadataPublisher(
-            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, timer, report
+            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, scheduler, report
         )
         self._startup = BrokerStartup(self, metadata_log)
         self.parts = BrokerParts(
@@ -110,7 +111,7 @@ class Broker:
             producer_ids=ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer),
             topic_creation=AutoTopicCreationManager(self.config, self.controller, timer, report),
             computations=self.computations,
-            slices=self.slices,
+            scheduler=Scheduler(timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
             disk=disk,
         )
         self.fetch = FetchHandler(self.parts, rng)

@@ -14,6 +14,7 @@ from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, fo
 from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
@@ -35,6 +36,7 @@ class Surroundings:
         self.flush_count = 0
         self.lines: list[str] = []
         self.storage_failures: list[OSError] = []
+        self.scheduler = Scheduler(self.timer, self.flush)
 
     def flush(self, paths: tuple[str, ...], callback: FlushCallback) -> None:
         self.flushes.append((paths, callback))
@@ -117,8 +119,9 @@ def raft_client(config: RaftConfig, around: Surroundings) -> KafkaRaftClient:
         config,
         around.disk,
         around.files,
-        around.timer,
+        around.timer.wall,
         around.flush,
+        around.scheduler,
         around.lines.append,
         lambda error, now_ms: around.storage_failures.append(error),
     )
