@@ -40,9 +40,8 @@ from typing import NamedTuple
 
 from kcli.format import loop_results, record_copy, structs
 from kcli.format.compression import deflate
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, Buffer
 from kcli.format.record_batch import DELETE_HORIZON_FLAG, HEADER_BYTES, read_header, with_records
-from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_reader, offset_map, retained_offsets, transaction_metadata
 
 # A call of `filter_batches` ends after this many batches, or this much work in bytes; each batch counts for its bytes and a

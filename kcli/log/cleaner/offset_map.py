@@ -23,7 +23,8 @@ from __future__ import annotations
 import mmap
 from array import array
 
-from kcli.format.record_scan import Buffer, RecordColumns
+from kcli.format.primitives import Buffer
+from kcli.format.record_scan import RecordColumns
 
 SLOT_BYTES = 24
 SECRET_BYTES = 16

@@ -22,9 +22,8 @@ from contextlib import contextmanager
 from kcli.format import loop_results
 from kcli.format.batch_header import read_int64
 from kcli.format.compression import inflate_at_once
-from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
+from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
-from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
 from kcli.log.cleaner.throttler import TimeSlices
 from kcli.log.log_segment import LogSegment
