@@ -122,15 +122,6 @@ class LegacyRecord(NamedTuple):
     value_left: int | None = None
 
 
-class NewLegacyRecord(NamedTuple):
-    """A message to be written; its timestamp (ms) does not count in format 0."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-
-
 def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> LegacyBatch:
     """Decode the head of the entry at buffer[index] -> LegacyBatch at byte `position` of its file.
 
@@ -270,24 +261,3 @@ def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tupl
             f"the {what} states {size} bytes and {end - position} are left in the message", ENTRY_OVERHEAD_BYTES + position
         )
     return size, bytes(message[position : position + size]), position + size
-
-
-# ------------------------------------------------------------------------------------------------------------- writing
-
-
-def encode_message(record: NewLegacyRecord | LegacyRecord, magic: int, attributes: int = 0) -> bytes:
-    """One entry as bytes; a compressed set's value must be deflated already. Raises struct.error for what does not fit."""
-    body = b"".join(
-        (
-            bytes((magic, attributes & 0xFF)),
-            b"" if magic == 0 else TIMESTAMP.pack(record.timestamp),
-            _sized(record.key),
-            _sized(record.value),
-        )
-    )
-    head = HEAD.pack(record.offset, 4 + len(body), crc32(body), magic, attributes)
-    return head[:CRC_START] + body
-
-
-def _sized(data: bytes | None) -> bytes:
-    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data

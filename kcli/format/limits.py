@@ -20,12 +20,9 @@ MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
 MAX_INFLATED_BATCH_BYTES = 2**31 - 1
 # What a batch that is appended may inflate to; a broker walks through it while its clients wait.
 MAX_APPENDED_INFLATED_BYTES = 128 * 1024 * 1024
-# The inflated size of a message set inside a wrapper message of format 0 or 1, and how deep wrappers may nest.
+# The inflated size of a message set inside a wrapper message of format 0 or 1.
 MAX_INFLATED_MESSAGE_SET_BYTES = 512 * 1024 * 1024
-MAX_MESSAGE_SET_DEPTH = 1
 # Text files next to the logs (checkpoints, properties): larger ones are refused.
 MAX_TEXT_FILE_BYTES = 64 * 1024 * 1024
-# Arrays and strings inside a decoded message: never more elements than bytes that are left.
-MAX_SCHEMA_DEPTH = 32
 # Index files and producer snapshots are read whole; an index of the largest segment (2 GiB, an entry every KiB) has 16 MiB.
 MAX_INDEX_FILE_BYTES = 256 * 1024 * 1024
