@@ -119,7 +119,7 @@ class FileName(NamedTuple):
         return f"{text}{_STATE_SENTENCES[self.state]}"
 
 
-class PartitionDirectory(NamedTuple):
+class PartitionDirectoryName(NamedTuple):
     """A partition directory's name, understood; `unique_id` is what precedes a state's suffix."""
 
     topic: str
@@ -235,7 +235,7 @@ def _regular_name(file: FileName) -> str | None:
     return f"{file.kind}{file.state}"
 
 
-def parse_partition_directory(name: str) -> PartitionDirectory:
+def parse_partition_directory(name: str) -> PartitionDirectoryName:
     """Parse a partition directory's name (no parent in it). Raises FormatError where Kafka refuses to start over it."""
     stem, state, unique_id = name, DirectoryState.CURRENT, None
     for suffix in _DIRECTORY_STATES:
@@ -250,7 +250,7 @@ def parse_partition_directory(name: str) -> PartitionDirectory:
     partition = parse_integer(partition_text, 32)
     if not topic or partition is None:
         raise _no_partition(name)
-    return PartitionDirectory(topic, partition, state, unique_id)
+    return PartitionDirectoryName(topic, partition, state, unique_id)
 
 
 def _no_partition(name: str) -> FormatError:
