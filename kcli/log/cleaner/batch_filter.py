@@ -345,16 +345,7 @@ class BatchFilter:
         if self.is_mapped and self.window.is_in_window(header.base_offset, header.last_offset):
             self.window.retain(reader, header.record_count, keeps_tombstones, self.retained)
         else:
-            self.offsets.retain_columns(
-                reader.data,
-                reader.columns.offset_view,
-                reader.columns.key_position_view,
-                reader.columns.key_size_view,
-                reader.columns.value_size_view,
-                header.record_count,
-                keeps_tombstones,
-                self.retained,
-            )
+            self.offsets.retain(reader.data, reader.columns, header.record_count, self.retained, keeps_tombstones)
 
     def _copy_records(self, sets_horizon: bool) -> int:
         """Copy the retained records to `out`, after the bytes of the header; return REWRITTEN, FULL or OTHER.

@@ -108,9 +108,7 @@ class BatchMapper:
         value_sizes = reader.columns.value_size_view
         if reader.columns.offset_view[0] < header.base_offset or reader.columns.offset_view[count - 1] > header.last_offset:
             self.offsets.is_in_order = False
-        self.offsets.put_columns(
-            reader.data, reader.columns.offset_view, reader.columns.key_position_view, key_sizes, 0, count, self.start_offset
-        )
+        self.offsets.put(reader.data, reader.columns, count, self.start_offset)
         self.records += count
         if header.base_offset < self.start_offset:
             return
