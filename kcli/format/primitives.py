@@ -25,6 +25,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
+_VARINT_NAMES = {MAX_VARINT_BYTES: "varint", MAX_VARLONG_BYTES: "varlong"}
 UINT32_MASK = 0xFFFF_FFFF
 UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 INT32_MAX = 2**31 - 1
@@ -101,21 +102,21 @@ def zigzag_decode(raw: int) -> int:
     return (raw >> 1) ^ -(raw & 1)
 
 
-def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode an unsigned varint of at most 32 bits -> (value, position after it).
+def read_unsigned_varint(buffer: Buffer, position: int, end: int, most_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
+    """Decode an unsigned varint of at most 32 bits, with MAX_VARLONG_BYTES one of 64 -> (value, position after it).
 
-    Raises FormatError when it runs past `end` or has more than 5 bytes.
+    Raises FormatError if it runs past `end` or has more than `most_bytes`.
     """
     value = 0
-    for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
+    for shift in range(0, 7 * most_bytes, 7):
         if position >= end:
-            raise FormatError("a varint runs past the end of its bytes", position)
+            raise FormatError(f"a {_VARINT_NAMES[most_bytes]} runs past the end of its bytes", position)
         byte = buffer[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & UINT32_MASK, position
-    raise FormatError(f"a varint has more than {MAX_VARINT_BYTES} bytes", position)
+            return value & (UINT32_MASK if most_bytes == MAX_VARINT_BYTES else UINT64_MASK), position
+    raise FormatError(f"a {_VARINT_NAMES[most_bytes]} has more than {most_bytes} bytes", position)
 
 
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -125,17 +126,9 @@ def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError past `end` or beyond 10 bytes."""
-    value = 0
-    for shift in range(0, 7 * MAX_VARLONG_BYTES, 7):
-        if position >= end:
-            raise FormatError("a varlong runs past the end of its bytes", position)
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return zigzag_decode(value & UINT64_MASK), position
-    raise FormatError(f"a varlong has more than {MAX_VARLONG_BYTES} bytes", position)
+    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError as read_unsigned_varint does."""
+    raw, position = read_unsigned_varint(buffer, position, end, MAX_VARLONG_BYTES)
+    return zigzag_decode(raw), position
 
 
 _SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]
