@@ -1,4 +1,4 @@
-"""What a file or a directory of a Kafka log directory is, by its name alone; and the names themselves.
+"""The names of the files and directories of a Kafka log directory: what each is, by its name alone.
 
     name                                         where      what
     -------------------------------------------  ---------  -----------------------------------------------------------
@@ -106,7 +106,7 @@ class FileName(NamedTuple):
 
     @property
     def is_regular(self) -> bool:
-        """True where the name is the one that Kafka would write for this kind, offset, epoch and state."""
+        """Whether Kafka writes this name for this kind, offset, epoch and state."""
         return self.kind is not FileKind.UNKNOWN and self.name == _regular_name(self)
 
     def sentence(self) -> str:
@@ -120,7 +120,7 @@ class FileName(NamedTuple):
 
 
 class PartitionDirectoryName(NamedTuple):
-    """A partition directory's name, understood; `unique_id` is what precedes a state's suffix."""
+    """The parsed name of a partition directory; `unique_id` is the id before a state's suffix."""
 
     topic: str
     partition: int

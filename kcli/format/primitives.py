@@ -1,4 +1,4 @@
-"""The smallest pieces of Kafka's bytes: variable-length integers, CRC-32C, and the errors of reading them.
+"""Variable-length integers and CRC-32C, and the errors of decoding Kafka's files.
 
 Everything is big-endian. Variable-length integers are those of Protocol Buffers: seven bits a byte, low group first, the
 high bit says that another byte follows; signed ones are zigzag-coded.
@@ -11,8 +11,8 @@ high bit says that another byte follows; signed ones are zigzag-coded.
     varlong               10 bytes, zigzag of an int64           timestamp deltas of records
     ====================  =====================================  =========================================
 
-kcli.format.layouts declares what is made of them. construct accepts more than Kafka does (varints without a bound, bytes left
-over in a prefix), so the readers use the strict functions of this module.
+kcli.format.layouts declares the layouts that have them. construct accepts more than Kafka does (varints without a bound, bytes
+left over in a prefix), so the readers use the strict functions of this module.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ INT64_MAX = 2**63 - 1
 
 
 class FormatError(ValueError):
-    """Bytes that are not what their place promises; the message is one sentence without the file's name.
+    """Bytes that cannot be decoded; the message is one sentence without the file's name.
 
-    `position` is the byte, counted from the start of what was decoded, where the fault was seen, or None.
+    `position` is the index of the wrong byte in the decoded data, or None.
     """
 
     def __init__(self, message: str, position: int | None = None) -> None:
@@ -49,35 +49,35 @@ class CorruptRecordError(FormatError):
 
 
 class InvalidRecordError(FormatError):
-    """A batch whose records do not parse (Kafka: InvalidRecordException)."""
+    """A batch whose records cannot be decoded (Kafka: InvalidRecordException)."""
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A record of more than MAX_RECORD_BYTES, where it would have to be held whole; it may well be sound."""
+    """A record above MAX_RECORD_BYTES, which would have to be held in memory whole; it may be sound."""
 
 
 class CorruptIndexError(FormatError):
-    """An index file that cannot be right (Kafka: CorruptIndexException)."""
+    """A damaged index file (Kafka: CorruptIndexException)."""
 
 
 class CorruptSnapshotError(FormatError):
-    """A producer snapshot that cannot be right (Kafka: CorruptSnapshotException)."""
+    """A damaged producer snapshot (Kafka: CorruptSnapshotException)."""
 
 
 class CorruptCheckpointError(FormatError):
-    """A text file next to the logs that cannot be right (Kafka: IOException at its reader)."""
+    """A damaged text file of a log directory (Kafka's reader raises an IOException)."""
 
 
 class InflationError(FormatError):
-    """Compressed bytes that do not inflate."""
+    """Compressed bytes that cannot be decompressed."""
 
 
 class InflationLimitError(InflationError):
-    """Compressed bytes that inflate beyond the limit given."""
+    """Compressed bytes that have more than the allowed size when decompressed."""
 
 
 def _load_crc32c() -> Callable[..., int]:
-    """The C function of the crc32c package: (data, crc=0) -> crc.
+    """Return the C function of the crc32c package: (data, crc=0) -> crc.
 
     The package looks its own version up when imported, which costs 55 ms; the extension module inside does not.
     """
