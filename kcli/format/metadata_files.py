@@ -142,7 +142,7 @@ def encode_meta_properties(meta: MetaProperties, *, previous: Buffer | None = No
 
 
 def _plain_properties(data: Buffer) -> dict[str, str] | None:
-    """The properties of a file as Kafka writes it, with nothing escaped or indented; None for any other: ask javaproperties.
+    """Return the properties of a file as Kafka writes it, without escapes and indents; None for any other: use javaproperties.
 
     The library takes 46 ms to import, too long for the start of a node.
     """
@@ -194,7 +194,7 @@ def encode_clean_shutdown(clean: CleanShutdown) -> bytes:
 
 
 class QuorumStateData(NamedTuple):
-    """What a KRaft voter remembers of the election: -1 where there is no leader or vote.
+    """The state of the election that a KRaft voter keeps; ids are -1 if there is no leader or vote.
 
     Cluster id, applied offset and voters are of version 0, the voted directory of version 1.
     """
@@ -269,7 +269,7 @@ def _parse_uuid(text: str, where: str) -> Uuid:
 
 
 def _json_object(data: Buffer, where: str, *, errors: str = "strict") -> dict[str, Any]:
-    """The JSON object that `data` begins with; what follows it counts as little as it does for Kafka's parser."""
+    """Return the JSON object at the start of `data`; as in Kafka's parser, anything after it is ignored."""
     if len(data) > limits.MAX_TEXT_FILE_BYTES:
         raise CorruptCheckpointError(f"the file has {len(data)} bytes; at most {limits.MAX_TEXT_FILE_BYTES} are read")
     import json

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from kcli.format.primitives import Buffer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_QUORUM, ENVELOPE
-from kcli.protocol.catalog import message_type
-from kcli.protocol.errors import DecodeError
 from kcli.protocol.framing import SIZE_BYTES, encode_response, read_request_header, read_response_header
+from kcli.protocol.message_errors import DecodeError
+from kcli.protocol.message_types import message_type
 from kcli.server.events import Connection
 from kcli.server.metrics.broker_metrics import ErrorCounts
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
-from kcli.protocol.errors import MessageError
+from kcli.protocol.message_errors import MessageError
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.startup import MetadataSource
 from kcli.server.envelope import close_envelope, open_envelope

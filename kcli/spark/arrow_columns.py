@@ -27,11 +27,10 @@ from array import array
 
 from kcli.format import loop_results, record_scan
 from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
+from kcli.format.primitives import Buffer
 from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
 
-Buffer = bytes | bytearray | memoryview
-
-COMPILED = not __file__.endswith(".py")
+COMPILED = not __file__.endswith(".py")  # a C constant: it is asked for each value
 
 # Milliseconds beyond these do not fit an Arrow timestamp in microseconds; such a timestamp becomes null.
 MAX_TIMESTAMP_MS = 9223372036854775

@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (
     ACL_OPERATIONS,

@@ -13,7 +13,7 @@ import pytest
 from kcli.format.file_names import parse_partition_directory
 from kcli.inspect.description import segment_survey, topic_sections
 from kcli.inspect.description.sources import SourceError
-from kcli.protocol.catalog import message_type
+from kcli.protocol.message_types import message_type
 from tests.conftest import FIXTURES, LogSet, every_log_set, log_sets
 from tests.inspect.described import by_partition, described, dumped_segment
 from tests.log_builder import PartitionBuilder

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, DESCRIBE_QUORUM, ENVELOPE, UPDATE_FEATURES
-from kcli.protocol.errors import DecodeError, MessageError
 from kcli.protocol.framing import encode_request, encode_response, read_response_header
+from kcli.protocol.message_errors import DecodeError, MessageError
 from kcli.server.envelope import close_envelope, decode_principal, encode_principal, open_envelope, pack_host, unpack_host
 from kcli.server.events import Connection
 

@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Callable
 
 from kcli.format import record_scan
+from kcli.format.primitives import Buffer
 from kcli.inspect.dumping import byte_address, text_buffer
-
-Buffer = bytes | bytearray | memoryview
 
 # The length of a line without its key and value: labels and seven integers of at most 20 digits.
 LINE_OVERHEAD_BYTES = 256

@@ -27,9 +27,9 @@ from kcli.protocol.apis import (
     DESCRIBE_QUORUM,
     LIST_PARTITION_REASSIGNMENTS,
 )
-from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import describe_api_versions
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext

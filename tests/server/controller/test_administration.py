@@ -25,7 +25,7 @@ from kcli.protocol.apis import (
     LIST_PARTITION_REASSIGNMENTS,
     UPDATE_FEATURES,
 )
-from kcli.protocol.errors import MessageError
+from kcli.protocol.message_errors import MessageError
 from kcli.server.config import config_results
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.state.metadata_values import ConfigResource, PartitionRegistration
