@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from kcli.protocol.error_codes import INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION
 from kcli.protocol.message import Message
-from kcli.protocol.message_types import message_type
 from kcli.server.config.broker_changes import check_broker_change
 from kcli.server.config.client_metrics_config import check_client_metrics_config
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS, ConfigTable
