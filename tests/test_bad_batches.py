@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from kcli.format.compression import CODECS, codec_id, deflate
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import write_varint
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_record
 from tests.bad_cases import COMMANDS, DESCRIBE, DUMPS, JSON, KAFKA, REPAIR, VERIFY, checker, names, names_byte
 from tests.forked_commands import CommandServer
 from tests.inspect.verified import TIME, batch, partition, root_files
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 
 MEGABYTE = 1 << 20
 BOMB_MEGABYTES = 192

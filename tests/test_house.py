@@ -1,7 +1,7 @@
-"""Protects the house: layers, sizes, docstrings, determinism, and docs that say what the code does.
+"""Checks of the structure: layers, sizes, docstrings, determinism, and docs that agree with the code.
 
-The rooms' imports are import-linter's (pyproject.toml); what it cannot see stands here. `KCLI_WRITE_DOCS=1` rewrites the
-parts of docs/ that are taken from the program instead of comparing them.
+import-linter checks the imports between packages (pyproject.toml); here is what it cannot check. `KCLI_WRITE_DOCS=1` rewrites
+the parts of docs/ that are generated from the program instead of comparing them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
-# Loops of compiled modules that are longer: a call for each record would cost more than it. They may get shorter, not longer.
+# Loops of compiled modules that are longer, since a call for each record would cost too much. They may get shorter, not longer.
 LONG_LOOPS = {
     "kcli/format/batch_scan.py scan_batches": 69,
     "kcli/format/batch_scan.py next_notable": 76,
-    # One parser for all of kcli: 12 ns a record. With the five varints in functions of their own it would be a call for each.
+    # The only parser of records: 12 ns for each. With the five varints in functions of their own, each would be a call.
     "kcli/format/record_scan.py scan": 203,
     # A compiled inner function made it 20 % slower.
     "kcli/log/cleaner/offset_map.py hash_keys": 80,
-    "kcli/spark/arrow_columns.py put_headers": 71,
+    "kcli/spark/arrow_columns.py put_headers": 69,
 }
-# Modules that belong to the outside world, and which rooms may import them (all else may not). spark/session.py is a shell: it
-# starts Spark; inspect/process_pool.py is one: it starts processes.
+# Modules for the outside world, and the only packages that may import them. spark/session.py is a shell, since it starts Spark,
+# and so is inspect/process_pool.py, which starts processes.
 WORLD = {
     "os": ("kcli/commands/", "kcli/log/disk/os_disk.py", "kcli/server/shell/", "kcli/spark/session.py"),
     "time": ("kcli/commands/", "kcli/server/shell/", "kcli/spark/session.py"),
@@ -168,26 +168,41 @@ def test_help_is_in_the_docs() -> None:
 
 
 def test_every_command_is_in_the_readme_and_the_reverse() -> None:
-    """README names each command there is, and no other."""
+    """README names all commands and no other one."""
     named = set(re.findall(r"`kcli ([a-z][a-z-]*)", (ROOT / "README.md").read_text()))
     assert named == set(COMMANDS)
 
 
 def test_docs_that_are_linked_are_there() -> None:
-    """Links between the documents lead somewhere."""
+    """The targets of the links between the documents exist."""
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_modules_named_in_prose_exist() -> None:
+    """`kcli.package.module` in a module's text and paths such as `log/reading` in ARCHITECTURE.md name what exists."""
+    found = [path for top in ("kcli", "tests") for path in (ROOT / top).rglob("*") if path.is_dir() or path.suffix == ".py"]
+    paths = {name_of(path.with_suffix("")): path for path in found}
+    packages = "|".join(path.name for path in (ROOT / "kcli").iterdir() if path.is_dir())
+    for path in MODULES:
+        for name in re.findall(rf"\bkcli\.(?:{packages})(?:\.[a-z]\w*)+", path.read_text()):
+            module, _, value = name.replace(".", "/").rpartition("/")
+            home = paths.get(module)
+            is_value = home is not None and home.is_file() and re.search(rf"\b{value}\b", home.read_text())
+            assert name.replace(".", "/") in paths or is_value, f"{name_of(path)} names {name}, which does not exist"
+    for name in re.findall(r"(?<![\w./-])[a-z_]+(?:/[a-z_]+)+(?![\w/.-])", (ROOT / "ARCHITECTURE.md").read_text()):
+        assert any(f"/{path}".endswith(f"/{name}") for path in paths), f"ARCHITECTURE.md names {name}, which does not exist"
+
+
 def test_nothing_of_one_machine_is_in_the_tree() -> None:
-    """No path of a machine and no registry's host in any text that is committed, whatever its name ends in."""
+    """No committed text contains a path of one machine or the host of a registry."""
     if shutil.which("git") is None:
         pytest.skip("git is not on this machine")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    # Of /tmp, only Kafka's default log.dirs and what stands for a folder of a test.
+    # In /tmp, only Kafka's default log.dirs is allowed.
     machine = r"(?<![\w.])/(?:(?:work|root|home/\w+|Users/\w+)/[\w.]+|tmp/(?!kafka(?:-logs)?\b)\w+)"
     pattern = re.compile((machine + r"|pypi\.org|repo\.maven|registry\.npmjs").encode())
     for name in listed.stdout.splitlines():
@@ -195,12 +210,12 @@ def test_nothing_of_one_machine_is_in_the_tree() -> None:
         content = path.read_bytes() if path.is_file() else b""
         if b"\0" not in content:
             found = pattern.search(content)
-            assert found is None, f"{name} holds {found[0].decode()}"
+            assert found is None, f"{name} contains {found[0].decode()}"
 
 
 @pytest.mark.xdist_group("house")
 def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
-    """xdist tells groups by the ids of tests; where those get lost, every process starts a Spark and a Kafka of its own."""
+    """xdist finds the groups by the ids of tests; without them, each process starts its own Spark and its own Kafka."""
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("there are no groups without --dist loadgroup")
     assert request.node.nodeid.endswith("@house")

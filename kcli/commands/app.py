@@ -28,10 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # The groups of the overview: the words of a command line, and their help if it is not the one in COMMANDS.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("run a broker", (("serve", ""), ("format", ""))),
-    (
-        "inspect log directories without changing them",
-        (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", "")),
-    ),
+    ("inspect log directories without changing them", (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", ""))),
     ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
     (
         "learn and test",

@@ -37,8 +37,8 @@ from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.compacting.compaction import Compaction, RunOptions
-    from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan, Recompression
-    from kcli.inspect.compacting.selection import Asked, LeftOut
+    from kcli.inspect.compacting.jobs import CompactionPlan, PartitionOutcome, Recompression
+    from kcli.inspect.compacting.partition_selection import Asked, LeftOut
     from kcli.inspect.renderers.compact_report import JsonReport, TextReport
 
 ARGUMENTS = "PATH..."
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compact the named partitions -> exit code. Raises CannotRun."""
     from kcli.inspect.compacting.compaction import Compaction, RefusedError
-    from kcli.inspect.compacting.selection import asked_for
+    from kcli.inspect.compacting.partition_selection import asked_for
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.compact_report import JsonReport, TextReport
     from kcli.log.files.log_directory import resolve_paths
@@ -230,8 +230,8 @@ def _recompression(args: argparse.Namespace) -> Recompression | None:
 
 
 def _why_nothing(compaction: Compaction) -> str:
-    """Return one sentence that says why there is no partition to work on."""
-    from kcli.inspect.compacting.selection import LeftOutReason
+    """Return the sentence for a run without partitions: why none is compacted."""
+    from kcli.inspect.compacting.partition_selection import LeftOutReason
 
     reasons = {left.reason for left in compaction.left_out}
     if compaction.mismatches or any(left.is_refused for left in compaction.left_out):
@@ -252,7 +252,7 @@ class _Run:
         self.bar: ProgressBar | None = None
         self.problems = self.unproven = 0
         self.left_out: list[LeftOut] = []
-        self.plans: list[PartitionPlan] = []
+        self.plans: list[CompactionPlan] = []
 
     def print(self, lines: Iterable[str]) -> None:
         """Print lines on stdout, if there are any."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kcli.commands.node_configuration import node_defaults
 from kcli.commands.output import CannotRun, exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.commands.paths import distinct_paths
-from kcli.inspect.description.options import SECTIONS
+from kcli.inspect.description.describe_options import SECTIONS
 from kcli.inspect.description.sorting import SORTS
 from kcli.log.disk.os_disk import OsDisk
 
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describe the directories and return the exit code. Raises CannotRun if there is nothing to describe."""
+    from kcli.inspect.description.describe_options import DescribeOptions
     from kcli.inspect.description.description import describe
-    from kcli.inspect.description.options import DescribeOptions
     from kcli.inspect.description.sources import SourceError
 
     if not args.paths:

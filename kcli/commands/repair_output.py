@@ -20,18 +20,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kcli.commands.output import (
-    EXIT_CANNOT_RUN,
     EXIT_HOLES,
     EXIT_OK,
     CannotRun,
     exit_code,
-    print_message,
     print_text,
     use_colour,
 )
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.format.file_names import FileKind
-from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
+from kcli.inspect.renderers.repair_report import JsonReport, RepairSummary, TextReport
 from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import (
     NO_LONGER_CLEAN,
@@ -45,20 +43,12 @@ from kcli.inspect.verification.directories import Root, read_root, with_sibling_
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.log_directory import LogDirectory, PartitionDirectory, log_bytes, resolve_paths
+from kcli.log.files.log_directory import LogDirectory, PartitionDirectory, Target, log_bytes
 from kcli.log.files.quarantine import Quarantine, default_folder
 
 
-def run_repair(args: argparse.Namespace) -> int:
-    """Plan or apply the repair of `args.paths` -> exit code. Raises CannotRun."""
-    if not args.paths:
-        raise CannotRun("name what to repair: kcli verify --repair PATH...")
-    disk = OsDisk()
-    targets, problems = resolve_paths(disk, args.paths)
-    for problem in problems:
-        print_message(problem.message)
-    if not targets:
-        return EXIT_CANNOT_RUN
+def run_repair(disk: OsDisk, args: argparse.Namespace, targets: list[Target], *, all_opened: bool) -> int:
+    """Plan or apply the repair of the targets -> exit code. Raises CannotRun."""
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
@@ -71,7 +61,7 @@ def run_repair(args: argparse.Namespace) -> int:
     with progress_bar(sum(log_bytes(disk, partition) for _, partitions in found for partition in partitions)) as run.bar:
         run.repair([(directory, partitions, is_whole(directory, targets)) for directory, partitions in found])
     run.check_across([target.log_directory for target in targets if target.log_directory is not None])
-    return run.finish(all_opened=not problems)
+    return run.finish(all_opened=all_opened)
 
 
 class _RepairRun:
@@ -116,12 +106,7 @@ class _RepairRun:
 
     def _open(self, root: Root, *, is_whole: bool) -> LogDirectoryRepair:
         return LogDirectoryRepair(
-            self.disk,
-            root.path,
-            like_kafka=self.args.like_kafka,
-            is_whole=is_whole,
-            take_inner=self.args.take_inner,
-            root=root,
+            self.disk, root.path, like_kafka=self.args.like_kafka, is_whole=is_whole, take_inner=self.args.take_inner, root=root
         )
 
     def _lock(self, sessions: list[LogDirectoryRepair], releases: list[Callable[[], None]]) -> None:
@@ -206,8 +191,8 @@ class _RepairRun:
         self.problems += 1
         self.print(self.report.problem(path, message))
 
-    def _summary(self, left: list[Finding]) -> Summary:
-        return Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
+    def _summary(self, left: list[Finding]) -> RepairSummary:
+        return RepairSummary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
 
     def finish(self, *, all_opened: bool) -> int:
         """Print the closing lines -> the exit code."""

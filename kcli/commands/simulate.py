@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
 
 if TYPE_CHECKING:
-    from kcli.simulator.runner import Outcome
+    from kcli.simulator.runner import SimulationResult
 
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.simulator.runner import DEFAULT_STEPS, Simulation
 
     steps = DEFAULT_STEPS if args.steps is None else args.steps
-    failed: list[Outcome] = []
+    failed: list[SimulationResult] = []
     seeds = _seeds(args)
     begin = time.monotonic()
     for seed in seeds:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if failed else EXIT_OK
 
 
-def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:
+def _print_progress(outcome: SimulationResult, seeds: range, failed: int) -> None:
     done = outcome.seed - seeds.start + 1
     line = (
         f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
@@ -93,7 +93,7 @@ def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:
     sys.stderr.flush()
 
 
-def _print_failure(outcome: Outcome, steps: int, default_steps: int, tail_lines: int) -> None:
+def _print_failure(outcome: SimulationResult, steps: int, default_steps: int, tail_lines: int) -> None:
     tail = outcome.tail[-tail_lines:] if tail_lines else []
     option = "" if steps == default_steps else f" --steps {steps}"
     print_text(

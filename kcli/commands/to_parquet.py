@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
             print_message(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
+    from kcli.spark.log_partitions import UnknownTopicError
     from kcli.spark.parquet_export import check_export
-    from kcli.spark.partitions import UnknownTopicError
     from kcli.spark.session import SparkError
     from kcli.spark.spark_errors import ExportError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from kcli.commands.output import (
     EXIT_CANNOT_RUN,
@@ -17,6 +18,9 @@ from kcli.commands.output import (
 )
 from kcli.commands.progress import progress_bar
 from kcli.log.disk.os_disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.log.files.log_directory import PathProblem, Target
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -62,20 +66,13 @@ def _check_repair_arguments(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify or repair `args.paths` -> exit code. Raises CannotRun."""
-    _check_repair_arguments(args)
-    if args.repair:
-        from kcli.commands.repair_output import run_repair
-
-        return run_repair(args)
-    from kcli.inspect.process_pool import WorkerLostError
-    from kcli.inspect.renderers.verify_report import json_lines, text_lines
-    from kcli.inspect.verification.verifier import Verifier
     from kcli.log.files.log_directory import resolve_paths
-    from kcli.log.files.quarantine import default_folder
 
+    _check_repair_arguments(args)
     if not args.paths:
-        raise CannotRun("name what to verify: kcli verify PATH...")
-    if args.processes is not None and args.processes < 1:
+        verb, command = ("repair", "verify --repair") if args.repair else ("verify", "verify")
+        raise CannotRun(f"name what to {verb}: kcli {command} PATH...")
+    if not args.repair and args.processes is not None and args.processes < 1:
         raise CannotRun("--processes takes a number of cores, 1 or more")
     disk = OsDisk()
     targets, problems = resolve_paths(disk, args.paths)
@@ -83,6 +80,19 @@ def run(args: argparse.Namespace) -> int:
         print_message(problem.message)
     if not targets:
         return EXIT_CANNOT_RUN
+    if args.repair:
+        from kcli.commands.repair_output import run_repair
+
+        return run_repair(disk, args, targets, all_opened=not problems)
+    return _verify(disk, args, targets, problems)
+
+
+def _verify(disk: OsDisk, args: argparse.Namespace, targets: list[Target], problems: list[PathProblem]) -> int:
+    from kcli.inspect.process_pool import WorkerLostError
+    from kcli.inspect.renderers.verify_report import json_lines, text_lines
+    from kcli.inspect.verification.verifier import Verifier
+    from kcli.log.files.quarantine import default_folder
+
     verifier = Verifier(disk, targets, lambda path: default_folder(os.path.realpath(path)))
     try:
         with progress_bar(verifier.total_bytes) as bar:

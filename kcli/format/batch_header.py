@@ -18,8 +18,7 @@ This one source runs two ways, as kcli.format.record_scan does; its C types are 
 from collections.abc import Callable
 
 from kcli.format import loop_results, structs
-
-Buffer = bytes | bytearray | memoryview
+from kcli.format.primitives import Buffer
 
 MOST_OFFSET = 4611686018427387904  # 2**62: an int64 even with any delta added
 

@@ -26,8 +26,7 @@ from array import array
 from collections.abc import Callable
 
 from kcli.format import batch_header, loop_results, record_scan
-
-Buffer = bytes | bytearray | memoryview
+from kcli.format.primitives import Buffer
 
 SOUND = 0
 LOOK = 1

@@ -54,7 +54,7 @@ class ByteSource:
         return self._view[start : start + count]
 
     def take_some(self, at_most: int) -> memoryview:
-        """The next bytes as they lie there: 1 to `at_most`, or none at the end."""
+        """Return the next bytes without joining chunks: 1 to `at_most`, or none at the end."""
         self._fill(1)
         start = self._position
         self._position = min(start + at_most, len(self._view))

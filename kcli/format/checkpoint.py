@@ -84,7 +84,7 @@ def encode_leader_epochs(entries: Iterable[EpochStart], head_lines: int = 2) -> 
 
 
 def text_lines(data: Buffer) -> list[str]:
-    """The lines of a text file as Java's BufferedReader gives them. Raises CorruptCheckpointError: size, UTF-8."""
+    """Return the lines as Java's BufferedReader does. Raises CorruptCheckpointError for its size, or if it is not UTF-8."""
     if len(data) > limits.MAX_TEXT_FILE_BYTES:
         raise CorruptCheckpointError(f"the file has {len(data)} bytes; at most {limits.MAX_TEXT_FILE_BYTES} are read")
     try:

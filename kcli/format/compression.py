@@ -1,4 +1,4 @@
-"""The codecs of Kafka's batches by id and name, and their bytes inflated and deflated as Kafka 4.3.1 reads and writes them.
+"""The codecs of Kafka's batches by id and name; compression and decompression as in Kafka 4.3.1.
 
     ==  ======  ==============================================================================================
     id  name    framing

@@ -1,4 +1,4 @@
-"""What a file or a directory of a Kafka log directory is, by its name alone; and the names themselves.
+"""The names of the files and directories of a Kafka log directory: what each is, by its name alone.
 
     name                                         where      what
     -------------------------------------------  ---------  -----------------------------------------------------------
@@ -106,7 +106,7 @@ class FileName(NamedTuple):
 
     @property
     def is_regular(self) -> bool:
-        """True where the name is the one that Kafka would write for this kind, offset, epoch and state."""
+        """Whether Kafka writes this name for this kind, offset, epoch and state."""
         return self.kind is not FileKind.UNKNOWN and self.name == _regular_name(self)
 
     def sentence(self) -> str:
@@ -119,8 +119,8 @@ class FileName(NamedTuple):
         return f"{text}{_STATE_SENTENCES[self.state]}"
 
 
-class PartitionDirectory(NamedTuple):
-    """A partition directory's name, understood; `unique_id` is what precedes a state's suffix."""
+class PartitionDirectoryName(NamedTuple):
+    """The parsed name of a partition directory; `unique_id` is the id before a state's suffix."""
 
     topic: str
     partition: int
@@ -235,7 +235,7 @@ def _regular_name(file: FileName) -> str | None:
     return f"{file.kind}{file.state}"
 
 
-def parse_partition_directory(name: str) -> PartitionDirectory:
+def parse_partition_directory(name: str) -> PartitionDirectoryName:
     """Parse a partition directory's name (no parent in it). Raises FormatError where Kafka refuses to start over it."""
     stem, state, unique_id = name, DirectoryState.CURRENT, None
     for suffix in _DIRECTORY_STATES:
@@ -250,7 +250,7 @@ def parse_partition_directory(name: str) -> PartitionDirectory:
     partition = parse_integer(partition_text, 32)
     if not topic or partition is None:
         raise _no_partition(name)
-    return PartitionDirectory(topic, partition, state, unique_id)
+    return PartitionDirectoryName(topic, partition, state, unique_id)
 
 
 def _no_partition(name: str) -> FormatError:

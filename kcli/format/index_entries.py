@@ -90,7 +90,7 @@ class OffsetIndex:
 
     @classmethod
     def of(cls, base_offset: int, entries: Iterable[OffsetIndexEntry] = ()) -> OffsetIndex:
-        """A new index of `entries`. Raises FormatError as `append` does."""
+        """Return a new index of `entries`. Raises FormatError as `append` does."""
         index = cls(base_offset, array("i"), array("i"))
         for offset, position in entries:
             index.append(offset, position)
@@ -131,7 +131,7 @@ class OffsetIndex:
         return OffsetIndex(self.base_offset, self.relative_offsets[:used], self.positions[:used])
 
     def lookup(self, target_offset: int) -> OffsetIndexEntry:
-        """The last entry at or before `target_offset`; (base offset, 0) where there is none."""
+        """Return the last entry at or below `target_offset`, (base offset, 0) if there is none."""
         slot = _last_slot_at_or_below(
             self.relative_offsets, target_offset - self.base_offset, _WARM_BYTES // OFFSET_INDEX_ENTRY.size
         )
@@ -182,7 +182,7 @@ class TimeIndex:
 
     @classmethod
     def of(cls, base_offset: int, entries: Iterable[TimeIndexEntry] = ()) -> TimeIndex:
-        """A new index of `entries`. Raises FormatError as `maybe_append` does."""
+        """Return a new index of `entries`. Raises FormatError as `maybe_append` does."""
         index = cls(base_offset, array("q"), array("i"))
         for timestamp, offset in entries:
             index.maybe_append(timestamp, offset)
@@ -229,7 +229,7 @@ class TimeIndex:
         return TimeIndex(self.base_offset, self.timestamps[:used], self.relative_offsets[:used])
 
     def lookup(self, target_timestamp: int) -> TimeIndexEntry:
-        """The last entry at or before `target_timestamp` (ms); (-1, base offset) where there is none."""
+        """Return the last entry at or before `target_timestamp` (ms), (-1, base offset) if there is none."""
         slot = _last_slot_at_or_below(self.timestamps, target_timestamp, _WARM_BYTES // TIME_INDEX_ENTRY.size)
         return TimeIndexEntry(NO_TIMESTAMP, self.base_offset) if slot < 0 else self.entry(slot)
 
@@ -338,12 +338,12 @@ def _check_version(txn: AbortedTxn, path: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- columns
 
 _IS_LITTLE_ENDIAN = sys.byteorder == "little"
-# Which of an int64's two int32 halves, as they lie in memory, is the high one.
+# The index of the high one of the two int32 halves of an int64 in memory.
 _HIGH_HALF = 1 if _IS_LITTLE_ENDIAN else 0
 
 
 def _int32_columns(data: Buffer, entry_bytes: int) -> tuple[array[int], bytes]:
-    """The whole entries of `data` as one row of int32 -> it, the bytes behind them."""
+    """Return the whole entries of `data` as one array of int32, and the bytes after them."""
     view = memoryview(data)
     end = len(view) - len(view) % entry_bytes
     numbers = array("i")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from kcli.format.primitives import FormatError
 
 UUID_BYTES = 16
-UUID_CHARACTERS = 22
 # From base64url to the two signs of base64 that binascii reads.
 _TO_STANDARD = str.maketrans({"-": "+", "_": "/", "+": "*", "/": "*"})
 

@@ -1,25 +1,25 @@
-"""Message formats 0 and 1: what a `.log` file was a row of before Kafka 0.11, and still may be.
+"""Message formats 0 and 1, of which a `.log` file consisted before Kafka 0.11; old segments still do.
 
     byte  field       type    notes
     ----  ----------  ------  ------------------------------------------------------------------------------------
        0  offset      int64   of a compressed set: the offset of its last message
-       8  size        int32   bytes behind this field; the whole entry is 12 more
+       8  size        int32   bytes after this field; the whole entry has 12 more
       12  crc         uint32  CRC-32 (zlib's) from magic to the end of the entry
       16  magic       int8    0 or 1
       17  attributes  int8    bits: 0-2 codec (not zstd), 3 LogAppendTime (format 1)
-      18  timestamp   int64   format 1 only, ms; of a compressed set the largest one, or the broker's
+      18  timestamp   int64   format 1 only, ms; in a compressed set the largest one, or the broker's
           key         int32   size, -1 for null, then the bytes
           value       int32   size, -1 for null, then the bytes
 
-A compressed set is one message, the wrapper, whose value is a row of such entries, deflated. Of the entries inside:
+A compressed set is one message, the wrapper, whose value consists of such entries, compressed. The entries inside:
 
 * Offsets are absolute in format 0. In format 1 they are relative: the wrapper's offset belongs to the last of them, unless
   it is 0 (sets of old librdkafka), where they count from 0.
-* With LogAppendTime in the wrapper all have the wrapper's timestamp; their own is what the producer wrote.
-* None may be compressed again. Kafka, and so kcli, finds that only when it reads that entry; all other faults of the
-  inflated bytes show before the first message. An entry cut short at the end is passed over in silence.
+* With LogAppendTime in the wrapper all have the wrapper's timestamp; their own is the one that the producer wrote.
+* None may be compressed again. Kafka, and so kcli, detects that only when it reads that entry, but all other faults of the
+  decompressed bytes before the first message. An incomplete entry at the end is ignored.
 
-Messages are read as Kafka reads them, with its words in the errors where it has any. The CRC is returned, not checked.
+Messages are read as Kafka reads them, with Kafka's error messages if it has any. The CRC is returned, not checked.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LegacyBatch(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        """The byte of the file behind the entry."""
+        """The position in the file of the byte after the entry."""
         return self.position + self.size_bytes
 
     @property
@@ -84,7 +84,7 @@ class LegacyBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the entry (64 bits, as in Kafka)."""
+        """The offset after the entry's last one (64 bits, as in Kafka)."""
         return wrap_int64(self.offset + 1)
 
     @property
@@ -99,7 +99,7 @@ class LegacyBatch(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """True where the broker's clock gave the timestamps; never in format 0."""
+        """Whether the broker has set the timestamps; never in format 0."""
         return self.magic != 0 and self.attributes & LOG_APPEND_TIME_FLAG != 0
 
 
@@ -120,15 +120,6 @@ class LegacyRecord(NamedTuple):
     magic: int
     attributes: int
     value_left: int | None = None
-
-
-class NewLegacyRecord(NamedTuple):
-    """A message to be written; its timestamp (ms) does not count in format 0."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
 
 
 def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> LegacyBatch:
@@ -270,24 +261,3 @@ def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tupl
             f"the {what} states {size} bytes and {end - position} are left in the message", ENTRY_OVERHEAD_BYTES + position
         )
     return size, bytes(message[position : position + size]), position + size
-
-
-# ------------------------------------------------------------------------------------------------------------- writing
-
-
-def encode_message(record: NewLegacyRecord | LegacyRecord, magic: int, attributes: int = 0) -> bytes:
-    """One entry as bytes; a compressed set's value must be deflated already. Raises struct.error for what does not fit."""
-    body = b"".join(
-        (
-            bytes((magic, attributes & 0xFF)),
-            b"" if magic == 0 else TIMESTAMP.pack(record.timestamp),
-            _sized(record.key),
-            _sized(record.value),
-        )
-    )
-    head = HEAD.pack(record.offset, 4 + len(body), crc32(body), magic, attributes)
-    return head[:CRC_START] + body
-
-
-def _sized(data: bytes | None) -> bytes:
-    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data

@@ -142,7 +142,7 @@ def encode_meta_properties(meta: MetaProperties, *, previous: Buffer | None = No
 
 
 def _plain_properties(data: Buffer) -> dict[str, str] | None:
-    """The properties of a file as Kafka writes it, with nothing escaped or indented; None for any other: ask javaproperties.
+    """Return the properties of a file as Kafka writes it, without escapes and indents; None for any other: use javaproperties.
 
     The library takes 46 ms to import, too long for the start of a node.
     """
@@ -193,8 +193,8 @@ def encode_clean_shutdown(clean: CleanShutdown) -> bytes:
 # -------------------------------------------------------------------------------------------------------- quorum-state
 
 
-class QuorumState(NamedTuple):
-    """What a KRaft voter remembers of the election: -1 where there is no leader or vote.
+class QuorumStateData(NamedTuple):
+    """The state of the election that a KRaft voter keeps; ids are -1 if there is no leader or vote.
 
     Cluster id, applied offset and voters are of version 0, the voted directory of version 1.
     """
@@ -209,7 +209,7 @@ class QuorumState(NamedTuple):
     current_voters: tuple[int, ...] | None = ()
 
 
-def decode_quorum_state(data: Buffer) -> QuorumState:
+def decode_quorum_state(data: Buffer) -> QuorumStateData:
     """Decode quorum-state; its first line is all that Kafka reads. Raises CorruptCheckpointError, which names the key."""
     lines = text_lines(data)
     if not lines:
@@ -221,7 +221,7 @@ def decode_quorum_state(data: Buffer) -> QuorumState:
     leader_id, leader_epoch, voted_id = (
         _json_int(content.get(key), key, "int32") for key in ("leaderId", "leaderEpoch", "votedId")
     )
-    state = QuorumState(version, leader_id, leader_epoch, voted_id)
+    state = QuorumStateData(version, leader_id, leader_epoch, voted_id)
     if version == 1:
         return state._replace(
             voted_directory_id=_parse_uuid(_json_text(content.get("votedDirectoryId"), "votedDirectoryId"), "votedDirectoryId")
@@ -233,7 +233,7 @@ def decode_quorum_state(data: Buffer) -> QuorumState:
     )
 
 
-def encode_quorum_state(state: QuorumState) -> bytes:
+def encode_quorum_state(state: QuorumStateData) -> bytes:
     """The bytes of quorum-state."""
     common = f'"leaderId":{state.leader_id},"leaderEpoch":{state.leader_epoch},"votedId":{state.voted_id}'
     if state.version == 1:
@@ -269,7 +269,7 @@ def _parse_uuid(text: str, where: str) -> Uuid:
 
 
 def _json_object(data: Buffer, where: str, *, errors: str = "strict") -> dict[str, Any]:
-    """The JSON object that `data` begins with; what follows it counts as little as it does for Kafka's parser."""
+    """Return the JSON object at the start of `data`; as in Kafka's parser, anything after it is ignored."""
     if len(data) > limits.MAX_TEXT_FILE_BYTES:
         raise CorruptCheckpointError(f"the file has {len(data)} bytes; at most {limits.MAX_TEXT_FILE_BYTES} are read")
     import json

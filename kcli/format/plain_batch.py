@@ -11,6 +11,7 @@ runs two ways, as kcli.format.record_scan does; its C types are in plain_batch.p
 from collections.abc import Callable
 
 from kcli.format import batch_header, loop_results, record_scan
+from kcli.format.primitives import Buffer
 
 MOST_TIMESTAMP = 4611686018427387904  # 2**62: the sum with a delta is checked without an overflow
 
@@ -22,7 +23,7 @@ class PlainBatch(batch_header.BatchHeader):
         super().__init__()
         self.records = record_scan.RecordColumns(0)
 
-    def check(self, buffer: record_scan.Buffer, view: memoryview, crc32c: Callable[..., int]) -> bool:
+    def check(self, buffer: Buffer, view: memoryview, crc32c: Callable[..., int]) -> bool:
         """Read and check the batch in `buffer` -> whether it is plain; never raises. `view` is a memoryview of `buffer`."""
         records = self.records
         size = len(buffer)

@@ -1,4 +1,4 @@
-"""The smallest pieces of Kafka's bytes: variable-length integers, CRC-32C, and the errors of reading them.
+"""Variable-length integers and CRC-32C, and the errors of decoding Kafka's files.
 
 Everything is big-endian. Variable-length integers are those of Protocol Buffers: seven bits a byte, low group first, the
 high bit says that another byte follows; signed ones are zigzag-coded.
@@ -11,8 +11,8 @@ high bit says that another byte follows; signed ones are zigzag-coded.
     varlong               10 bytes, zigzag of an int64           timestamp deltas of records
     ====================  =====================================  =========================================
 
-kcli.format.layouts declares what is made of them. construct accepts more than Kafka does (varints without a bound, bytes left
-over in a prefix), so the readers use the strict functions of this module.
+kcli.format.layouts declares the layouts that have them. construct accepts more than Kafka does (varints without a bound, bytes
+left over in a prefix), so the readers use the strict functions of this module.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
+_VARINT_NAMES = {MAX_VARINT_BYTES: "varint", MAX_VARLONG_BYTES: "varlong"}
 UINT32_MASK = 0xFFFF_FFFF
 UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 INT32_MAX = 2**31 - 1
@@ -32,9 +33,9 @@ INT64_MAX = 2**63 - 1
 
 
 class FormatError(ValueError):
-    """Bytes that are not what their place promises; the message is one sentence without the file's name.
+    """Bytes that cannot be decoded; the message is one sentence without the file's name.
 
-    `position` is the byte, counted from the start of what was decoded, where the fault was seen, or None.
+    `position` is the index of the wrong byte in the decoded data, or None.
     """
 
     def __init__(self, message: str, position: int | None = None) -> None:
@@ -48,35 +49,35 @@ class CorruptRecordError(FormatError):
 
 
 class InvalidRecordError(FormatError):
-    """A batch whose records do not parse (Kafka: InvalidRecordException)."""
+    """A batch whose records cannot be decoded (Kafka: InvalidRecordException)."""
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A record of more than MAX_RECORD_BYTES, where it would have to be held whole; it may well be sound."""
+    """A record above MAX_RECORD_BYTES, which would have to be held in memory whole; it may be sound."""
 
 
 class CorruptIndexError(FormatError):
-    """An index file that cannot be right (Kafka: CorruptIndexException)."""
+    """A damaged index file (Kafka: CorruptIndexException)."""
 
 
 class CorruptSnapshotError(FormatError):
-    """A producer snapshot that cannot be right (Kafka: CorruptSnapshotException)."""
+    """A damaged producer snapshot (Kafka: CorruptSnapshotException)."""
 
 
 class CorruptCheckpointError(FormatError):
-    """A text file next to the logs that cannot be right (Kafka: IOException at its reader)."""
+    """A damaged text file of a log directory (Kafka's reader raises an IOException)."""
 
 
 class InflationError(FormatError):
-    """Compressed bytes that do not inflate."""
+    """Compressed bytes that cannot be decompressed."""
 
 
 class InflationLimitError(InflationError):
-    """Compressed bytes that inflate beyond the limit given."""
+    """Compressed bytes that have more than the allowed size when decompressed."""
 
 
 def _load_crc32c() -> Callable[..., int]:
-    """The C function of the crc32c package: (data, crc=0) -> crc.
+    """Return the C function of the crc32c package: (data, crc=0) -> crc.
 
     The package looks its own version up when imported, which costs 55 ms; the extension module inside does not.
     """
@@ -101,21 +102,21 @@ def zigzag_decode(raw: int) -> int:
     return (raw >> 1) ^ -(raw & 1)
 
 
-def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode an unsigned varint of at most 32 bits -> (value, position after it).
+def read_unsigned_varint(buffer: Buffer, position: int, end: int, most_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
+    """Decode an unsigned varint of at most 32 bits, with MAX_VARLONG_BYTES one of 64 -> (value, position after it).
 
-    Raises FormatError when it runs past `end` or has more than 5 bytes.
+    Raises FormatError if it runs past `end` or has more than `most_bytes`.
     """
     value = 0
-    for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
+    for shift in range(0, 7 * most_bytes, 7):
         if position >= end:
-            raise FormatError("a varint runs past the end of its bytes", position)
+            raise FormatError(f"a {_VARINT_NAMES[most_bytes]} runs past the end of its bytes", position)
         byte = buffer[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & UINT32_MASK, position
-    raise FormatError(f"a varint has more than {MAX_VARINT_BYTES} bytes", position)
+            return value & (UINT32_MASK if most_bytes == MAX_VARINT_BYTES else UINT64_MASK), position
+    raise FormatError(f"a {_VARINT_NAMES[most_bytes]} has more than {most_bytes} bytes", position)
 
 
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -125,17 +126,9 @@ def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError past `end` or beyond 10 bytes."""
-    value = 0
-    for shift in range(0, 7 * MAX_VARLONG_BYTES, 7):
-        if position >= end:
-            raise FormatError("a varlong runs past the end of its bytes", position)
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return zigzag_decode(value & UINT64_MASK), position
-    raise FormatError(f"a varlong has more than {MAX_VARLONG_BYTES} bytes", position)
+    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError as read_unsigned_varint does."""
+    raw, position = read_unsigned_varint(buffer, position, end, MAX_VARLONG_BYTES)
+    return zigzag_decode(raw), position
 
 
 _SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]

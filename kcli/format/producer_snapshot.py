@@ -48,7 +48,7 @@ class ProducerEntry(NamedTuple):
 
     @property
     def has_batch(self) -> bool:
-        """True where a batch of the producer is known; markers leave none."""
+        """Whether a batch of the producer is known; a marker leaves none."""
         return self.last_offset >= 0
 
     @property

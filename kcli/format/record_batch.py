@@ -1,25 +1,25 @@
-"""The record batch, message format v2: what a `.log` file is a row of, since Kafka 0.11 (KIP-98).
+"""The record batch, message format 2, of which a `.log` file consists since Kafka 0.11 (KIP-98).
 
     byte  field                   type     notes
     ----  ----------------------  -------  ---------------------------------------------------------------
        0  baseOffset              int64    set by the broker
-       8  batchLength             int32    bytes behind this field; the whole batch is 12 more
-      12  partitionLeaderEpoch    int32    set by the broker, outside the CRC as the two above
+       8  batchLength             int32    bytes after this field; the whole batch has 12 more
+      12  partitionLeaderEpoch    int32    set by the broker; like the two above not in the CRC
       16  magic                   int8     2
       17  crc                     uint32   CRC-32C from attributes to the end of the batch
       21  attributes              int16    bits: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
                                            6 delete horizon (KIP-534: baseTimestamp holds the horizon)
-      23  lastOffsetDelta         int32    kept by the cleaner, so it may lie behind the last record
-      27  baseTimestamp           int64    ms; what the records' deltas count from
-      35  maxTimestamp            int64    ms; with LogAppendTime every record's timestamp
+      23  lastOffsetDelta         int32    kept by the cleaner, so it may be above the last record's
+      27  baseTimestamp           int64    ms; the deltas of the records are added to it
+      35  maxTimestamp            int64    ms; with LogAppendTime the timestamp of all records
       43  producerId              int64    -1: none
       51  producerEpoch           int16    -1: none
       53  baseSequence            int32    -1: none
       57  recordsCount            int32    0: an empty batch, kept by the cleaner for its producer's sequence
       61  records                          see kcli.format.records; compressed as one block
 
-A batch that is read (`RecordBatch`) and one to be written (`NewRecordBatch`) are two types: of the second, length and CRC
-are derived and cannot be set.
+`RecordBatch` is a batch that was read, `NewRecordBatch` one that is to be written: its length and CRC are derived and cannot be
+set.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ HEADER_BYTES = structs.RECORD_BATCH_HEADER_BYTES
 LOG_OVERHEAD_BYTES = structs.LOG_OVERHEAD_BYTES
 MAGIC_POSITION = structs.BATCH_MAGIC_AT  # of every format
 CRC_START = structs.BATCH_ATTRIBUTES_AT
-ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # what every format begins with: offset, size, leader epoch or CRC, magic
-MIN_ENTRY_SIZE = 14  # the least size that an entry of any format states: the overhead of a message of format 0
+ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # the part that all formats have: offset, size, leader epoch or CRC, magic
+MIN_ENTRY_SIZE = 14  # the smallest size field of an entry of any format: an empty message of format 0
 MIN_ENTRY_SIZE_1 = 22  # the same of format 1, with its timestamp
 MAGIC = 2
 
@@ -57,9 +57,9 @@ NO_LEADER_EPOCH = -1
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Return a producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
+    """Return a producer's sequence plus `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
 
-    A negative increment, which only damage has, overflows 32 bits as it does in Kafka.
+    A negative increment, which occurs in damaged batches only, overflows 32 bits as in Kafka.
     """
     if increment < 0:
         if sequence > wrap_int32(INT32_MAX - increment):
@@ -88,33 +88,33 @@ class _Header(NamedTuple):
 
 
 class RecordBatch(_Header):
-    """The header of a batch as it was read; `position` is its first byte in the file. Records stay opaque behind it."""
+    """The header of a batch; `position` is its first byte in the file."""
 
     __slots__ = ()
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch in bytes, header included."""
+        """The size of the batch, header included."""
         return self.batch_length + LOG_OVERHEAD_BYTES
 
     @property
     def end_position(self) -> int:
-        """The byte of the file behind the batch."""
+        """The position in the file of the byte after the batch."""
         return self.position + self.batch_length + LOG_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
-        """The last offset that the batch accounts for (64 bits, as in Kafka: a damaged one may overflow)."""
+        """The last offset of the batch; in a damaged one it may overflow 64 bits, as in Kafka."""
         return wrap_int64(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch."""
+        """The offset after the last one of the batch."""
         return wrap_int64(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, or -1 where the batch has none."""
+        """The sequence of the last record, -1 if the batch has no sequence."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return increment_sequence(self.base_sequence, self.last_offset_delta)
@@ -126,39 +126,39 @@ class RecordBatch(_Header):
 
     @property
     def is_log_append_time(self) -> bool:
-        """True where the broker's clock, not the producer's, gave the timestamps."""
+        """Whether the broker, not the producer, has set the timestamps."""
         return self.attributes & LOG_APPEND_TIME_FLAG != 0
 
     @property
     def is_transactional(self) -> bool:
-        """True where the batch belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
         return self.attributes & TRANSACTIONAL_FLAG != 0
 
     @property
     def is_control(self) -> bool:
-        """True where the records are control records (markers, KRaft's own)."""
+        """Whether the records are control records: markers, or those of KRaft."""
         return self.attributes & CONTROL_FLAG != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the tombstones and markers of the batch may go, or None where no cleaner set it."""
+        """The time from which the tombstones and markers of the batch may be removed, None if no cleaner has set it."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def has_producer(self) -> bool:
-        """True where an idempotent or transactional producer wrote the batch."""
+        """Whether an idempotent or transactional producer wrote the batch."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
     def log_append_time_ms(self) -> int | None:
-        """The timestamp of every record under LogAppendTime, else None."""
+        """The timestamp of all records with LogAppendTime, else None."""
         return self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None
 
 
 def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatch:
     """Decode the 61 bytes at buffer[index] -> RecordBatch at byte `position` of its file.
 
-    Nothing is checked but that the bytes are there: raises struct.error where they are not.
+    Nothing is checked. Raises struct.error if there are fewer bytes.
     """
     return RecordBatch(position, *HEADER.unpack_from(buffer, index))
 

@@ -11,8 +11,8 @@ its C types are in record_copy.pxd.
 
 from array import array
 
-from kcli.format.primitives import INT64_MAX, InvalidRecordError
-from kcli.format.record_scan import Buffer, RecordColumns, read_zigzag
+from kcli.format.primitives import INT64_MAX, Buffer, InvalidRecordError
+from kcli.format.record_scan import RecordColumns, read_zigzag
 
 # By how much the length and the timestamp delta of a record may grow: five and ten bytes instead of one and one.
 MOST_GROWTH_BYTES = 13

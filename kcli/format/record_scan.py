@@ -25,8 +25,7 @@ property test holds it to kcli.format.layouts.RECORD, and both ways to each othe
 from array import array
 
 from kcli.format import batch_header, loop_results
-
-Buffer = bytes | bytearray | memoryview
+from kcli.format.primitives import Buffer
 
 # The sentence for each way in which a scan ends before it is COMPLETE.
 STATUS_TEXT = {

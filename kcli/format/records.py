@@ -17,8 +17,6 @@ from kcli.format.primitives import (
     write_varint,
 )
 
-CONTROL_RECORD_VERSION = 0
-
 
 class Header(NamedTuple):
     """A record's header: a key in UTF-8 and a value or None, both as bytes."""

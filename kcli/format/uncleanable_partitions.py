@@ -7,9 +7,10 @@
     3 ...      <topic> <partition> <time> <dirty offset> <reason>       time in ms since 1970; the dirty offset is the first
                                                                         that no round has cleaned
 
-Kafka keeps this in memory, not in a file. It reads directories only, and leaves unknown files in a log directory alone.
-Text in UTF-8, laid out as a checkpoint file of version 0, so that a torn one is known by the number of its lines. A reason is
-one line of at most MAX_REASON_CHARACTERS: white space and control characters become blanks. A fault names its line.
+Kafka keeps this in memory only. kcli writes it, since `describe` reads files, not brokers; nothing else on the disk shows that
+a log is not cleaned any more. Kafka ignores unknown files in a log directory. The text is UTF-8 with the layout of a checkpoint
+file of version 0, so that a torn file is detected by the number of its lines. A reason is one line of at most
+MAX_REASON_CHARACTERS: white space and control characters become blanks. An error names its line.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def decode_uncleanable_partitions(data: Buffer) -> tuple[UncleanablePartition, .
 
 
 def encode_uncleanable_partitions(entries: Iterable[UncleanablePartition]) -> bytes:
-    """The bytes of the file."""
+    """Return the bytes of the file."""
     return encode_table(
         f"{one.topic} {one.partition} {one.time_ms} {one.dirty_offset} {one_line(one.reason)}".rstrip() for one in entries
     )
 
 
 def one_line(reason: str) -> str:
-    """A reason as the file holds it."""
+    """Return a reason as it is written to the file."""
     sound = reason.encode("utf-8", "backslashreplace").decode()
     return _NOT_IN_REASONS.sub(" ", sound)[:MAX_REASON_CHARACTERS].strip()
 

@@ -80,7 +80,6 @@ class LogConfig(NamedTuple):
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = INT64_MAX
     min_cleanable_dirty_ratio: float = 0.5
-    unclean_leader_election_enable: bool = False
 
     @property
     def is_compacted(self) -> bool:

@@ -405,7 +405,8 @@ class ProducerStateManager:
         """Remove snapshots outside of (log start, log end]; load the last one unless the state is at the log end already."""
         for offset in list(self._snapshots):
             if offset > log_end_offset:
-                self.remove_snapshot(offset, f"it is above the end of the intact log, offset {log_end_offset}")
+                # Without a reason: during a recovery this is not the end of the log yet. A repair adds the reason later.
+                self.remove_snapshot(offset, "")
             elif offset <= log_start_offset:
                 self.remove_snapshot(offset, f"it is not above the log start offset, {log_start_offset}")
         if log_end_offset != self.map_end_offset:

@@ -48,10 +48,11 @@ class FailureLine(Line):
 
 
 def fault_line(what: str, error: BaseException, then: str = "") -> FailureLine:
-    """Make the line for a bug in kcli; `what` is the operation, `then` how the program continues."""
+    """Make the line for a bug in kcli; `what` is the operation if the line does not name it yet, `then` what happens next."""
     where = traceback.extract_tb(error.__traceback__)
     at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-    return FailureLine(f"a fault of kcli in {what}{at}: {error!r}{then}; please report it", error=repr(error), what=what)
+    operation = f" in {what}" if what else ""
+    return FailureLine(f"a fault of kcli{operation}{at}: {error!r}{then}; please report it", error=repr(error), what=what)
 
 
 def fields_of(line: str) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ from typing import Any
 from kcli.format.java_text import decode_utf8
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.primitives import Buffer, write_unsigned_varint
-from kcli.protocol.errors import DecodeError, EncodeError
+from kcli.protocol.message_errors import DecodeError, EncodeError
 
 MAX_STRING_BYTES = 0x7FFF
 _INT32_SIGN = 0x8000_0000

@@ -17,9 +17,9 @@ from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol import codec_support
 from kcli.protocol.decoder_source import DecoderSource, Source, packer_name
 from kcli.protocol.encoder_source import EncoderSource
-from kcli.protocol.errors import EncodeError, UnsupportedVersionError
 from kcli.protocol.json_source import JsonSource
 from kcli.protocol.message import Message, build_class, build_shared_default, has_shared_default
+from kcli.protocol.message_errors import EncodeError, UnsupportedVersionError
 from kcli.protocol.schema import Schema, Struct
 
 _SOURCES: dict[str, Callable[[Schema, int], Source]] = {

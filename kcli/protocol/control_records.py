@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from kcli.format.primitives import Buffer, InvalidRecordError
 from kcli.format.structs import CONTROL_RECORD_KEY as _KEY
-from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 
 ABORT = 0
 COMMIT = 1

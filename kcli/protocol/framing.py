@@ -29,8 +29,8 @@ from kcli.format.primitives import Buffer
 from kcli.protocol import codec_support
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
 from kcli.protocol.codec_support import past_the_end, read_int32_varint
-from kcli.protocol.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError, EncodeError, UnsupportedVersionError
 
 SIZE_BYTES = 4
 # The number of client ids whose decoded text is cached.

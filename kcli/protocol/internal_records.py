@@ -20,12 +20,12 @@ from functools import cache
 
 from kcli.format.java_text import json_text
 from kcli.format.primitives import Buffer, write_unsigned_varint
-from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.codec_support import read_int32_varint
 from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError, MessageError, MissingKeyError, UnknownRecordTypeError
 from kcli.protocol.json_values import JsonValue, to_dict
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError, MessageError, MissingKeyError, UnknownRecordTypeError
+from kcli.protocol.message_types import message_type, record_types
 from kcli.protocol.remote_log_text import remote_log_text
 
 FRAME_VERSION = 1

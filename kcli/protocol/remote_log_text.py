@@ -6,8 +6,8 @@ messages.
 
 from __future__ import annotations
 
-from kcli.protocol.errors import DecodeError
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError
 
 SEGMENT_STATES = {
     0: "COPY_SEGMENT_STARTED",

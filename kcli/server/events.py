@@ -1,30 +1,12 @@
 """Events and effects: the interface between the cores of a node, which decide, and the shells, which do input and output.
 
-    event             means
-    ----------------  ------------------------------------------------------------------------------------------------------
-    RequestReceived   one whole request came on a connection; its frame (without the 4 bytes of its size) is the shell's
-                      buffer and may be patched in place, but is valid only until `handle` returns
-    ResponseReceived  the answer to a SendRequest; None: the node closed the request to itself without an answer
-    PeerClosed        the connection to a peer ended, or could not be made: no request on it will be answered
-    Flushed           the files of a Flush are durable, or the error that prevented it
-    Computed          the result of a Compute
-    DeadlineReached   the time that `next_deadline_ms` returned has come
-    ConnectionClosed  a client's connection is closed; nothing can be sent on it any more
+A node takes events and returns effects, which the shell executes. All other events come from outside.
 
-    effect            asks the shell to
-    ----------------  ------------------------------------------------------------------------------------------------------
-    SendResponse      send a frame (with its size); then the next request of this connection may be read
-    SendFile          the same for parts: bytes, and regions of files that need not pass through Python
-    NoResponse        read the next request of this connection: the one before gets no answer (acks=0)
-    SendRequest       send a frame (with its size) to a peer, after connecting if there is no connection to it yet; requests
-                      of a node to itself are looped back (kcli.server.loopback)
-    ClosePeer         close the connection to a peer; no PeerClosed follows
-    Flush             make files durable and answer with Flushed
-    Compute           call a function outside the loop, which it would block for long, and answer with Computed; the function
-                      uses only its arguments, changes nothing else, and does not raise
-    HoldMemory        count bytes of requests that the node keeps as if they were still being received; a negative number
-                      releases them
-    CloseConnection   close a client's connection; `reason` is for the log
+    effect       event that follows
+    -----------  -------------------------------------------
+    SendRequest  ResponseReceived or PeerClosed
+    Flush        Flushed
+    Compute      Computed
 
 The core has at most one request of a client's connection at a time, as in Kafka: answers leave in the order of their requests.
 """
@@ -115,35 +97,38 @@ class Peer(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """A whole request, without the 4 bytes of its size."""
+    """A whole request on a connection, without the 4 bytes of its size.
+
+    The frame is the shell's buffer: it may be patched in place, and is valid only until `handle` returns.
+    """
 
     connection: Connection
     frame: memoryview
 
 
 class ResponseReceived(NamedTuple):
-    """The answer to the SendRequest of that id, without the 4 bytes of its size; None if there will be none."""
+    """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself."""
 
     request_id: int
     frame: bytes | None
 
 
 class PeerClosed(NamedTuple):
-    """The end of a connection to a peer, whose cause is in `reason`."""
+    """The end of a connection to a peer, or a failure to make it: no request on it will be answered."""
 
     peer: Peer
     reason: str
 
 
 class Flushed(NamedTuple):
-    """The end of the Flush of that id."""
+    """The end of a Flush: the files are durable, or the error that prevented it."""
 
     flush_id: int
     error: OSError | None = None
 
 
 class Computed(NamedTuple):
-    """The result of the Compute of that id."""
+    """The result of a Compute."""
 
     compute_id: int
     result: object
@@ -154,7 +139,7 @@ class DeadlineReached(NamedTuple):
 
 
 class ConnectionClosed(NamedTuple):
-    """The end of a client's connection."""
+    """The end of a client's connection: nothing can be sent on it any more."""
 
     connection: Connection
 
@@ -191,29 +176,29 @@ class FileRegion:
 
 
 class SendResponse(NamedTuple):
-    """Send a whole frame, its size included."""
+    """Send a whole frame, its size included; then the next request of this connection may be read."""
 
     connection: Connection
     frame: Buffer
 
 
 class SendFile(NamedTuple):
-    """Send a whole frame, its size included, that consists of bytes and of regions of files."""
+    """Send a whole frame that consists of bytes, and of regions of files that need not pass through Python."""
 
     connection: Connection
     parts: Sequence[Buffer | FileRegion]
 
 
 class NoResponse(NamedTuple):
-    """Send no answer; the next request may be read."""
+    """Send no answer (acks=0) and read the next request of this connection."""
 
     connection: Connection
 
 
 class SendRequest(NamedTuple):
-    """Send a whole frame, its size included, to a peer and answer with ResponseReceived or PeerClosed.
+    """Send a whole frame, its size included, to a peer, after connecting if there is no connection to it yet.
 
-    Deadlines are timers of the core (kcli.server.peers), which closes a peer that is too late.
+    Requests of a node to itself are looped back (kcli.server.loopback). Deadlines are timers of the core (kcli.server.peers).
     """
 
     request_id: int
@@ -222,27 +207,27 @@ class SendRequest(NamedTuple):
 
 
 class ClosePeer(NamedTuple):
-    """Close the connection to a peer, if there is one."""
+    """Close the connection to a peer, if there is one; no PeerClosed follows."""
 
     peer: Peer
 
 
 class Flush(NamedTuple):
-    """Make the files and directories of these paths durable, in this order, and answer with Flushed."""
+    """Make the files and directories of these paths durable, in this order."""
 
     flush_id: int
     paths: tuple[str, ...]
 
 
 class Compute(NamedTuple):
-    """Call `work` outside the loop and answer with Computed."""
+    """Call `work` outside the loop, which it would block. It changes nothing but its result, and does not raise."""
 
     compute_id: int
     work: Callable[[], object]
 
 
 class HoldMemory(NamedTuple):
-    """Count this number of bytes as memory of requests; a negative number releases them."""
+    """Count bytes of requests that the node keeps as if they were still being received; a negative number releases them."""
 
     size_bytes: int
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import Partition
+from kcli.state.metadata_values import PartitionRegistration
 
 
 class MetadataCache:
@@ -19,7 +19,7 @@ class MetadataCache:
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.name
 
-    def partition(self, topic_id: Uuid, index: int) -> Partition | None:
+    def partition(self, topic_id: Uuid, index: int) -> PartitionRegistration | None:
         """Return the registration of a partition, None where there is none."""
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.partitions.get(index)

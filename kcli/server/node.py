@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
-from kcli.protocol.errors import MessageError
+from kcli.protocol.message_errors import MessageError
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.startup import MetadataSource
 from kcli.server.envelope import close_envelope, open_envelope
@@ -46,6 +46,7 @@ from kcli.server.events import (
     ResponseReceived,
     SendResponse,
 )
+from kcli.server.log_lines import fault_line
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
 from kcli.server.timing_wheel import Timer
@@ -109,7 +110,7 @@ class Node:
     # ------------------------------------------------------------------------------------------------ events and effects
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> the effects, in their order. Raises what ends the node."""
+        """Take an event and return the effects, in their order. Raises what ends the node."""
         kind = type(event)
         if kind is RequestReceived:
             assert isinstance(event, RequestReceived)
@@ -133,7 +134,7 @@ class Node:
         return self.timer.next_deadline_ms()
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Start -> the effects. Raises what ends the node."""
+        """Start, and return the effects. Raises what ends the node."""
         if self.broker is not None:
             self.broker.begin(now_ms)
         self.controller.start(now_ms)
@@ -181,4 +182,4 @@ class Node:
             self._effects.append(CloseConnection(connection, error.message))
         except Exception as error:
             # A client must not be able to end the node with a request.
-            self._effects.append(CloseConnection(connection, f"a fault of kcli in the controller: {error!r}; please report it"))
+            self._effects.append(CloseConnection(connection, fault_line("the controller", error)))

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import Uuid, random_uuid
 from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import StorageError
@@ -30,10 +30,12 @@ from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToCo
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
+from kcli.server.controller.features import initial_features
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
+    FormatPlan,
     FormattingError,
-    format_directory,
+    format_directories,
     read_meta_properties,
 )
 from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
@@ -41,7 +43,9 @@ from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_values import Voter
 
 if TYPE_CHECKING:
     from kcli.server.controller.controller_server import ControllerServer
@@ -146,21 +150,20 @@ def _format_all(
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
     listener = bound.resolve(listeners[0])
-    format_directory(
-        disk,
-        directories[0],
-        rng.randbytes,
-        now_ms,
+    endpoints = {config.controller_listener_names[0]: (listener.host, listener.port)}
+    plan = FormatPlan(
+        cluster_id=None,
         node_id=config.node_id,
-        controller_host=listener.host,
-        controller_port=listener.port,
-        controller_listener=config.controller_listener_names[0],
-        directories=directories[1:],
+        directories=tuple(directories),
+        metadata_directory=directories[0],
+        features=initial_features({}, None, is_dynamic_quorum=True),
+        voters=[Voter(config.node_id, random_uuid(rng.randbytes), endpoints)],
     )
+    made = format_directories(disk, plan, rng.randbytes, now_ms)
     # The directories may be new entries of their parents.
     for parent in dict.fromkeys(parent_path(path) for path in directories):
         disk.flush_directory(parent)
-    return {path: read_meta_properties(disk, path) for path in directories}
+    return {**made}
 
 
 def _cluster_ids(metas: Mapping[str, MetaProperties | None]) -> list[str]:
@@ -187,20 +190,20 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
 
 def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     """Return the settings of the log manager."""
-    names = {
-        "retention_check_interval_ms": "log.retention.check.interval.ms",
-        "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
-        "flush_offset_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
-        "flush_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
-        "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
-        "file_delete_delay_ms": "log.segment.delete.delay.ms",
-        "initial_task_delay_ms": "log.initial.task.delay.ms",
-        "producer_id_expiration_ms": "producer.id.expiration.ms",
-        "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
-    }
-    fields: dict[str, Any] = {field: config.get_int(key) for field, key in names.items()}
-    fields["recovery_quarantine_dir"] = config.get_str("kcli.recovery.quarantine.dir")
-    return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
+    return LogManagerSettings(
+        retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+        flush_scheduler_interval_ms=config.get_int("log.flush.scheduler.interval.ms"),
+        flush_offset_checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+        flush_start_offset_checkpoint_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+        high_watermark_checkpoint_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+        file_delete_delay_ms=config.get_int("log.segment.delete.delay.ms"),
+        initial_task_delay_ms=config.get_int("log.initial.task.delay.ms"),
+        producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        producer_id_expiration_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+        recovery_quarantine_dir=config.get_str("kcli.recovery.quarantine.dir"),
+        cleaner_enable=config.get_bool("log.cleaner.enable"),
+        **cleaner_settings(config),
+    )
 
 
 class ClusterAddresses:
@@ -241,7 +244,7 @@ def build_node(
     identity = identify(config, disk, rng, now_ms, log, bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
-    files = FileCache(disk, max_open_files)
+    scheduler, files = Scheduler(timer, flushes.flush), FileCache(disk, max_open_files)
 
     def caught_up(topic: str, partition: int, now_ms: int) -> None:
         """Pass on that a future log has caught up; the broker is made after the log manager."""
@@ -255,23 +258,29 @@ def build_node(
         timer.schedule(now_ms, partial(_raise, error))
 
     controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, log, end, bound
     )
-    client_id = f"broker-{config.node_id}"
-    peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings(config), log)
+    peer_settings = PeerSettings(
+        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+    )
+    client_id, addresses = f"broker-{config.node_id}", ClusterAddresses(controller)
+    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, peer_settings, log)
+    names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:
-        channel = NodeToControllerChannelManager(
-            peers, lambda: controller.leader_id, config.controller_listener_names[0], channel_times(config)
-        )
+        times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
+        channel = NodeToControllerChannelManager(peers, lambda: controller.leader_id, names[0], times)
+        cluster_id = identity.cluster_id
         broker = Broker(
             config,
-            identity.cluster_id,
+            cluster_id,
             disk,
             rng,
             timer,
             effects,
             flushes,
+            scheduler,
             computations,
             log_manager,
             controller,
@@ -279,7 +288,6 @@ def build_node(
             bound,
             log,
         )
-    names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
 
 
@@ -303,22 +311,6 @@ def _make_log_manager(
     except StorageError as error:
         raise NodeError(str(error)) from error
     return log_manager
-
-
-def peer_settings(config: ServerConfig) -> PeerSettings:
-    """Return the times of connections to other nodes."""
-    return PeerSettings(
-        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
-        max_idle_ms=config.get_int("connections.max.idle.ms"),
-    )
-
-
-def channel_times(config: ServerConfig) -> ChannelTimes:
-    """Return the times of requests to the controller."""
-    return ChannelTimes(
-        socket_timeout_ms=config.get_int("controller.socket.timeout.ms"),
-        request_timeout_ms=config.get_int("request.timeout.ms"),
-    )
 
 
 def _raise(error: OSError, now_ms: int) -> None:

@@ -36,7 +36,7 @@ class Outstanding(Generic[_Answer]):
         return effect_id in self._callbacks
 
     def add(self, callback: Callable[[_Answer, int], None]) -> int:
-        """Keep a callback -> the id for its effect."""
+        """Keep a callback and return the id for its effect."""
         self._last_id += 1
         self._callbacks[self._last_id] = callback
         return self._last_id

@@ -45,9 +45,9 @@ from kcli.format.primitives import FormatError
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
-from kcli.protocol.errors import DecodeError, MessageError
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError, MessageError
 from kcli.server.events import (
     ClosePeer,
     Effect,

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kcli.simulator.partition_ledger import PartitionLedger, TopicFacts
-from kcli.simulator.records import SentRecord
+from kcli.simulator.sent_records import SentRecord
 
 
 class Clocks(NamedTuple):

@@ -26,7 +26,7 @@ from kcli.simulator.compacted_ledger import CompactedLedger, View
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.producer import RETRIABLE, TOPIC_IDS_VERSION
-from kcli.simulator.records import placed_records, whole_batches
+from kcli.simulator.sent_records import placed_records, whole_batches
 from kcli.simulator.world import PAUSE_MS, World
 
 EARLIEST = -2

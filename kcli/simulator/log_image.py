@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kcli.format.record_batch import RecordBatch
 from kcli.log.files.log_directory import read_partition
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import SentRecord, placed_records, whole_batches
+from kcli.simulator.sent_records import SentRecord, placed_records, whole_batches
 
 MAX_SEGMENT_BYTES = 1 << 30
 

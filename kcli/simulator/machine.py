@@ -67,7 +67,7 @@ SLOW_SHARE = 0.03
 COMPUTE_MS = 50
 
 
-class NodePort(Protocol):
+class NodeProcess(Protocol):
     """The node that a machine runs; see kcli.server.node."""
 
     is_stopped: bool
@@ -134,14 +134,14 @@ class Machine:
         disk: SimulatedDisk,
         rng: Random,
         trace: Trace,
-        make_node: Callable[[SimulatedDisk, Random, int, WallTime], NodePort],
+        make_node: Callable[[SimulatedDisk, Random, int, WallTime], NodeProcess],
         wall_clock: WallClock,
         machine_id: int = 1,
         addresses: Mapping[str, PeerAddress] | None = None,
     ) -> None:
         self.machine_id = machine_id
         self.disk = disk
-        self.node: NodePort | None = None
+        self.node: NodeProcess | None = None
         self.on_death: Callable[[], None] = lambda: None
         self.on_halt: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from kcli.simulator.records import SentRecord
+from kcli.simulator.sent_records import SentRecord
 
 
 class SimulationFailure(Exception):

@@ -25,7 +25,7 @@ from kcli.protocol.message import Message
 from kcli.simulator.client import Pending, Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
-from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
+from kcli.simulator.sent_records import CODECS, RecordMaker, SentRecord, encode_batch
 from kcli.simulator.world import PAUSE_MS, World
 
 TOPIC_IDS_VERSION = 13
@@ -55,7 +55,7 @@ FORGOTTEN = frozenset(
 )
 
 
-class Batch(NamedTuple):
+class ProducedBatch(NamedTuple):
     """A batch that is encoded once and may be sent several times."""
 
     topic: TopicLedger
@@ -99,7 +99,7 @@ class SimulatedProducer:
                 # A broker may reject the first batch to a new partition because it is not ready, and then accept the second.
                 requests += [self._make_request(self._known) for _ in range(rng.choice((0, 0, 1, MAX_IN_FLIGHT - 1)))]
             in_flight = [(batches, self._send(batches)) for batches in requests]
-            failed: list[Batch] = []
+            failed: list[ProducedBatch] = []
             for batches, pending in in_flight:
                 failed += self._settle(batches, (yield pending))
             yield from self._retry(failed)
@@ -123,7 +123,7 @@ class SimulatedProducer:
 
     # ---------------------------------------------------------------------------------------------------------- sending
 
-    def _make_request(self, among: Container[PartitionLedger] | None = None) -> list[Batch]:
+    def _make_request(self, among: Container[PartitionLedger] | None = None) -> list[ProducedBatch]:
         rng = self._rng
         partitions = {
             partition: topic
@@ -135,7 +135,7 @@ class SimulatedProducer:
         chosen = dict(rng.sample(list(partitions.items()), wanted))
         return [self._make_batch(topic, partition) for partition, topic in chosen.items()]
 
-    def _make_batch(self, topic: TopicLedger, partition: PartitionLedger) -> Batch:
+    def _make_batch(self, topic: TopicLedger, partition: PartitionLedger) -> ProducedBatch:
         make = self._maker.make
         if topic.facts.is_compacted:
             make = self._maker.make_keyed if self._is_idempotent else self._maker.make_values
@@ -149,9 +149,9 @@ class SimulatedProducer:
         else:
             data = encode_batch(records, codec)
         partition.send(records, is_idempotent=self._is_idempotent)
-        return Batch(topic, partition, records, data, self._world.machine.start_count)
+        return ProducedBatch(topic, partition, records, data, self._world.machine.start_count)
 
-    def _send(self, batches: list[Batch]) -> Pending:
+    def _send(self, batches: list[ProducedBatch]) -> Pending:
         world = self._world
         version = world.version(self._rng, PRODUCE)
         if any(read_header(batch.data).codec == ZSTD for batch in batches):
@@ -175,7 +175,7 @@ class SimulatedProducer:
 
     # -------------------------------------------------------------------------------------------------------- responses
 
-    def _settle(self, batches: list[Batch], response: Message | None) -> list[Batch]:
+    def _settle(self, batches: list[ProducedBatch], response: Message | None) -> list[ProducedBatch]:
         """Process a response -> the batches that are not acknowledged. Raises SimulationFailure."""
         if response is None:
             return [] if self._acks == 0 else batches
@@ -195,7 +195,7 @@ class SimulatedProducer:
                 failed.append(batch)
         return failed
 
-    def _is_settled(self, batch: Batch, answer: Message) -> bool:
+    def _is_settled(self, batch: ProducedBatch, answer: Message) -> bool:
         """Return True if a batch is acknowledged. Raises SimulationFailure for an error that is not allowed."""
         code = answer.error_code
         if code == error_codes.NONE:
@@ -217,7 +217,7 @@ class SimulatedProducer:
         """Return True if the broker's clock was so far behind that it may reject the client's timestamps."""
         return self._world.machine.wall_clock.max_behind_ms >= MAX_AHEAD_MS
 
-    def _retry(self, failed: list[Batch]) -> Task[None]:
+    def _retry(self, failed: list[ProducedBatch]) -> Task[None]:
         """Send the failed batches again, one after the other, in their order."""
         for batch in failed:
             left = PLAIN_RETRIES
@@ -241,7 +241,7 @@ class SimulatedProducer:
             return False
         return response.responses[0].partition_responses[0].error_code in FORGOTTEN
 
-    def _drop_producer_id(self, batch: Batch, failed: list[Batch]) -> None:
+    def _drop_producer_id(self, batch: ProducedBatch, failed: list[ProducedBatch]) -> None:
         """Drop the producer id after the broker did not accept a retried batch. Raises SimulationFailure without a reason.
 
         A broker remembers five batches of each producer, but after a restart only the last one, as Kafka's snapshots have it.

@@ -27,7 +27,7 @@ from kcli.simulator.compacted_ledger import CompactedLedger
 from kcli.simulator.consumer import SimulatedConsumer
 from kcli.simulator.curator import Curator, has_compaction
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.machine import Machine, NodePort
+from kcli.simulator.machine import Machine, NodeProcess
 from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.operator import Operator
 from kcli.simulator.partition_ledger import SimulationFailure
@@ -46,10 +46,10 @@ PAUSE_FACTORS = (1, 1, 20, 200)
 # A phase without faults that takes more steps is a failure.
 MAX_QUIET_STEPS = 60_000
 
-NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodePort]
+NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
 
 
-class Outcome(NamedTuple):
+class SimulationResult(NamedTuple):
     """The result of a seed; `failure` is empty if no guarantee was violated."""
 
     seed: int
@@ -145,7 +145,7 @@ class Simulation:
         if "a fault of kcli" in line:
             raise SimulationFailure(line)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         """Run all phases -> the outcome; a failure is returned, not raised."""
         failure = ""
         try:
@@ -158,7 +158,7 @@ class Simulation:
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
-        return Outcome(
+        return SimulationResult(
             seed=self.seed,
             failure=failure,
             digest=self.trace.digest(),

@@ -19,7 +19,6 @@ class Trace:
 
     def __init__(self, clock: Callable[[], int], write: Callable[[str], None] | None = None) -> None:
         self.tail: deque[str] = deque(maxlen=KEPT_LINES)
-        self.line_count = 0
         self._clock = clock
         self._start_ms = clock()
         self._write = write
@@ -28,7 +27,6 @@ class Trace:
     def add(self, actor: str, event: str) -> None:
         """Add a line."""
         line = f"{self._clock() - self._start_ms:>8} {actor:<12} {event}"
-        self.line_count += 1
         self._digest.update(line.encode() + b"\n")
         self.tail.append(line)
         if self._write is not None:

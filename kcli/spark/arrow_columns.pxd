@@ -24,8 +24,10 @@ cpdef Py_ssize_t scan_span(
     const unsigned char[::1] buffer, const long long[::1] starts, const long long[::1] ends, batches, Py_ssize_t first,
     Py_ssize_t count, record_scan.RecordColumns records, long long[::1] scratch) except -9
 
+cdef int check_rows(Py_ssize_t first, Py_ssize_t count, Py_ssize_t length) except -9
+
 @cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
-cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
+cpdef long long sum_of(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
 
 @cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t copy_bytes(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) except -9
@@ -57,9 +59,6 @@ cpdef put_sequences(
 
 @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
 cpdef Py_ssize_t count_below(const long long[::1] offsets, Py_ssize_t count, long long limit) except -9
-
-@cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
-cpdef long long header_totals(const long long[::1] counts, Py_ssize_t first, Py_ssize_t count) except? -9
 
 @cython.locals(raw=cython.ulonglong, shift=cython.int, byte=cython.ulonglong)
 cdef Py_ssize_t read_size(const unsigned char[::1] source, Py_ssize_t position, long long[::1] out) except -9

@@ -19,7 +19,7 @@
     its attributes are those of the span's first batch, and have none of the `excluded` bits  they apply to the whole span
 
 One source, interpreted or compiled by Cython (C types in arrow_columns.pxd): compiled, a record of 100 bytes costs some
-20 ns. The caller allocates the buffers (`binary_bytes`, `header_totals` return the sizes); a call whose rows would not fit
+20 ns. The caller allocates the buffers (`sum_of` returns the sizes); a call whose rows would not fit
 raises IndexError before it writes. Columns come from kcli.format.record_scan and kcli.format.batch_scan; a size of -1 is null.
 """
 
@@ -27,11 +27,10 @@ from array import array
 
 from kcli.format import loop_results, record_scan
 from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
+from kcli.format.primitives import Buffer
 from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
 
-Buffer = bytes | bytearray | memoryview
-
-COMPILED = not __file__.endswith(".py")
+COMPILED = not __file__.endswith(".py")  # a C constant: it is asked for each value
 
 # Milliseconds beyond these do not fit an Arrow timestamp in microseconds; such a timestamp becomes null.
 MAX_TIMESTAMP_MS = 9223372036854775
@@ -132,16 +131,20 @@ def scan_span(
     return done
 
 
-def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """Return the data bytes of sizes[first:first + count], 0 for null. Raises IndexError if the column is shorter."""
-    if first < 0 or count < 0 or first + count > len(sizes):
-        raise IndexError("records outside their columns")
+def check_rows(first: int, count: int, length: int) -> None:
+    """Raise IndexError if rows [first, first + count) are not in a column of `length` rows."""
+    if first < 0 or count < 0 or first + count > length:
+        raise IndexError("rows outside their columns")
+
+
+def sum_of(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
+    """Return the sum of sizes[first:first + count], without negative ones. Raises IndexError if the column is shorter."""
+    check_rows(first, count, len(sizes))
     total = 0
     index = first
     end = first + count
     while index < end:
-        if sizes[index] > 0:
-            total += sizes[index]
+        total += max(sizes[index], 0)
         index += 1
     return total
 
@@ -174,6 +177,7 @@ def put_binary(
     `data` and `validity` are bytes, those of `validity` zero from `row` on; `offsets` is int32. Raises IndexError for a record
     outside `source` and for too little space.
     """
+    # With check_rows instead of these checks, the loop takes a sixth longer.
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or first + count > len(positions):
         raise IndexError("records outside their columns")
     if row + count >= len(offsets) or row + count > 8 * len(validity):
@@ -207,14 +211,9 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
-    if first < 0 or count < 0 or row < 0 or first + count > len(timestamps):
-        raise IndexError("records outside their columns")
-    if row + count > len(out) or row + count > 8 * len(validity):
-        raise IndexError("too little space for the rows")
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null."""
+    check_rows(first, count, len(timestamps))
+    check_rows(row, count, min(len(out), 8 * len(validity)))
     lowest = MIN_TIMESTAMP_MS
     highest = MAX_TIMESTAMP_MS
     nulls = 0
@@ -232,12 +231,9 @@ def put_micros(
 
 
 def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append sizes, -1 for null, from row `row` of `out` (int32) on.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
-    if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little space for the rows")
+    """Append sizes, -1 for null, from row `row` of `out` (int32) on."""
+    check_rows(first, count, len(sizes))
+    check_rows(row, count, len(out))
     index = 0
     while index < count:
         out[row + index] = sizes[first + index]
@@ -245,12 +241,9 @@ def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -
 
 
 def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append the distance from each position to the next one, from the last one to `end`, from row `row` of `out` (int32) on.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
-    if first < 0 or count < 0 or row < 0 or first + count > len(positions) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little space for the rows")
+    """Append the distances between positions, of the last one to `end`, from row `row` of `out` (int32) on."""
+    check_rows(first, count, len(positions))
+    check_rows(row, count, len(out))
     index = 0
     while index < count:
         if index + 1 < count:
@@ -274,8 +267,8 @@ def put_sequences(
     The sequence is `base_sequence` plus the record's offset minus `base_offset`; it wraps from 2**31 - 1 to 0.
     Raises IndexError for records or rows outside their arrays.
     """
-    if first < 0 or count < 0 or row < 0 or first + count > len(offsets) or row + count > len(out):
-        raise IndexError("records outside their columns, or too little space for the rows")
+    check_rows(first, count, len(offsets))
+    check_rows(row, count, len(out))
     index = 0
     while index < count:
         if base_sequence < 0:
@@ -300,8 +293,8 @@ def put_repeated(
 
     Raises IndexError if they do not fit.
     """
-    if first < 0 or count < 0 or row < 0 or first + count > len(values) or first + count > len(counts):
-        raise IndexError("batches outside their columns")
+    check_rows(first, count, min(len(values), len(counts)))
+    check_rows(row, 0, len(out))
     done = first
     while done < first + count:
         value = values[done]
@@ -315,12 +308,8 @@ def put_repeated(
 
 
 def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
-    """Return how many of the first `count` offsets, which ascend, are below `limit`.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
-    if count > len(offsets):
-        raise IndexError("records outside their columns")
+    """Return how many of the first `count` offsets, which ascend, are below `limit`."""
+    check_rows(0, count, len(offsets))
     low = 0
     high = count
     while low < high:
@@ -332,27 +321,8 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
     return low
 
 
-def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """Return how many headers the records have. Their bytes are fewer than those of the window that they are in.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
-    if first < 0 or count < 0 or first + count > len(counts):
-        raise IndexError("records outside their columns")
-    total = 0
-    index = first
-    end = first + count
-    while index < end:
-        total += counts[index]
-        index += 1
-    return total
-
-
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has checked to out[0] -> the position after it.
-
-    Raises IndexError for records or rows outside their arrays.
-    """
+    """Decode a varint that the scanner has checked to out[0] -> the position after it. Raises IndexError at the end."""
     raw = 0
     shift = 0
     while shift < 35:
@@ -389,10 +359,8 @@ def put_headers(
     `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, those of validity zero. scratch[1] is increased by the
     number of null values; scratch[2] is set to 1 if a key has bytes that are not ASCII. Raises IndexError for too little space.
     """
-    if first < 0 or count < 0 or row < 0 or first + count > len(counts) or first + count > len(positions):
-        raise IndexError("records outside their columns")
-    if row + count >= len(lists) or row + count > 8 * len(list_validity):
-        raise IndexError("too little space for the rows")
+    check_rows(first, count, min(len(counts), len(positions)))
+    check_rows(row, count, min(len(lists) - 1, 8 * len(list_validity)))
     child = lists[row]
     available = len(source)
     key_space = min(len(key_data), INT32_MAX)

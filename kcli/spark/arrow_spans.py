@@ -33,9 +33,9 @@ from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.spark.arrow_columns import count_below, scan_span, span_length
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
-from kcli.spark.options import ReadOptions
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
 from kcli.spark.range_reader import Fault, RangeReader, is_unchanged, ranges_now
+from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report
 from kcli.spark.splits import LogSplit, SegmentRange
 from kcli.spark.task_progress import TaskProgress

@@ -31,8 +31,6 @@ from kcli.log.reading.batch_records import RecordWindow
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    binary_bytes,
-    header_totals,
     put_binary,
     put_distances,
     put_headers,
@@ -40,6 +38,7 @@ from kcli.spark.arrow_columns import (
     put_repeated,
     put_sequences,
     put_sizes,
+    sum_of,
 )
 
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
@@ -108,16 +107,16 @@ class Column:
 
 
 class RecordColumn(Column):
-    """A column whose values differ from record to record: filled window by window."""
+    """A column whose values differ from record to record: filled window by window.
+
+    `data_bytes` is the size of the keys, values or headers that the column has.
+    """
+
+    data_bytes = 0
 
     def add(self, rows: Rows, row: int) -> None:
         """Fill in `rows` from row `row` on."""
         raise NotImplementedError
-
-    @property
-    def data_bytes(self) -> int:
-        """The bytes of keys, values or headers that the column has."""
-        return 0
 
 
 class _Bits:
@@ -133,25 +132,6 @@ class _Bits:
         return pa.py_buffer(self.view) if self.nulls else None
 
 
-class _Data:
-    """The data of a binary or string column; grows if a window needs more."""
-
-    __slots__ = ("buffer", "view")
-
-    def __init__(self, size: int) -> None:
-        self.buffer, self.view = _new_buffer(size)
-
-    def reserve(self, used: int, more: int) -> None:
-        if used + more <= len(self.view):
-            return
-        buffer, view = _new_buffer(max(used + more, min(2 * len(self.view), INT32_MAX)))
-        view[:used] = self.view[:used]
-        self.buffer, self.view = buffer, view
-
-    def finish(self, used: int) -> pa.Buffer:
-        return self.buffer.slice(0, used)
-
-
 def _new_offsets(capacity: int) -> tuple[pa.Buffer, memoryview]:
     buffer, view = _new_buffer(4 * (capacity + 1))
     offsets = view.cast("i")
@@ -159,36 +139,58 @@ def _new_offsets(capacity: int) -> tuple[pa.Buffer, memoryview]:
     return buffer, offsets
 
 
+class _Binaries:
+    """The buffers of a binary or string array, which grow if a window needs more."""
+
+    def __init__(self, capacity: int, size: int) -> None:
+        self.bits = _Bits(capacity)
+        self._offsets_buffer, self.offsets = _new_offsets(capacity)
+        self._buffer, self.data = _new_buffer(size)
+
+    def reserve(self, used: int, more: int) -> None:
+        """Make space for `more` bytes after the `used` ones."""
+        if used + more > len(self.data):
+            old = self.data
+            self._buffer, self.data = _new_buffer(max(used + more, min(2 * len(old), INT32_MAX)))
+            self.data[:used] = old[:used]
+
+    def reserve_rows(self, used: int, capacity: int) -> None:
+        """Make space for `capacity` rows, of which `used` are filled."""
+        old_offsets, old_bits = self.offsets, self.bits.view
+        self.bits = _Bits(capacity)
+        self.bits.view[: len(old_bits)] = old_bits
+        self._offsets_buffer, self.offsets = _new_offsets(capacity)
+        self.offsets[: used + 1] = old_offsets[: used + 1]
+
+    def finish(self, kind: pa.DataType, count: int) -> pa.Array:
+        """Return the array of `count` rows."""
+        buffers = [self.bits.finish(), self._offsets_buffer, self._buffer.slice(0, self.offsets[count])]
+        return pa.Array.from_buffers(kind, count, buffers, self.bits.nulls)
+
+
 class _BinaryColumn(RecordColumn):
     """key or value."""
 
     def begin(self) -> None:
-        self.bits = _Bits(self.capacity)
-        self.offsets_buffer, self.offsets = _new_offsets(self.capacity)
-        self.data = _Data(_KEY_BYTES if self.name == "key" else _VALUE_BYTES)
-        self.used = 0
+        self.values = _Binaries(self.capacity, _KEY_BYTES if self.name == "key" else _VALUE_BYTES)
+        self.data_bytes = 0
 
     def add(self, rows: Rows, row: int) -> None:
-        columns, first, count = rows.window.columns, rows.first, rows.run.length
+        window, first, count, values = rows.window, rows.first, rows.run.length, self.values
+        columns = window.columns
         if self.name == "key":
             positions, sizes = columns.key_position, columns.key_size
         else:
             positions, sizes = columns.value_position, columns.value_size
-        self.used = self.offsets[row]
-        if self.used + len(rows.window.buffer) > len(self.data.view):
-            self.data.reserve(self.used, binary_bytes(sizes, first, count))
-        self.bits.nulls += put_binary(
-            rows.window.buffer, positions, sizes, first, count, self.data.view, self.offsets, self.bits.view, row
+        if self.data_bytes + len(window.buffer) > len(values.data):
+            values.reserve(self.data_bytes, sum_of(sizes, first, count))
+        values.bits.nulls += put_binary(
+            window.buffer, positions, sizes, first, count, values.data, values.offsets, values.bits.view, row
         )
-        self.used = self.offsets[row + count]
-
-    @property
-    def data_bytes(self) -> int:
-        return self.used
+        self.data_bytes = values.offsets[row + count]
 
     def finish(self, runs: list[Run], count: int) -> pa.Array:
-        buffers = [self.bits.finish(), self.offsets_buffer, self.data.finish(self.offsets[count])]
-        return pa.Array.from_buffers(self.type, count, buffers, self.bits.nulls)
+        return self.values.finish(self.type, count)
 
 
 class _HeadersColumn(RecordColumn):
@@ -198,34 +200,19 @@ class _HeadersColumn(RecordColumn):
         self.bits = _Bits(self.capacity)
         self.lists_buffer, self.lists = _new_offsets(self.capacity)
         self.scratch = array("q", (0, 0, 0))
-        self.children = self.used_children = 0
-        self.key_data, self.value_data = _Data(0), _Data(0)
-        self.key_offsets_buffer, self.key_offsets = _new_offsets(0)
-        self.value_offsets_buffer, self.value_offsets = _new_offsets(0)
-        self.value_bits = _Bits(0)
-
-    def _reserve(self, children: int) -> None:
-        used = self.used_children
-        self.children = max(children, 2 * self.children)
-        keys_buffer, keys = _new_offsets(self.children)
-        values_buffer, values = _new_offsets(self.children)
-        bits = _Bits(self.children)
-        keys[: used + 1] = self.key_offsets[: used + 1]
-        values[: used + 1] = self.value_offsets[: used + 1]
-        bits.view[: len(self.value_bits.view)] = self.value_bits.view
-        self.key_offsets_buffer, self.key_offsets = keys_buffer, keys
-        self.value_offsets_buffer, self.value_offsets = values_buffer, values
-        self.value_bits = bits
+        self.children = self.used_children = self.data_bytes = 0
+        self.keys, self.values = _Binaries(0, 0), _Binaries(0, 0)
 
     def add(self, rows: Rows, row: int) -> None:
-        columns, first, count = rows.window.columns, rows.first, rows.run.length
-        more = header_totals(columns.header_count, first, count)
+        columns, first, count, used = rows.window.columns, rows.first, rows.run.length, self.used_children
+        more = sum_of(columns.header_count, first, count)
         if more:
-            size = len(rows.window.buffer)
-            if self.used_children + more > self.children:
-                self._reserve(self.used_children + more)
-            self.key_data.reserve(self.key_offsets[self.used_children], size)
-            self.value_data.reserve(self.value_offsets[self.used_children], size)
+            if used + more > self.children:
+                self.children = max(used + more, 2 * self.children)
+                self.keys.reserve_rows(used, self.children)
+                self.values.reserve_rows(used, self.children)
+            self.keys.reserve(self.keys.offsets[used], len(rows.window.buffer))
+            self.values.reserve(self.values.offsets[used], len(rows.window.buffer))
         self.bits.nulls += put_headers(
             rows.window.buffer,
             columns.header_position,
@@ -235,35 +222,26 @@ class _HeadersColumn(RecordColumn):
             self.lists,
             self.bits.view,
             row,
-            self.key_data.view,
-            self.key_offsets,
-            self.value_data.view,
-            self.value_offsets,
-            self.value_bits.view,
+            self.keys.data,
+            self.keys.offsets,
+            self.values.data,
+            self.values.offsets,
+            self.values.bits.view,
             self.scratch,
         )
         self.used_children = self.lists[row + count]
-
-    @property
-    def data_bytes(self) -> int:
-        return int(self.key_offsets[self.used_children] + self.value_offsets[self.used_children])
+        self.data_bytes = self.keys.offsets[self.used_children] + self.values.offsets[self.used_children]
 
     def finish(self, runs: list[Run], count: int) -> pa.Array:
-        children = self.used_children
-        struct = self.type.value_type
-        key_buffers = [None, self.key_offsets_buffer, self.key_data.finish(self.key_offsets[children])]
-        keys = pa.Array.from_buffers(struct.field("key").type, children, key_buffers, 0)
+        children, struct = self.used_children, self.type.value_type
         if self.scratch[2]:
             # Some bytes are not ASCII: decode them as Java does, also those that are not UTF-8.
-            raw = pa.Array.from_buffers(pa.binary(), children, key_buffers, 0)
+            raw = self.keys.finish(pa.binary(), children)
             keys = pa.array([decode_utf8(key) for key in raw.to_pylist()], pa.string())
-        self.value_bits.nulls = self.scratch[1]
-        value_buffers = [
-            self.value_bits.finish(),
-            self.value_offsets_buffer,
-            self.value_data.finish(self.value_offsets[children]),
-        ]
-        values = pa.Array.from_buffers(struct.field("value").type, children, value_buffers, self.scratch[1])
+        else:
+            keys = self.keys.finish(struct.field("key").type, children)
+        self.values.bits.nulls = self.scratch[1]
+        values = self.values.finish(struct.field("value").type, children)
         entries = pa.StructArray.from_arrays([keys, values], fields=list(struct))
         return pa.Array.from_buffers(
             self.type, count, [self.bits.finish(), self.lists_buffer], self.bits.nulls, children=[entries]
@@ -291,13 +269,12 @@ class _OffsetColumn(_NumberColumn):
         self.values[row : row + count] = memoryview(rows.window.columns.offset)[first : first + count]
 
 
-class _TimestampColumn(RecordColumn):
-    """timestamp: that of the record, or of the batch if it is LogAppendTime."""
+class _TimestampColumn(_NumberColumn):
+    """timestamp: that of the record, or of the batch if it is LogAppendTime; null if it does not fit."""
 
     def begin(self) -> None:
+        super().begin()
         self.bits = _Bits(self.capacity)
-        self.buffer, view = _new_buffer(8 * self.capacity)
-        self.values = view.cast("q")
 
     def add(self, rows: Rows, row: int) -> None:
         timestamps, first, count, header = rows.window.columns.timestamp, rows.first, rows.run.length, rows.run.header
@@ -348,10 +325,11 @@ class _BatchNumberColumn(_NumberColumn):
 
     def add(self, rows: Rows, row: int) -> None:
         if rows.span is None:
-            numbers, counts, first, count = array("q", (_NUMBERS[self.name](rows.run),)), array("q", (rows.run.length,)), 0, 1
+            number = getattr(rows.run.header, _BATCH_NUMBERS[self.name][0], -1)
+            numbers, counts, first, count = array("q", (number,)), array("q", (rows.run.length,)), 0, 1
         else:
             batches, first, count, _ = rows.span
-            numbers, counts = getattr(batches, _IN_SPANS[self.name]), batches.record_count
+            numbers, counts = getattr(batches, _BATCH_NUMBERS[self.name][1]), batches.record_count
         put_repeated(numbers, counts, first, count, self.values, row)
 
     def finish(self, runs: list[Run], count: int) -> pa.Array:
@@ -399,17 +377,13 @@ def compression_name(header: RecordBatch | LegacyBatch) -> str:
         return f"unknown({header.codec})"
 
 
-def _field(name: str, otherwise: int) -> Callable[[Run], int]:
-    """Return a function that returns a header's field, or `otherwise` for a batch of format 0 or 1."""
-    return lambda run: getattr(run.header, name) if isinstance(run.header, RecordBatch) else otherwise
-
-
-_NUMBERS: dict[str, Callable[[Run], int]] = {
-    "position": lambda run: run.header.position,
-    "batchSize": lambda run: run.header.size_bytes,
-    "leaderEpoch": _field("partition_leader_epoch", -1),
-    "producerId": _field("producer_id", -1),
-    "producerEpoch": _field("producer_epoch", -1),
+# column -> the name of the number in a batch header, and in BatchColumns; formats 0 and 1 do not have all of them
+_BATCH_NUMBERS = {
+    "position": ("position", "position"),
+    "batchSize": ("size_bytes", "size_bytes"),
+    "leaderEpoch": ("partition_leader_epoch", "leader_epoch"),
+    "producerId": ("producer_id", "producer_id"),
+    "producerEpoch": ("producer_epoch", "producer_epoch"),
 }
 _OF_RUN: dict[str, Callable[[Run], str | int]] = {
     "topic": lambda run: run.topic,
@@ -419,17 +393,8 @@ _OF_RUN: dict[str, Callable[[Run], str | int]] = {
     "timestampType": lambda run: timestamp_type(run.header),
     "compression": lambda run: compression_name(run.header),
     "magic": lambda run: run.header.magic,
-    "isTransactional": _field("is_transactional", False),
-    "isControl": _field("is_control", False),
-}
-
-# The same numbers in the columns of kcli.format.batch_scan.
-_IN_SPANS = {
-    "position": "position",
-    "batchSize": "size_bytes",
-    "leaderEpoch": "leader_epoch",
-    "producerId": "producer_id",
-    "producerEpoch": "producer_epoch",
+    "isTransactional": lambda run: getattr(run.header, "is_transactional", False),
+    "isControl": lambda run: getattr(run.header, "is_control", False),
 }
 
 _OF_RECORD: dict[str, type[RecordColumn]] = {
@@ -442,7 +407,7 @@ _OF_RECORD: dict[str, type[RecordColumn]] = {
     "keySize": _IntColumn,
     "valueSize": _IntColumn,
     "recordSize": _IntColumn,
-    **dict.fromkeys(_IN_SPANS, _BatchNumberColumn),
+    **dict.fromkeys(_BATCH_NUMBERS, _BatchNumberColumn),
 }
 
 

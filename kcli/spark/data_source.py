@@ -2,7 +2,7 @@
 
     Spark calls                in                             module
     -------------------------  -----------------------------  ---------------------------------------------------------
-    schema()                   a planning worker, in load()   kcli.spark.schema; checks paths and topics
+    schema()                   a planning worker, in load()   kcli.spark.table_schemas; checks paths and topics
     reader().partitions()      a planning worker              kcli.spark.planning
     reader().read(split)       a worker for each task         kcli.spark.arrow_spans, kcli.spark.tables
     streamReader()             a worker for the whole query   kcli.spark.streaming
@@ -35,9 +35,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark import schema as columns
-from kcli.spark.options import OptionError, ReadOptions, parse_options
+from kcli.spark import table_schemas as columns
 from kcli.spark.pushdown import Pushed, push_filters
+from kcli.spark.read_options import OptionError, ReadOptions, parse_options
 from kcli.spark.splits import LogSplit
 
 FORMAT, ALIAS = "kafka-log", "kafkalog"
@@ -81,7 +81,7 @@ def brief_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class KafkaLogDataSource(DataSource):  # type: ignore[misc]
-    """Kafka's log directories as DataFrames; kcli.spark.options has the options, kcli.spark.schema the columns."""
+    """Kafka's log directories as DataFrames; kcli.spark.read_options has the options, kcli.spark.table_schemas the columns."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -102,9 +102,9 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         """Return the columns of the table that is read, after a check that the paths and topics exist.
 
         Spark calls this in load(), so that a missing path fails there and not in the first action.
-        Raises OptionError, PlanError, and SchemaError for a column that the table does not have.
+        Raises OptionError, PlanError, and TableError for a column that the table does not have.
         """
-        from kcli.spark.partitions import find_partitions, retry_planning
+        from kcli.spark.log_partitions import find_partitions, retry_planning
 
         options = self.read_options
         found = columns.table_schema(
@@ -115,13 +115,13 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
 
     @brief_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query. Raises SchemaError if `schema` does not fit the table."""
+        """Return the reader of a batch query. Raises TableError if `schema` does not fit the table."""
         kind = PushdownReader if self.read_options.pushdown else KafkaLogReader
         return kind(self.read_options, schema)
 
     @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a streaming query. Raises SchemaError if `schema` does not fit the table."""
+        """Return the reader of a streaming query. Raises TableError if `schema` does not fit the table."""
         from kcli.spark.streaming import KafkaLogStreamReader
 
         return KafkaLogStreamReader(self.read_options, schema)

@@ -23,6 +23,8 @@ A field of type string accepts any JSON value, as its text; if an object has a k
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -93,13 +95,7 @@ class Decoding(NamedTuple):
     def replaced(self, frame: DataFrame) -> DataFrame:
         """Replace the bytes in a frame of with_decoded by the decoded column, or by its fields (`flatten`)."""
         decoded = _DECODED.format(self.column)
-        columns: list[Column] = []
-        for name in frame.columns:
-            if name != self.column:
-                columns += [] if name == decoded else [F.col(name)]
-            else:
-                columns.append(F.col(decoded).alias(name))
-        frame = frame.select(*columns)
+        frame = frame.withColumn(self.column, F.col(decoded)).drop(decoded)
         if not self.flatten:
             return frame
         assert self.written is not None
@@ -133,9 +129,7 @@ def _has_infinity(value: Column, kind: DataType) -> Column | None:
     if isinstance(kind, StructType):
         found = [_has_infinity(value.getField(field.name), field.dataType) for field in kind.fields]
         checks = [_true_or_false(check) for check in found if check is not None]
-        for check in checks[1:]:
-            checks[0] = checks[0] | check
-        return checks[0] if checks else None
+        return functools.reduce(operator.or_, checks) if checks else None
     return None
 
 
@@ -143,12 +137,18 @@ def _true_or_false(check: Column | None) -> Column:
     return F.coalesce(check, F.lit(False)) if check is not None else F.lit(False)
 
 
-def undecoded_rows(frame: DataFrame, decodings: tuple[Decoding, ...]) -> DataFrame:
-    """Return a row for each key and value of raw records that was not decoded: the record, `column` and `reason`."""
+def with_all_decoded(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFrame, Column]:
+    """Return the frame of all `with_decoded`, and a column that is true if any key or value of a row was not decoded."""
     any_failed = F.lit(False)
     for decoding in decodings:
         frame = decoding.with_decoded(frame)
         any_failed = any_failed | F.col(decoding.failed)
+    return frame, any_failed
+
+
+def undecoded_rows(frame: DataFrame, decodings: tuple[Decoding, ...]) -> DataFrame:
+    """Return a row for each key and value of raw records that was not decoded: the record, `column` and `reason`."""
+    frame, any_failed = with_all_decoded(frame, decodings)
     frame = frame.where(any_failed)
     found = [
         F.when(F.col(decoding.failed), F.struct(F.lit(decoding.column).alias("column"), decoding.reason().alias("reason")))

@@ -43,12 +43,12 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner, read_owner
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.spark import schema as tables
+from kcli.spark import table_schemas as tables
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions
+from kcli.spark.log_partitions import LogPartition, PlanError, find_partitions, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, retry_planning
 from kcli.spark.planning import DATA_LOSS_HINT, OffsetRange, earliest_offset, offset_ranges
+from kcli.spark.read_options import ALL, EARLIEST, SKIP, ReadOptions
 from kcli.spark.run_commit import Recovery, RunError, RunOutput
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
 from kcli.spark.streaming import TopicIds, is_other_topic, losses, recreated, topic_ids

@@ -21,9 +21,9 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import LogBatch
-from kcli.spark.options import ReadOptions
-from kcli.spark.partitions import LogPartition
+from kcli.spark.log_partitions import LogPartition
 from kcli.spark.planning import OffsetRange, used_high_watermark
+from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
 
 

@@ -27,9 +27,9 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT64_MAX
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark import schema as tables
+from kcli.spark import table_schemas as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
-from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows
+from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows, with_all_decoded
 from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
 from kcli.spark.json_schema import (
     INFERRED,
@@ -41,10 +41,10 @@ from kcli.spark.json_schema import (
     written_schema,
 )
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.options import ALL, ReadOptions, parse_options
+from kcli.spark.log_partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
 from kcli.spark.planning import OffsetRange, offset_ranges, pinned
+from kcli.spark.read_options import ALL, ReadOptions, parse_options
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
 from kcli.spark.session import is_on_this_machine
@@ -64,7 +64,7 @@ _ZSTD_LEVELS = range(1, 23)
 
 
 class ExportOptions(NamedTuple):
-    """The options of an export; `source` are those of the data source, as strings (see kcli.spark.options)."""
+    """The options of an export; `source` are those of the data source, as strings (see kcli.spark.read_options)."""
 
     out: str
     source: dict[str, str]
@@ -259,14 +259,28 @@ def _with_undecoded(
     counted: Observation,
     result: ExportResult,
 ) -> ExportResult:
-    """Write the records that were not decoded to the side table, and add their number to the result."""
+    """Write the records that were not decoded to OUT.undecoded, and add their number to the result."""
     counts = {name: int(count) for name, count in counted.get.items()}
     rows = counts.pop("any")
     if not rows:
         _remove_old(spark, options, UNDECODED_SUFFIX)
         return result
-    path, listed = _write_undecoded(spark, options, decodings, result.run)
-    return result._replace(undecoded=rows, undecoded_columns=counts, undecoded_path=path, undecoded_listed=listed)
+    frame = _load(spark, {**options.source, "columns": ",".join(UNDECODED_COLUMNS)})
+    observed = Observation("kcli-undecoded")
+    frame = undecoded_rows(frame, decodings).observe(observed, F.count(F.lit(1)).alias("rows"))
+    out = _write_side_table(spark, frame, options, UNDECODED_SUFFIX, result.run)
+    listed = int(observed.get["rows"])
+    return result._replace(undecoded=rows, undecoded_columns=counts, undecoded_path=out, undecoded_listed=listed)
+
+
+def _write_side_table(
+    spark: SparkSession, frame: DataFrame, options: ExportOptions, suffix: str, run: IncrementalRun | None
+) -> str:
+    """Write the table OUT + `suffix` -> its path. An incremental run stages its files, mode append adds them to the table."""
+    out = options.out.rstrip("/") + suffix
+    mode = "error" if run is not None else "append" if options.mode == "append" else "overwrite"
+    _write(spark, frame, options._replace(mode=mode, partition_by=()), out if run is None else run.stage(suffix))
+    return out
 
 
 def _remove_old(spark: SparkSession, options: ExportOptions, suffix: str) -> None:
@@ -337,20 +351,17 @@ def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, 
 
     An incremental run stages those of its offsets that are not listed yet.
     """
-    out = options.out.rstrip("/") + CORRUPT_SUFFIX
     kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
     source = {name: value for name, value in options.source.items() if name in kept}
     source |= {"paths": json.dumps(sorted(report.corrupt_files)), "table": tables.CORRUPT}
-    mode = "append" if options.mode == "append" else "overwrite"
-    if run is None:
-        _write(spark, _load(spark, source), options._replace(mode=mode, partition_by=()), out)
-        return out
-    wanted = [found for found in run.plan.ranges if report.corrupt[found.partition.key]]
-    # Each file has only some of these offsets.
-    frame = _load(spark, {**source, **pinned({}, wanted), "exactOffsets": "false", "failOnDataLoss": "false"})
-    frame = translated(lambda: run.not_listed(spark, frame))
-    _write(spark, frame, options._replace(mode="error", partition_by=()), run.stage(CORRUPT_SUFFIX))
-    return out
+    if run is not None:
+        wanted = [found for found in run.plan.ranges if report.corrupt[found.partition.key]]
+        # Each file has only some of these offsets.
+        source |= {**pinned({}, wanted), "exactOffsets": "false", "failOnDataLoss": "false"}
+    frame = _load(spark, source)
+    if run is not None:
+        frame = translated(lambda: run.not_listed(spark, frame))
+    return _write_side_table(spark, frame, options, CORRUPT_SUFFIX, run)
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding
@@ -402,10 +413,7 @@ def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFram
     """Decode key and value -> the frame, and an observation of those not decoded: `key`, `value` and, of the rows, `any`."""
     if not decodings:
         return frame, None
-    any_failed = F.lit(False)
-    for decoding in decodings:
-        frame = decoding.with_decoded(frame)
-        any_failed = any_failed | F.col(decoding.failed)
+    frame, any_failed = with_all_decoded(frame, decodings)
     observed = Observation("kcli-decoding")
     counts = [F.count_if(F.col(decoding.failed)).alias(decoding.column) for decoding in decodings]
     frame = frame.observe(observed, F.count_if(any_failed).alias("any"), *counts)
@@ -426,17 +434,3 @@ def _with_fixed_offsets(options: ExportOptions, read: ReadOptions, ranges: list[
     replaced = {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
     source = {name: value for name, value in options.source.items() if name.lower() not in replaced}
     return {**source, "endingOffsets": json.dumps(ends)}
-
-
-def _write_undecoded(
-    spark: SparkSession, options: ExportOptions, decodings: tuple[Decoding, ...], run: IncrementalRun | None
-) -> tuple[str, int]:
-    """Write the records that were not decoded to OUT.undecoded -> (that path, the number of keys and values in it)."""
-    out = options.out.rstrip("/") + UNDECODED_SUFFIX
-    frame = _load(spark, {**options.source, "columns": ",".join(UNDECODED_COLUMNS)})
-    observed = Observation("kcli-undecoded")
-    rows = undecoded_rows(frame, decodings).observe(observed, F.count(F.lit(1)).alias("rows"))
-    mode = "error" if run is not None else "append" if options.mode == "append" else "overwrite"
-    path = out if run is None else run.stage(UNDECODED_SUFFIX)
-    _write(spark, rows, options._replace(mode=mode, partition_by=()), path)
-    return out, int(observed.get["rows"])

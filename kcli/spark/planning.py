@@ -19,8 +19,8 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.spark.options import (
+from kcli.spark.log_partitions import LogPartition, PlanError
+from kcli.spark.read_options import (
     EARLIEST,
     EARLIEST_OFFSET,
     ERROR,
@@ -33,7 +33,6 @@ from kcli.spark.options import (
     Offsets,
     ReadOptions,
 )
-from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
 # The names of the options that choose offsets, in lower case.
@@ -196,13 +195,6 @@ class RangeChoice(NamedTuple):
     least_timestamp_ms: int | None = None
     with_torn_tail: bool = True
 
-    def transactions_within(self, wanted: OffsetRange, first_offset: int, end_offset: int) -> AbortedTransactions | None:
-        """Return the transactions of a partition with offsets in [first_offset, end_offset); None without with_transactions."""
-        if not self.with_transactions:
-            return None
-        known_below = wanted.end if self.only_markers_read else None
-        return wanted.partition.transactions.within(first_offset, end_offset, known_below)
-
 
 def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segment, SegmentRange]]:
     """Return the bytes of each segment with the wanted offsets: the whole segment, unless an end of the offsets is inside.
@@ -233,6 +225,10 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
             # Kafka's own bounds: the end of the log, and the offsets that fit an index of the segment.
             bound = min(bound, segment.base_offset + INT32_MAX + 1, log_end.offset if is_last else bound)
         if end > start:
+            transactions = None
+            if choice.with_transactions:
+                known_below = wanted.end if choice.only_markers_read else None
+                transactions = part.transactions.within(segment.base_offset, next_base, known_below)
             found = SegmentRange(
                 part.topic,
                 part.partition,
@@ -243,7 +239,7 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
                 wanted.first,
                 wanted.end,
                 bound,
-                choice.transactions_within(wanted, segment.base_offset, next_base),
+                transactions,
                 file_id,
             )
             ranges.append((segment, found))

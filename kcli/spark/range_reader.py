@@ -29,9 +29,9 @@ from kcli.log.disk.port import Disk, parent_path
 from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
-from kcli.spark.options import SKIP, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError
+from kcli.spark.log_partitions import LogPartition, PlanError
 from kcli.spark.planning import OffsetRange, RangeChoice, segment_ranges
+from kcli.spark.read_options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange
 

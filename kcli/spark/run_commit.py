@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kcli.log.disk.port import Disk, join_path, parent_path
-from kcli.spark.run_state import ROWS, RunFile, RunState, StateError, decode_state, encode_state
+from kcli.spark.run_state import ROWS, RunFile, RunState, RunStateError, decode_state, encode_state
 
 STATE_DIRECTORY = "_kcli_state"
 STATE_FILE, PENDING_FILE, LOCK_FILE, STAGING = "state.json", "pending.json", "lock", "staging"
@@ -130,7 +130,7 @@ class RunOutput:
             return None
         try:
             return decode_state(self._disk.read_file(path, MAX_STATE_BYTES), self._suffixes)
-        except StateError as error:
+        except RunStateError as error:
             raise RunError(f"cannot read {path}: {error}; restore it, or write to a new directory") from None
 
     # ---------------------------------------------------------------------------------------------------------- commit

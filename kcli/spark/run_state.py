@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 ROWS = ""
 
 
-class StateError(ValueError):
+class RunStateError(ValueError):
     """The state of an output is invalid; the message is a clause with the reason."""
 
 
@@ -82,17 +82,17 @@ def encode_state(state: RunState) -> bytes:
 
 
 def decode_state(data: bytes, suffixes: tuple[str, ...]) -> RunState:
-    """Decode the bytes of a file; each of the state's files must have one of `suffixes`. Raises StateError."""
+    """Decode the bytes of a file; each of the state's files must have one of `suffixes`. Raises RunStateError."""
     try:
         found = json.loads(data)
     except ValueError:
-        raise StateError("it is not JSON") from None
+        raise RunStateError("it is not JSON") from None
     if not isinstance(found, dict) or "version" not in found:
-        raise StateError("it has no version")
+        raise RunStateError("it has no version")
     if found.pop("version") != FORMAT_VERSION:
-        raise StateError("it was written by another version of kcli")
+        raise RunStateError("it was written by another version of kcli")
     if found.pop("checksum", None) != _checksum(found):
-        raise StateError("its checksum is wrong")
+        raise RunStateError("its checksum is wrong")
     try:
         return RunState(
             int(found["run"]),
@@ -103,7 +103,9 @@ def decode_state(data: bytes, suffixes: tuple[str, ...]) -> RunState:
             tuple(_file(file, suffixes) for file in found["files"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise StateError(str(error) if isinstance(error, StateError) else "a field is missing or has a wrong type") from None
+        raise RunStateError(
+            str(error) if isinstance(error, RunStateError) else "a field is missing or has a wrong type"
+        ) from None
 
 
 def _topic(found: Any) -> TopicState:
@@ -114,7 +116,7 @@ def _topic(found: Any) -> TopicState:
 def _file(found: Any, suffixes: tuple[str, ...]) -> RunFile:
     suffix, staged, file = map(str, found)
     if suffix not in suffixes or not all(_stays_below(path) for path in (staged, file)):
-        raise StateError(f"it names the file {suffix} {file}, which is not a file of a run")
+        raise RunStateError(f"it names the file {suffix} {file}, which is not a file of a run")
     return RunFile(suffix, staged, file)
 
 

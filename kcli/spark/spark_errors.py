@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from kcli.spark.options import OptionError
 from kcli.spark.parquet_output import OutputError, already_exists
+from kcli.spark.read_options import OptionError
 from kcli.spark.run_commit import RunError
 
 Result = TypeVar("Result")

@@ -29,11 +29,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.disk.port import Disk
 from kcli.log.files.checkpoint_files import TopicPartition
-from kcli.spark import schema as tables
-from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
+from kcli.spark import table_schemas as tables
+from kcli.spark.log_partitions import LogPartition, PlanError, find_partitions, is_read, retry_planning
 from kcli.spark.planning import (
     DATA_LOSS_HINT,
     OffsetRange,
@@ -44,6 +42,7 @@ from kcli.spark.planning import (
     offset_ranges,
     plan_splits,
 )
+from kcli.spark.read_options import OptionError, ReadOptions
 from kcli.spark.splits import LogSplit
 
 Offsets = dict[TopicPartition, int]
@@ -70,14 +69,10 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self._target: Offsets | None = None
 
-    @property
-    def _disk(self) -> Disk:
-        return OsDisk()
-
     @retry_planning
     def initialOffset(self) -> StreamOffset:
         """Return the first offsets of a new query. Raises PlanError for options that do not fit the files."""
-        partitions = find_partitions(self._disk, self.options)
+        partitions = self._partitions()
         found = offset_ranges(partitions, self.options)
         return to_json({part.key: first for part, first, _ in found}, topic_ids(partitions))
 
@@ -89,12 +84,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @retry_planning
     def prepareForTriggerAvailableNow(self) -> None:
         """Determine the present ends of the logs, at which this run stops."""
-        self._target = self._latest(find_partitions(self._disk, self.options))
+        self._target = self._latest(self._partitions())
 
     @retry_planning
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Return the end of the micro-batch that begins at `start`. Raises PlanError for lost data with failOnDataLoss."""
-        partitions = find_partitions(self._disk, self.options)
+        partitions = self._partitions()
         ids = topic_ids(partitions)
         begun = self._known_offsets(start, ids)
         for sentence in losses(partitions, begun, self.options):
@@ -114,13 +109,13 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @retry_planning
     def reportLatestOffset(self) -> StreamOffset | None:
         """Return the ends of the logs, for the query's progress."""
-        partitions = find_partitions(self._disk, self.options)
+        partitions = self._partitions()
         return to_json(self._latest(partitions), topic_ids(partitions))
 
     @retry_planning
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
         """Return the splits of a micro-batch. Raises PlanError as latestOffset does."""
-        partitions = find_partitions(self._disk, self.options)
+        partitions = self._partitions()
         ids = topic_ids(partitions)
         begun, reached = self._known_offsets(start, ids_in(end)), from_json(end)
         there = {part.key: part for part in partitions}
@@ -145,7 +140,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # All transactions below the last stable offset have ended; others may end between two reads of the same micro-batch.
         only_markers_read = not self.options.cuts_at_last_stable_offset
         choice = RangeChoice(with_transactions, only_markers_read, with_torn_tail=False)
-        return plan_splits(self._disk, wanted, self.options, choice)
+        return plan_splits(OsDisk(), wanted, self.options, choice)
 
     def _known_offsets(self, start: StreamOffset, ids: TopicIds) -> Offsets:
         """Return the offsets of `start`, without those of topics that were recreated since."""
@@ -159,6 +154,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kcli.spark.tables import read_split
 
         return read_split(partition, self.schema, self.options)
+
+    def _partitions(self) -> list[LogPartition]:
+        return find_partitions(OsDisk(), self.options)
 
     def _latest(self, partitions: list[LogPartition]) -> Offsets:
         return {part.key: latest_offset(part, self.options) for part in partitions}

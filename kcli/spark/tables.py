@@ -18,7 +18,7 @@ offsets below the log start offset. Options that choose topics, partitions and o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -37,20 +37,21 @@ from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.spark import schema as tables
+from kcli.spark import table_schemas as tables
 from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
-from kcli.spark.options import FALSE, ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions, retry_planning
+from kcli.spark.log_partitions import LogPartition, find_partitions, retry_planning
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import Fault, RangeReader, ranges_now
+from kcli.spark.read_options import FALSE, ReadOptions
 from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack
 
 Row = dict[str, Any]
+_Entry = TypeVar("_Entry")
 
 # The rows of an Arrow batch: fewer than of `records`, since they are Python objects; corrupt bytes may be large.
 ROWS_PER_BATCH = 4096
@@ -216,28 +217,19 @@ def _corrupt_row(disk: Disk, fault: Fault) -> Row:
     }
 
 
-def _offset_index_rows(reader: RangeReader) -> Iterator[Row]:
-    index = OffsetIndex.decode(_read(reader), _base_offset(reader.part.file))
-    for number, entry in enumerate(index.entries()):
-        yield {
-            "segment": _log_of(reader.part.file),
-            "file": reader.part.file,
-            "entry": number,
-            "offset": entry.offset,
-            "position": entry.position,
-        }
-
-
-def _time_index_rows(reader: RangeReader) -> Iterator[Row]:
-    index = TimeIndex.decode(_read(reader), _base_offset(reader.part.file))
-    for number, entry in enumerate(index.entries()):
-        yield {
-            "segment": _log_of(reader.part.file),
-            "file": reader.part.file,
-            "entry": number,
-            "timestamp": micros(entry.timestamp),
-            "offset": entry.offset,
-        }
+def _index_rows(reader: RangeReader) -> Iterator[Row]:
+    file = reader.part.file
+    data, base_offset = _read(reader), _base_offset(file)
+    rows: Iterator[Row]
+    if reader.options.table == tables.TIME_INDEX:
+        times = TimeIndex.decode(data, base_offset).entries()
+        rows = ({"timestamp": micros(entry.timestamp), "offset": entry.offset} for entry in times)
+    else:
+        positions = OffsetIndex.decode(data, base_offset).entries()
+        rows = ({"offset": entry.offset, "position": entry.position} for entry in positions)
+    segment = file[: file.rindex(".")] + ".log"
+    for number, row in enumerate(rows):
+        yield {"segment": segment, "file": file, "entry": number} | row
 
 
 def _aborted_rows(reader: RangeReader) -> Iterator[Row]:
@@ -246,13 +238,17 @@ def _aborted_rows(reader: RangeReader) -> Iterator[Row]:
         yield {"producerId": txn.producer_id, "firstOffset": txn.first_offset, "lastOffset": txn.last_offset}
 
 
-def _producer_rows(reader: RangeReader) -> Iterator[Row]:
+def _entries(reader: RangeReader, decode: Callable[[bytes], Iterable[_Entry]], kind: str) -> Iterable[_Entry]:
+    """Return the decoded entries of a file, or none if it is corrupt, which is handled as a fault of this kind."""
     try:
-        snapshot = decode_producer_snapshot(_read(reader))
+        return decode(_read(reader))
     except FormatError as error:
-        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-snapshot", error.message, None))
-        return
-    for entry in snapshot.entries:
+        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, kind, error.message, None))
+        return ()
+
+
+def _producer_rows(reader: RangeReader) -> Iterator[Row]:
+    for entry in _entries(reader, lambda data: decode_producer_snapshot(data).entries, "bad-snapshot"):
         yield {
             "file": reader.part.file,
             "snapshotOffset": _base_offset(reader.part.file),
@@ -268,12 +264,7 @@ def _producer_rows(reader: RangeReader) -> Iterator[Row]:
 
 
 def _leader_epoch_rows(reader: RangeReader) -> Iterator[Row]:
-    try:
-        checkpoint = decode_leader_epochs(_read(reader))
-    except FormatError as error:
-        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, "bad-checkpoint", error.message, None))
-        return
-    for entry in checkpoint.entries:
+    for entry in _entries(reader, lambda data: decode_leader_epochs(data).entries, "bad-checkpoint"):
         yield {"file": reader.part.file, "leaderEpoch": entry.epoch, "startOffset": entry.start_offset}
 
 
@@ -285,17 +276,12 @@ def _base_offset(path: str) -> int:
     return parse_file_name(base_name(path)).base_offset or 0
 
 
-def _log_of(path: str) -> str:
-    """Return the path of the segment that an index belongs to."""
-    return path[: path.rindex(".")] + ".log"
-
-
 _ROWS: dict[str, Callable[[RangeReader], Iterator[Row]]] = {
     tables.BATCHES: _batch_rows,
     tables.CORRUPT: _corrupt_rows,
     tables.INTERNAL_RECORDS: internal_rows,
-    tables.OFFSET_INDEX: _offset_index_rows,
-    tables.TIME_INDEX: _time_index_rows,
+    tables.OFFSET_INDEX: _index_rows,
+    tables.TIME_INDEX: _index_rows,
     tables.ABORTED_TRANSACTIONS: _aborted_rows,
     tables.PRODUCERS: _producer_rows,
     tables.LEADER_EPOCHS: _leader_epoch_rows,

@@ -14,6 +14,7 @@ Every group may have committed offsets. A group may have nothing else: a consume
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -165,11 +166,12 @@ class ModernGroup:
     assignment_epoch: int = NO_EPOCH
     assignment_timestamp_ms: int = 0
 
-    def _is_assigned(self) -> bool:
-        return self.group_epoch <= self.assignment_epoch
-
-    def _are_at_target(self, members: list[Member]) -> bool:
-        return all(member.state == "STABLE" and member.member_epoch == self.assignment_epoch for member in members)
+    def _reconciliation(self, members: Iterable[Member]) -> str:
+        """Return the state of a group with members: Assigning, Reconciling or Stable."""
+        if self.group_epoch > self.assignment_epoch:
+            return "Assigning"
+        is_stable = all(member.state == "STABLE" and member.member_epoch == self.assignment_epoch for member in members)
+        return "Stable" if is_stable else "Reconciling"
 
 
 @dataclass(slots=True)
@@ -189,11 +191,7 @@ class ConsumerGroup(ModernGroup):
     @property
     def state(self) -> str:
         """Empty, Assigning, Reconciling or Stable."""
-        if not self.members:
-            return "Empty"
-        if not self._is_assigned():
-            return "Assigning"
-        return "Stable" if self._are_at_target(list(self.members.values())) else "Reconciling"
+        return self._reconciliation(self.members.values()) if self.members else "Empty"
 
 
 @dataclass(slots=True)
@@ -260,9 +258,7 @@ class StreamsGroup(ModernGroup):
             return "Empty"
         if self.topology_epoch == NO_EPOCH or self.validated_topology_epoch != self.topology_epoch:
             return "NotReady"
-        if not self._is_assigned():
-            return "Assigning"
-        return "Stable" if self._are_at_target(list(self.members.values())) else "Reconciling"
+        return self._reconciliation(self.members.values())
 
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup

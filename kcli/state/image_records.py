@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (
     ACL_OPERATIONS,
@@ -32,7 +32,7 @@ from kcli.state.metadata_values import (
     BrokerRegistration,
     ControllerRegistration,
     Endpoint,
-    Partition,
+    PartitionRegistration,
     Topic,
     VersionRange,
 )
@@ -154,7 +154,7 @@ def controller_record(controller: ControllerRegistration) -> Message:
     )
 
 
-def partition_record(topic: Topic, index: int, partition: Partition, metadata_version: int) -> Message:
+def partition_record(topic: Topic, index: int, partition: PartitionRegistration, metadata_version: int) -> Message:
     """Return the PartitionRecord of a partition, without the fields that the metadata.version does not have."""
     record = new_record(
         "PartitionRecord",

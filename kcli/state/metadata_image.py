@@ -49,7 +49,7 @@ from kcli.state.metadata_values import (
     ConfigResource,
     ControllerRegistration,
     DelegationToken,
-    Partition,
+    PartitionRegistration,
     QuotaEntity,
     ScramCredential,
     Topic,
@@ -140,7 +140,7 @@ class MetadataImage:
             else:
                 mapping[key] = old
 
-    def _put(self, name: str, key: Any, value: object) -> None:
+    def _put(self, name: str, key: object, value: object) -> None:
         """Set an entry of a map; the value _ABSENT removes it."""
         mapping = getattr(self, name)
         if self.undo is not None:
@@ -150,7 +150,7 @@ class MetadataImage:
         else:
             mapping.pop(key, None)
 
-    def _remove(self, name: str, key: Any) -> None:
+    def _remove(self, name: str, key: object) -> None:
         if key in getattr(self, name):
             self._put(name, key, _ABSENT)
 
@@ -159,7 +159,7 @@ class MetadataImage:
             self.undo += (_ATTRIBUTE, attribute, None, getattr(self, attribute))
         setattr(self, attribute, value)
 
-    def _put_partition(self, topic: Topic, index: int, partition: Partition) -> None:
+    def _put_partition(self, topic: Topic, index: int, partition: PartitionRegistration) -> None:
         topic = self._writable(topic)
         if self.undo is not None:
             self.undo += (_PARTITIONS, topic.topic_id, index, topic.partitions.get(index, _ABSENT))
@@ -241,22 +241,17 @@ class MetadataImage:
         )
         self._put("brokers", record.broker_id, broker)
 
-    def _unregister_broker(self, record: Message) -> None:
-        self._remove("brokers", record.broker_id)
-
     def _registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-        """Return a copy of a broker's registration, which is to be changed and put back."""
+        """Return a broker's registration, which the record changes. Raises StateError for a wrong epoch."""
         broker = self.brokers.get(broker_id)
         if broker is None:
             raise StateError(f"change of broker {broker_id}, which is not registered")
         if broker.broker_epoch != broker_epoch:
             raise StateError(f"change of broker {broker_id} in epoch {broker_epoch}, but its epoch is {broker.broker_epoch}")
-        return broker.copy()
+        return broker
 
     def _set_fenced(self, record: Message, is_fenced: bool) -> None:
-        broker = self._registered(record.id, record.epoch)
-        broker.is_fenced = is_fenced
-        self._put("brokers", record.id, broker)
+        self._put("brokers", record.id, self._registered(record.id, record.epoch)._replace(is_fenced=is_fenced))
 
     def _change_broker(self, record: Message) -> None:
         broker = self._registered(record.broker_id, record.broker_epoch)
@@ -267,15 +262,13 @@ class MetadataImage:
             )
         is_fenced = _FENCING_CHANGES[record.fenced]
         is_in_controlled_shutdown = _CONTROLLED_SHUTDOWN_CHANGES[record.in_controlled_shutdown]
-        if is_fenced is not None:
-            broker.is_fenced = is_fenced
-        if is_in_controlled_shutdown is not None:
-            broker.is_in_controlled_shutdown = is_in_controlled_shutdown
-        if record.log_dirs:
-            broker.log_dirs = record.log_dirs
-        if record.cordoned_log_dirs is not None:
-            broker.cordoned_log_dirs = record.cordoned_log_dirs
-        self._put("brokers", record.broker_id, broker)
+        changed = broker._replace(
+            is_fenced=broker.is_fenced if is_fenced is None else is_fenced,
+            is_in_controlled_shutdown=is_in_controlled_shutdown or broker.is_in_controlled_shutdown,
+            log_dirs=record.log_dirs or broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs if record.cordoned_log_dirs is None else record.cordoned_log_dirs,
+        )
+        self._put("brokers", record.broker_id, changed)
 
     def _register_controller(self, record: Message) -> None:
         controller = ControllerRegistration(
@@ -288,7 +281,7 @@ class MetadataImage:
         self._put("controllers", record.controller_id, controller)
 
     def _topic(self, record: Message) -> None:
-        topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id)
+        topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id, {})
         self._put("topics", record.topic_id, topic)
         self._put("topic_ids", record.name, record.topic_id)
 
@@ -308,7 +301,7 @@ class MetadataImage:
 
     def _partition(self, record: Message) -> None:
         topic = self._topic_of(record)
-        partition = Partition(
+        partition = PartitionRegistration(
             replicas=record.replicas,
             isr=record.isr,
             removing_replicas=record.removing_replicas,
@@ -332,7 +325,7 @@ class MetadataImage:
         directories = old.directories if record.directories is None else record.directories
         has_leader, recovery_state = record.leader != NO_LEADER_CHANGE, record.leader_recovery_state
         elr, last_known_elr = record.eligible_leader_replicas, record.last_known_elr
-        partition = Partition(
+        partition = PartitionRegistration(
             replicas,
             old.isr if record.isr is None else record.isr,
             old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
@@ -375,7 +368,7 @@ class MetadataImage:
         resource = ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)
         self._put_value("configs", resource, record.name, record.value)
 
-    def _put_value(self, name: str, key: Any, inner_key: str, value: object) -> None:
+    def _put_value(self, name: str, key: object, inner_key: str, value: object) -> None:
         """Set or, with None, remove a value in a map of maps; a map that becomes empty is removed."""
         values = dict(getattr(self, name).get(key, ()))
         if value is not None:
@@ -400,9 +393,6 @@ class MetadataImage:
         names = {part.entity_type: part.entity_name for part in record.entity}
         entity = tuple(sorted(names.items(), key=lambda part: part[0]))
         self._put_value("client_quotas", entity, record.key, None if record.remove else record.value)
-
-    def _producer_ids(self, record: Message) -> None:
-        self._set("next_producer_id", record.next_producer_id)
 
     def _acl(self, record: Message) -> None:
         acl = Acl(
@@ -440,19 +430,10 @@ class MetadataImage:
         )
         self._put("delegation_tokens", record.token_id, token)
 
-    def _remove_delegation_token(self, record: Message) -> None:
-        self._remove("delegation_tokens", record.token_id)
-
-    def _zk_migration_state(self, record: Message) -> None:
-        self._set("zk_migration_state", record.zk_migration_state)
-
-    def _no_op(self, record: Message) -> None:
-        """Change nothing."""
-
 
 _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "RegisterBrokerRecord": MetadataImage._register_broker,
-    "UnregisterBrokerRecord": MetadataImage._unregister_broker,
+    "UnregisterBrokerRecord": lambda image, record: image._remove("brokers", record.broker_id),
     "TopicRecord": MetadataImage._topic,
     "PartitionRecord": MetadataImage._partition,
     "ConfigRecord": MetadataImage._config,
@@ -464,14 +445,14 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "UserScramCredentialRecord": MetadataImage._scram_credential,
     "FeatureLevelRecord": MetadataImage._feature_level,
     "ClientQuotaRecord": MetadataImage._client_quota,
-    "ProducerIdsRecord": MetadataImage._producer_ids,
+    "ProducerIdsRecord": lambda image, record: image._set("next_producer_id", record.next_producer_id),
     "BrokerRegistrationChangeRecord": MetadataImage._change_broker,
     "AccessControlEntryRecord": MetadataImage._acl,
     "RemoveAccessControlEntryRecord": MetadataImage._remove_acl,
-    "NoOpRecord": MetadataImage._no_op,
-    "ZkMigrationStateRecord": MetadataImage._zk_migration_state,
+    "NoOpRecord": lambda image, record: None,
+    "ZkMigrationStateRecord": lambda image, record: image._set("zk_migration_state", record.zk_migration_state),
     "RemoveUserScramCredentialRecord": MetadataImage._remove_scram_credential,
-    "RemoveDelegationTokenRecord": MetadataImage._remove_delegation_token,
+    "RemoveDelegationTokenRecord": lambda image, record: image._remove("delegation_tokens", record.token_id),
     "RegisterControllerRecord": MetadataImage._register_controller,
     "ClearElrRecord": MetadataImage._clear_elr,
 }

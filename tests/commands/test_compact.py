@@ -647,11 +647,11 @@ def test_the_work_is_done_though_nobody_reads_of_it(logs: Path) -> None:
 
 
 def test_all_cores_do_what_one_does(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kcli.inspect.compacting import workers
+    from kcli.inspect.compacting import compaction
 
     shutil.copytree(logs, tmp_path / "again")
     assert run("--processes", "1", logs) == 0
-    monkeypatch.setattr(workers, "SMALL_BYTES", 0)
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
     assert run("--processes", "2", tmp_path / "again") == 0
     for name in ("__consumer_offsets-0", "__consumer_offsets-1"):
         assert rows_in(logs / name) == rows_in(tmp_path / "again" / name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.description.options import SECTIONS
+from kcli.inspect.description.describe_options import SECTIONS
 from tests.conftest import FIXTURES
 
 DATA = str(FIXTURES / "kafka-logs" / "data")

@@ -11,21 +11,12 @@ from hypothesis import strategies as st
 
 from kcli.format import layouts, limits
 from kcli.format.compression import codec_name, deflate, inflate
-from kcli.format.legacy_message_set import (
-    HEAD,
-    LegacyBatch,
-    LegacyRecord,
-    NewLegacyRecord,
-    encode_message,
-    iter_records,
-    legacy_crc,
-    read_legacy_header,
-)
+from kcli.format.legacy_message_set import HEAD, LegacyBatch, LegacyRecord, iter_records, legacy_crc, read_legacy_header
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InvalidRecordError
 from tests.conftest import peak_bytes
 from tests.format.damaged_bytes import damaged
 from tests.format.given_files import dump_lines, given_files
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 int64s = st.integers(-(2**63), 2**63 - 1)

@@ -15,7 +15,7 @@ from kcli.format.metadata_files import (
     CleanShutdown,
     MetaProperties,
     PartitionMetadata,
-    QuorumState,
+    QuorumStateData,
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,
@@ -135,8 +135,8 @@ def test_any_quorum_state_comes_back(
 ) -> None:
     members = None if voters is None else tuple(voters)
     for state in (
-        QuorumState(0, leader, epoch, voted, ZERO_UUID, cluster, applied, members),
-        QuorumState(1, leader, epoch, voted, directory),
+        QuorumStateData(0, leader, epoch, voted, ZERO_UUID, cluster, applied, members),
+        QuorumStateData(1, leader, epoch, voted, directory),
     ):
         data = encode_quorum_state(state)
         assert decode_quorum_state(data) == state
@@ -164,7 +164,7 @@ def test_any_quorum_state_comes_back(
     ],
 )
 def test_quorum_state_faults_name_the_key(change: dict[str, object], message: str) -> None:
-    content = {**json.loads(encode_quorum_state(QuorumState(0, 1, 2, -1, current_voters=(1,)))), **change}
+    content = {**json.loads(encode_quorum_state(QuorumStateData(0, 1, 2, -1, current_voters=(1,)))), **change}
     with pytest.raises(CorruptCheckpointError) as caught:
         decode_quorum_state(json.dumps(content).encode())
     assert caught.value.message.startswith(message)
@@ -180,7 +180,7 @@ def test_json_that_is_none() -> None:
     ):
         with pytest.raises(CorruptCheckpointError, match=message):
             decode_quorum_state(data)
-    content = json.loads(encode_quorum_state(QuorumState(0, 1, 2, -1)))
+    content = json.loads(encode_quorum_state(QuorumStateData(0, 1, 2, -1)))
     del content["currentVoters"]
     with pytest.raises(CorruptCheckpointError, match="currentVoters is missing"):
         decode_quorum_state(json.dumps(content).encode())
@@ -211,7 +211,7 @@ SOUND = [
     f"version: 0\ntopic_id: {ID}".encode(),
     f"#\n#Sat Nov 21 03:50:00 UTC 2026\nnode.id=1\ndirectory.id={ID}\nversion=1\ncluster.id=kcli\\u0041\n".encode(),
     b'{"version":0,"brokerEpoch":130}',
-    encode_quorum_state(QuorumState(0, 1, 2, -1, current_voters=(1, 2))),
+    encode_quorum_state(QuorumStateData(0, 1, 2, -1, current_voters=(1, 2))),
 ]
 
 

@@ -26,10 +26,9 @@ from typing import NamedTuple
 import lz4.frame
 
 from kcli.format.compression import deflate
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4

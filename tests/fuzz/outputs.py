@@ -151,7 +151,7 @@ def spark_rows(path: Path) -> list[ShownRecord]:
     No rows where it refuses the directory with a sentence. Raises AssertionError where that advises an option that was given.
     """
     from kcli.spark.data_source import KafkaLogDataSource
-    from kcli.spark.partitions import PlanError
+    from kcli.spark.log_partitions import PlanError
 
     options = {
         "path": str(path),

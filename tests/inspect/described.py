@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from kcli.inspect.description.describe_options import SECTIONS, DescribeOptions
 from kcli.inspect.description.description import Description, describe
-from kcli.inspect.description.options import SECTIONS, DescribeOptions
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.log.disk.port import Disk
 from tests.conftest import LogSet

@@ -13,15 +13,13 @@ import pytest
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.compacting.compaction import Compaction, RunOptions
 from kcli.inspect.compacting.jobs import CompactOptions, Recompression
-from kcli.inspect.compacting.selection import asked_for
-from kcli.inspect.verification.facts import PartitionOptions
-from kcli.inspect.verification.finding_kinds import ERROR
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.compacting.partition_selection import asked_for
 from kcli.log.file_cache import FileCache
-from kcli.log.files.log_directory import read_partition, resolve_paths
+from kcli.log.files.log_directory import resolve_paths
 from kcli.log.log_opener import open_log
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.faults import Fault, SimulatedCrash
+from kcli.simulator.faults import Fault
+from tests.log.cleaner.crashes import compacted_errors, died
 from tests.log.cleaner.random_logs import SECRET, RandomLog
 
 ROOT = "/data"
@@ -87,34 +85,24 @@ class Machine:
 
     def errors(self) -> list[str]:
         """What a verifier finds wrong."""
-        found = verify_partition(self.disk, read_partition(self.disk, DIRECTORY), PartitionOptions(is_compacted=True))
-        return [str(finding) for finding in found.findings if finding.severity == ERROR]
+        return compacted_errors(self.disk, DIRECTORY)
 
 
 def check(machine: Machine, seed: int, calls: int, *, loses_power: bool, before: Logs, after: Logs) -> bool:
     """A run that dies behind so many calls, and a start -> whether it came so far as to die."""
     machine.disk.die_in(calls)
-    try:
-        machine.compact()
-        machine.disk.die_never()
-        died = False
-    except SimulatedCrash:
-        died = True
-    if loses_power:
-        machine.disk.lose_power(Random(seed))
-    else:
-        machine.disk.kill()
+    dies = died(machine.disk, machine.compact, seed, loses_power=loses_power)
     assert machine.start() == machine.log.live.log.log_end_offset
     left = machine.logs()
     assert left in (before, after)
-    assert died or left == after
+    assert dies or left == after
     assert machine.errors() == []
     names = machine.disk.list_directory(DIRECTORY)
     assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))]
     machine.compact()
     assert machine.logs() == after or (left == after and machine.options.recompression is None)
     assert machine.errors() == []
-    return died
+    return dies
 
 
 def options_of(log: RandomLog, way: str) -> CompactOptions:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kcli.commands.app import main
 from kcli.format.checkpoint import EpochStart, encode_leader_epochs
-from kcli.format.legacy_message_set import LegacyBatch, NewLegacyRecord, encode_message
+from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.compacting.conversion import GATHERED_BYTES
@@ -28,7 +28,7 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.inspect.verified import verify
 from tests.log.live_logs import NOW_MS, new_batch
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 Told = tuple[int, int, bool, bytes | None, bytes | None]

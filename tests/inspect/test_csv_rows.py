@@ -67,7 +67,7 @@ def test_records_round_trip(tmp_path_factory: pytest.TempPathFactory, records: l
     log.append(records, headers=tuple(Header(*pair) for pair in headers), producer=4, transactional=True)
     log.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
+        patch.setitem(put_plain_rows.__kwdefaults__, "runs_compiled", is_compiled)
         rows = csv_of(log.path(".log"))
     assert len(rows) == len(log.rows)
     for row, expected in zip(rows, log.rows, strict=True):
@@ -114,7 +114,7 @@ def test_what_is_no_text_is_base64(tmp_path: Path, data: bytes | None, encoding:
     log.append([(None, None)], headers=(Header(b"name", data),))
     log.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
+        patch.setitem(put_plain_rows.__kwdefaults__, "runs_compiled", is_compiled)
         rows = csv_of(log.path(".log"))
     assert [(row["keyEncoding"], row["valueEncoding"]) for row in rows[:3]] == [
         (encoding, encoding),
@@ -145,7 +145,7 @@ def test_timestamps(tmp_path_factory: pytest.TempPathFactory, stamps: list[int],
         log.append([(None, b"x"), (None, b"y")], timestamp=stamp)
     log.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
+        patch.setitem(put_plain_rows.__kwdefaults__, "runs_compiled", is_compiled)
         rows, numbers = csv_of(log.path(".log")), csv_of(log.path(".log"), iso=False)
     expected = [stamp for stamp in stamps for _ in range(2)]
     assert [int(row["timestamp"]) for row in numbers] == expected

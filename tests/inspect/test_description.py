@@ -13,7 +13,7 @@ import pytest
 from kcli.format.file_names import parse_partition_directory
 from kcli.inspect.description import segment_survey, topic_sections
 from kcli.inspect.description.sources import SourceError
-from kcli.protocol.catalog import message_type
+from kcli.protocol.message_types import message_type
 from tests.conftest import FIXTURES, LogSet, every_log_set, log_sets
 from tests.inspect.described import by_partition, described, dumped_segment
 from tests.log_builder import PartitionBuilder
@@ -446,7 +446,7 @@ def test_directories_on_their_way_are_told_by_their_state(tmp_path: Path) -> Non
 def test_secrets_never_come_out() -> None:
     """Neither those of SCRAM nor sensitive configurations, by no section."""
     from kcli.inspect.description.cluster_sections import config_rows, user_rows
-    from kcli.inspect.description.options import DescribeOptions
+    from kcli.inspect.description.describe_options import DescribeOptions
     from kcli.state.metadata_image import MetadataImage
 
     image = MetadataImage()

@@ -10,7 +10,7 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
-from kcli.inspect.description.options import OVERVIEW_SECTIONS
+from kcli.inspect.description.describe_options import OVERVIEW_SECTIONS
 from kcli.inspect.renderers.description_text import description_lines
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.unified_log import UnifiedLog

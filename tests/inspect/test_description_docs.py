@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kcli.inspect.description.cluster_sections import token_rows
+from kcli.inspect.description.describe_options import SECTIONS, DescribeOptions
 from kcli.inspect.description.group_sections import GroupSections
-from kcli.inspect.description.options import SECTIONS, DescribeOptions
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.description.sources import Sources

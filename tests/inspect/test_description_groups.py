@@ -17,8 +17,8 @@ from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.remarks import Remarks
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_partition
-from kcli.protocol.catalog import message_types
 from kcli.protocol.internal_records import OFFSETS
+from kcli.protocol.message_types import message_types
 from kcli.state.errors import StateError
 from kcli.state.group_state import GroupState
 from tests.log_builder import PartitionBuilder

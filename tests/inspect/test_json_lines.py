@@ -116,7 +116,7 @@ def test_records_round_trip(
         log.append(records, producer=producer, append_time=append_time, headers=written, codec=slot % 5)
     log.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
+        patch.setitem(put_plain_rows.__kwdefaults__, "runs_compiled", is_compiled)
         found = [row for row in json_of(log.path(".log")) if row["type"] == "record"]
     assert len(found) == len(log.rows)
     for row, expected in zip(found, log.rows, strict=True):

@@ -494,6 +494,15 @@ def test_a_renamed_segment_with_its_indexes_moves_no_end(segments: Path, suffixe
     assert (plans[segments.name].log_end_offset, plans[segments.name].holes) == (12050, [])
 
 
+def test_a_removed_snapshot_has_the_reason_of_the_final_log(segments: Path) -> None:
+    """Not of the end that the log had for a moment while its first segments were recovered."""
+    shutil.copyfile(segments / f"{12_000:020d}.snapshot", segments / f"{9_000:020d}.snapshot")
+    (segments / f"{7126:020d}.index").unlink()
+    plans, _ = repair(segments.parent, segments.name)
+    whys = {Path(change.path).name.lstrip("0"): change.why for change in plans[segments.name].changes}
+    assert whys["9000.snapshot"] == "no segment starts at its offset"
+
+
 def test_a_later_snapshot_proves_the_end(segments: Path) -> None:
     """Two snapshots beyond the batches: the later one has a batch behind the earlier one, so it is not a copy of it."""
     cut_at_batch(segments / f"{7126:020d}.log", 11_990)

@@ -15,7 +15,7 @@ import pytest
 from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_partition
 from kcli.log.files.quarantine import Quarantine

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from kcli.format import compression, limits
 from kcli.format.compression import deflate
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import write_varint
 from kcli.inspect.verification import batches, workers
 from kcli.inspect.verification.verifier import Verifier, VerifyReport
@@ -29,6 +28,7 @@ from kcli.log.reading.transaction_filter import AbortedTransactions
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch, codes, entry, partition, root_files, verify
+from tests.message_sets import NewLegacyRecord, encode_message
 
 DISK = OsDisk()
 SETS = [pytest.param(found, id=found.data.parent.name) for found in every_log_set()]

@@ -11,7 +11,6 @@ import pytest
 
 from kcli.format.compression import deflate
 from kcli.format.index_entries import AbortedTxn, OffsetIndex, OffsetIndexEntry, TimeIndex, TimeIndexEntry, TransactionIndex
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.inspect.renderers.terminal_text import MOST_SENTENCE
@@ -20,6 +19,7 @@ from kcli.inspect.verification.findings import KINDS, MOST_OF_A_KIND
 from tests.conftest import every_log_set
 from tests.damage.layout import patch
 from tests.inspect.verified import TIME, batch, codes, entry, marker, partition, root_files, verify
+from tests.message_sets import NewLegacyRecord, encode_message
 
 Case = Callable[[Path], Sequence[Path] | None]
 CASES: list[tuple[Case, frozenset[str]]] = []

@@ -11,7 +11,7 @@ from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecord
 from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.errors import AppendError

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from kcli.format import limits
 from kcli.format.compression import CODECS, codec_id, deflate
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.primitives import FormatError, InflationError, InvalidRecordError, RecordTooLargeError
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Header, Record, encode_records, read_records
@@ -23,7 +22,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.format.damaged_bytes import damaged
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 blobs = st.none() | st.binary(max_size=20) | st.integers(100, 600).map(bytes)

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format import limits
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message, read_legacy_header
+from kcli.format.legacy_message_set import read_legacy_header
 from kcli.format.record_batch import NewRecordBatch, read_header
 from kcli.log.disk.os_disk import OsFile
 from kcli.log.disk.port import zeros_follow
 from kcli.log.reading.batch_search import MIN_BUDGET_BYTES, SearchBudget, find_batch, streamed_crc
+from tests.message_sets import NewLegacyRecord, encode_message
 
 BATCH = NewRecordBatch(7, 0, 10, 10, 1, b"records").encode()
 MESSAGE = encode_message(NewLegacyRecord(7, 10, b"k", b"v"), 1)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format import limits
-from kcli.format.legacy_message_set import LegacyBatch, NewLegacyRecord, encode_message
+from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import CorruptRecordError, RecordTooLargeError, crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, NewRecordBatch, RecordBatch
 from kcli.format.records import Record, encode_records
@@ -29,7 +29,7 @@ from kcli.log.reading.segment_reader import (
     SegmentReader,
 )
 from tests.format.damaged_bytes import damaged
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 
 
 def batch(offset: int, value: bytes = b"value") -> bytes:

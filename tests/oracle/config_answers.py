@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_type
 from kcli.protocol.error_codes import INVALID_CONFIG
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.server.config.alter_configs import (
     Operation,
     decide,

@@ -11,16 +11,11 @@ import pytest
 
 from kcli.format.compression import CODECS, deflate, inflate
 from kcli.format.java_text import decode_utf8
-from kcli.format.legacy_message_set import (
-    NewLegacyRecord,
-    encode_message,
-    iter_records,
-    read_legacy_header,
-)
+from kcli.format.legacy_message_set import iter_records, read_legacy_header
 from kcli.format.primitives import FormatError, InflationError
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records, read_records
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 from tests.oracle.peer import Outcome, Peer
 
 pytestmark = pytest.mark.oracle

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kcli.format.compression import CODECS, deflate, inflate
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.limits import MAX_INFLATED_BATCH_BYTES
 from kcli.format.record_batch import (
     CODEC_MASK,
@@ -30,7 +29,7 @@ from kcli.format.records import Header, Record, encode_records
 from tests.conftest import every_log_set, given_partition
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.damage.random_bytes import mutate
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 from tests.oracle.dump_cases import LOG_SUFFIXES, TOPIC_DECODERS, DumpCases
 from tests.oracle.peer import Peer
 

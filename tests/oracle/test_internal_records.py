@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from kcli.format.java_text import json_text
 from kcli.format.primitives import FormatError, write_unsigned_varint
-from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.control_records import control_suffix
 from kcli.protocol.internal_records import Decoder, decoder_for_topic
 from kcli.protocol.json_values import to_dict
+from kcli.protocol.message_types import message_type, record_types
 from tests.oracle.peer import Peer
 from tests.protocol.messages import ALL_VERSIONS, messages
 
@@ -98,7 +98,7 @@ def java_class(found: MessageType) -> str:
 
 
 def package_types(kind: str) -> list[MessageType]:
-    from kcli.protocol.catalog import message_types
+    from kcli.protocol.message_types import message_types
 
     return list(message_types({"remote": "remote_log"}.get(kind, kind) + "_records").values())
 

@@ -29,7 +29,7 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.errors import AllLogDirsOfflineError
 from kcli.log.file_cache import FileCache

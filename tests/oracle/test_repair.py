@@ -26,7 +26,7 @@ from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import HOLES, INFO
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.disk.file_changes import Discard, apply_changes
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.planned_disk import PlannedDisk

@@ -137,10 +137,10 @@ def test_quorum_states(kafka_peer: Peer, tmp_path: Path) -> None:
     """Taken and refused alike; Kafka's answer leaves out the applied offset and the cluster."""
     directory_id = Uuid(range(16))
     states = [
-        metadata_files.QuorumState(0, 1, 2, -1, current_voters=(1, 2)),
-        metadata_files.QuorumState(0, -1, 7, 2, cluster_id="abc", current_voters=(1,)),
-        metadata_files.QuorumState(1, 1, 2, -1),
-        metadata_files.QuorumState(1, -1, 2, 3, voted_directory_id=directory_id),
+        metadata_files.QuorumStateData(0, 1, 2, -1, current_voters=(1, 2)),
+        metadata_files.QuorumStateData(0, -1, 7, 2, cluster_id="abc", current_voters=(1,)),
+        metadata_files.QuorumStateData(1, 1, 2, -1),
+        metadata_files.QuorumStateData(1, -1, 2, 3, voted_directory_id=directory_id),
     ]
     dice = random.Random("quorum")
     sound = [metadata_files.encode_quorum_state(state) for state in states]

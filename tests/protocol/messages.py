@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_types
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_types
 from kcli.protocol.schema import Field, FieldType, Struct
 from tests.conftest import ROOT
 

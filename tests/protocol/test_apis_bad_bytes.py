@@ -11,7 +11,7 @@ import pytest
 
 from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE, Api
 from kcli.protocol.codec_support import MAX_MESSAGE_ELEMENTS
-from kcli.protocol.errors import DecodeError, UnsupportedVersionError
+from kcli.protocol.message_errors import DecodeError, UnsupportedVersionError
 from tests.protocol.random_messages import APIS, EVERY_FORM, RandomMessages, message_type, random_bytes
 
 FAST_TRIES, CI_TRIES = 12, 300

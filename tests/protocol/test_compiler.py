@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError, EncodeError, UnsupportedVersionError
 from kcli.protocol.schema import parse_schemas
 from tests.protocol.messages import ALL_VERSIONS, messages, version_id
 

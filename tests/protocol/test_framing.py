@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, METADATA, PRODUCE, Api
 from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError, MessageError, UnsupportedVersionError
 from kcli.protocol.framing import encode_request, encode_response, read_request_header, read_response_header
+from kcli.protocol.message_errors import DecodeError, MessageError, UnsupportedVersionError
 from kcli.protocol.schema import parse_schemas
 from tests.conftest import ROOT
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kcli.format.java_text import json_text
-from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.control_records import control_suffix, decode_control_record
 from kcli.protocol.internal_records import FramedDecoder, decode_consumer_protocol, decoder_for_topic
 from kcli.protocol.json_values import to_dict
+from kcli.protocol.message_types import message_type, record_types
 from tests.protocol.given_logs import GIVEN, given_records, internal_files
 from tests.protocol.json_reader import from_dict
 

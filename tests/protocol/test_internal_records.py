@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format.primitives import FormatError
-from kcli.protocol.catalog import message_types
-from kcli.protocol.errors import DecodeError, MissingKeyError, UnknownRecordTypeError, UnsupportedVersionError
 from kcli.protocol.internal_records import (
     CLUSTER_METADATA,
     OFFSETS,
@@ -22,6 +20,8 @@ from kcli.protocol.internal_records import (
     decoder_for_topic,
     record_type_name,
 )
+from kcli.protocol.message_errors import DecodeError, MissingKeyError, UnknownRecordTypeError, UnsupportedVersionError
+from kcli.protocol.message_types import message_types
 
 DECODERS = [OFFSETS, TRANSACTION_LOG, SHARE_GROUP_STATE, CLUSTER_METADATA, REMOTE_LOG_METADATA]
 SHOWN_KEY = '{"type":"1","data":{"group":"g","topic":"t","partition":0}}'

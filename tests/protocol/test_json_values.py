@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kcli.format.java_text import json_text
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_type
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.json_values import to_dict
+from kcli.protocol.message_types import message_type
 from kcli.protocol.schema import parse_schemas
 from tests.protocol.json_reader import from_dict
 from tests.protocol.messages import ALL_VERSIONS, messages

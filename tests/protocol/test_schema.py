@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.protocol.catalog import message_types
 from kcli.protocol.compiler import MessageType
+from kcli.protocol.message_types import message_types
 from kcli.protocol.schema import NO_VERSIONS, SchemaError, Versions, parse_schemas, snake_case
 from tests.protocol.messages import FILES
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, ENVELOPE
-from kcli.protocol.errors import DecodeError, MessageError
-from kcli.protocol.framing import encode_request, read_response_header
+from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, DESCRIBE_QUORUM, ENVELOPE, UPDATE_FEATURES
+from kcli.protocol.framing import encode_request, encode_response, read_response_header
+from kcli.protocol.message_errors import DecodeError, MessageError
 from kcli.server.envelope import close_envelope, decode_principal, encode_principal, open_envelope, pack_host, unpack_host
 from kcli.server.events import Connection
 
@@ -49,14 +49,37 @@ def test_a_principal_that_is_none_is_refused(principal: bytes) -> None:
         open_envelope(envelope(b"", principal, b"\x7f\0\0\1"), CARRIER)
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"\0\0\0\3abc", 0), (None, error_codes.INVALID_REQUEST)])
-def test_the_answer_is_the_clients_whole(answer: bytes | None, code: int) -> None:
-    opened = open_envelope(envelope(b"x", None, b"\x7f\0\0\1"), CARRIER)
+def closed(key: int, answer: bytes | None) -> tuple[int, bytes | None]:
+    """Return error code and data of the envelope that answers a request of the API's highest version."""
+    api = API_KEYS[key]
+    request = encode_request(7, api, api.highest_version, "c", api.request.new())[4:]
+    opened = open_envelope(envelope(request, None, b"\x7f\0\0\1"), CARRIER)
     frame = close_envelope(opened, answer)[4:]
     correlation_id, position = read_response_header(frame, API_KEYS[ENVELOPE], 0)
     message, _ = API_KEYS[ENVELOPE].response.decode(frame, 0, position)
-    assert (correlation_id, message.error_code) == (42, code)
-    assert message.response_data == (None if answer is None else b"abc")
+    assert correlation_id == 42
+    return message.error_code, message.response_data
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"\0\0\0\3abc", 0), (None, error_codes.INVALID_REQUEST)])
+def test_the_answer_is_the_clients_whole(answer: bytes | None, code: int) -> None:
+    assert closed(CREATE_TOPICS, answer) == (code, None if answer is None else b"abc")
+
+
+@pytest.mark.parametrize("code", [error_codes.NONE, error_codes.NOT_CONTROLLER, error_codes.NOT_LEADER_OR_FOLLOWER])
+@pytest.mark.parametrize("key", [CREATE_TOPICS, DESCRIBE_QUORUM, UPDATE_FEATURES])
+def test_an_answer_of_a_node_that_is_not_the_controller_is_an_error_of_the_envelope(key: int, code: int) -> None:
+    """The rule is that of Kafka's RequestChannel.shouldReturnNotController; other errors are the client's to see."""
+    api = API_KEYS[key]
+    text = "\0)"  # the bytes of NOT_CONTROLLER in another place
+    if key == CREATE_TOPICS:
+        topic = api.response.classes["CreatableTopicResult"]
+        response = api.response.new(topics=[topic(name="a"), topic(name=text, error_code=code)])
+    else:
+        response = api.response.new(error_code=code, error_message=text)
+    answer = bytes(encode_response(7, api, api.highest_version, response))
+    is_moved = code == (error_codes.NOT_LEADER_OR_FOLLOWER if key == DESCRIBE_QUORUM else error_codes.NOT_CONTROLLER)
+    assert closed(key, answer) == ((error_codes.NOT_CONTROLLER, None) if is_moved else (error_codes.NONE, answer[4:]))
 
 
 @given(st.text(max_size=10), st.text(max_size=10))

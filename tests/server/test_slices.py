@@ -13,7 +13,8 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
-from kcli.server.apis import fetch, produce, slices
+from kcli.server import scheduler
+from kcli.server.apis import fetch, produce
 from kcli.server.broker import metadata_publisher
 from kcli.server.controller import quorum_controller
 from kcli.server.events import DeadlineReached
@@ -42,7 +43,7 @@ def finely(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Calling it makes every slice as small as it can be."""
 
     def cut() -> None:
-        monkeypatch.setattr(slices, "SLICE_US", 1)
+        monkeypatch.setattr(scheduler, "SLICE_US", 1)
         monkeypatch.setattr(fetch, "MANY_PARTITIONS", 1)
 
     return cut
@@ -331,7 +332,7 @@ def make_anew(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
             new_record("RemoveTopicRecord", topic_id=old.topic_id),
             new_record("TopicRecord", name="t", topic_id=topic_id),
         ]
-        made, version = Topic("t", topic_id), image.features["metadata.version"]
+        made, version = Topic("t", topic_id, {}), image.features["metadata.version"]
         records += [partition_record(made, index, old.partitions[index], version) for index in range(PARTITIONS)]
         node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
         for index in range(PARTITIONS):

@@ -29,7 +29,7 @@ from kcli.server.events import (
     SendFile,
 )
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import placed_records, whole_batches
+from kcli.simulator.sent_records import placed_records, whole_batches
 
 DATA = "/data"
 META = f"{DATA}/meta.json"

@@ -7,7 +7,7 @@ import pytest
 from kcli.format.records import Header
 from kcli.simulator.compacted_ledger import Clocks, CompactedLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure, TopicFacts
-from kcli.simulator.records import IDENTITY_HEADER, SentRecord
+from kcli.simulator.sent_records import IDENTITY_HEADER, SentRecord
 
 
 @pytest.fixture

@@ -28,10 +28,10 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.shell.clock import Clock
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker
-from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
+from kcli.simulator.runner import DEFAULT_STEPS, Simulation, SimulationResult
 
 
-def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Outcome:
+def simulate(seed: int, steps: int = DEFAULT_STEPS) -> SimulationResult:
     make_node = NodeMaker(seed)
     return Simulation(seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds).run()
 

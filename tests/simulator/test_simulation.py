@@ -16,7 +16,7 @@ from kcli.format.record_batch import read_header
 from kcli.protocol import apis
 from kcli.protocol.message import Message
 from kcli.server.events import Connection, Effect
-from kcli.simulator.runner import Outcome, Simulation
+from kcli.simulator.runner import Simulation, SimulationResult
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_node import SmallLog, SmallNode
@@ -24,7 +24,7 @@ from small_node import SmallLog, SmallNode
 STEPS = 800
 
 
-def simulate(seed: int, node: type[SmallNode], steps: int = STEPS) -> Outcome:
+def simulate(seed: int, node: type[SmallNode], steps: int = STEPS) -> SimulationResult:
     simulation = Simulation(seed, node, ["/data"], steps=steps)
     # Its directories are not Kafka's.
     simulation.checker.verify = lambda **_: None  # type: ignore[method-assign]
@@ -79,7 +79,7 @@ def read_header_and_recompress(data: bytearray) -> bytes:
     """The batch without its last record, everything else in order."""
     from kcli.format.record_batch import NewRecordBatch
     from kcli.format.records import Record, encode_records
-    from kcli.simulator.records import placed_records
+    from kcli.simulator.sent_records import placed_records
 
     batch = read_header(data)
     records = [record._replace(value=record.value[:-1]) for _, record in placed_records(data, batch)]

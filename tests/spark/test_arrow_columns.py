@@ -37,7 +37,7 @@ def bits(view: bytes | memoryview, count: int) -> list[bool]:
 def test_binary(module: ModuleType, values: list[bytes | None], before: int) -> None:
     """Bytes, offsets and nulls are copied unchanged, after the rows that the column already has."""
     source, positions, sizes = layout(values)
-    total = module.binary_bytes(sizes, 0, len(values))
+    total = module.sum_of(sizes, 0, len(values))
     assert total == sum(len(value) for value in values if value is not None)
     data = memoryview(bytearray(before + total))
     offsets = memoryview(bytearray(4 * (before + len(values) + 1))).cast("i")
@@ -78,9 +78,9 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
         lambda: module.put_distances(positions, 1, 1, 9, small, 1),
         lambda: module.put_sequences(positions, 0, 3, 0, 0, offsets, 0),
         lambda: module.put_micros(positions, 0, 2, memoryview(bytearray(8)).cast("q"), validity, 0),
-        lambda: module.binary_bytes(sizes, 1, 2),
+        lambda: module.sum_of(sizes, 1, 2),
         lambda: module.count_below(sizes, 3, 1),
-        lambda: module.header_totals(sizes, 0, 3),
+        lambda: module.sum_of(sizes, 0, 3),
     ):
         with pytest.raises(IndexError):
             call()
@@ -132,7 +132,7 @@ def test_headers(module: ModuleType, records: list[list[tuple[bytes, bytes | Non
         counts.append(len(headers))
         for key, value in headers:
             source += write_varint(len(key)) + key + (write_varint(-1) if value is None else write_varint(len(value)) + value)
-    total = module.header_totals(counts, 0, len(records))
+    total = module.sum_of(counts, 0, len(records))
     views = [memoryview(bytearray(4 * (size + 1))).cast("i") for size in (len(records), total, total)]
     lists, key_offsets, value_offsets = views
     list_bits, value_bits = memoryview(bytearray(len(records) // 8 + 1)), memoryview(bytearray(total // 8 + 1))

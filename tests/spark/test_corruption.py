@@ -11,7 +11,6 @@ import pytest
 
 from kcli.format.codec_streams import GZIP
 from kcli.format.compression import deflate
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import crc32c
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
@@ -21,7 +20,7 @@ from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch as sound_batch
 from tests.log_builder import PartitionBuilder
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 from tests.spark.source import rows_of
 
 BATCHES = 12

@@ -15,9 +15,9 @@ import pytest
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
-from kcli.spark.options import parse_options
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
 from kcli.spark.planning import pinned
+from kcli.spark.read_options import parse_options
 from kcli.spark.report import BELOW_LOG_START, BEYOND_LAST_STABLE
 from kcli.spark.run_commit import RunError
 from tests.log_builder import PartitionBuilder

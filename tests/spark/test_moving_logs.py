@@ -26,10 +26,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.data_source import KafkaLogDataSource
-from kcli.spark.options import parse_options
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import CorruptLogError
+from kcli.spark.read_options import parse_options
 from kcli.spark.tables import plan_table
 from tests.conftest import ROOT
 from tests.log_builder import PartitionBuilder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
 from tests.commands.test_compact_config import USERS_ID
 from tests.spark.source import rows_of
 from tests.two_clusters import END, OTHER_ID, PATH, A, B, log_dir

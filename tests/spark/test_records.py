@@ -13,10 +13,10 @@ from kcli.format.java_text import decode_utf8
 from kcli.format.records import Header
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.arrow_spans import arrow_schema
-from kcli.spark.options import OptionError, parse_options
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
 from kcli.spark.pushdown import Pushed
-from kcli.spark.schema import SchemaError, table_schema
+from kcli.spark.read_options import OptionError, parse_options
+from kcli.spark.table_schemas import TableError, table_schema
 from kcli.spark.tables import plan_table, read_table
 from tests.conftest import LogSet, every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
@@ -430,9 +430,9 @@ def test_schemas_are_checked(tmp_path: Path) -> None:
 
     source: Any = KafkaLogDataSource({"path": str(tmp_path)})
     assert source.reader(StructType().add("offset", LongType(), False))
-    with pytest.raises(SchemaError, match=r"offset .* bigint, not int"):
+    with pytest.raises(TableError, match=r"offset .* bigint, not int"):
         source.reader(StructType().add("offset", IntegerType()))
-    with pytest.raises(SchemaError, match="no column nope"):
+    with pytest.raises(TableError, match="no column nope"):
         source.reader(StructType().add("nope", IntegerType()))
-    with pytest.raises(SchemaError, match="no column nope"):
+    with pytest.raises(TableError, match="no column nope"):
         KafkaLogDataSource({"path": str(tmp_path), "columns": "nope"}).schema()

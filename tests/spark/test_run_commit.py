@@ -12,7 +12,7 @@ import pytest
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.run_commit import RunError, RunOutput, has_state
-from kcli.spark.run_state import RunFile, RunState, StateError, TopicState, decode_state, encode_state
+from kcli.spark.run_state import RunFile, RunState, RunStateError, TopicState, decode_state, encode_state
 from tests.spark.test_moving_logs import held
 
 SUFFIXES = ("", ".corrupt")
@@ -236,9 +236,9 @@ def test_files_that_lead_elsewhere(tmp_path: Path, path: str, field: int) -> Non
     """A state in an output from elsewhere cannot have kcli rename other files."""
     words = ["", "_kcli_state/staging/a/part", "part"]
     words[field] = path
-    with pytest.raises(StateError, match="not a file of a run"):
+    with pytest.raises(RunStateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(*words),))), SUFFIXES)
-    with pytest.raises(StateError, match="not a file of a run"):
+    with pytest.raises(RunStateError, match="not a file of a run"):
         decode_state(encode_state(state_of(1, (RunFile(".other", "a", "b"),))), SUFFIXES)
 
 
@@ -250,7 +250,7 @@ def test_a_state_comes_back_as_it_was() -> None:
     for field in ("run", "options", "topics", "files", "schema"):
         found = json.loads(encode_state(state))
         found.pop(field)
-        with pytest.raises(StateError):
+        with pytest.raises(RunStateError):
             decode_state(json.dumps(found).encode(), SUFFIXES)
 
 

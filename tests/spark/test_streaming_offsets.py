@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kcli.spark.data_source import KafkaLogDataSource
-from kcli.spark.options import OptionError
-from kcli.spark.partitions import PlanError
+from kcli.spark.log_partitions import PlanError
+from kcli.spark.read_options import OptionError
 from kcli.spark.streaming import from_json, share_out, to_json
 from tests.log_builder import PartitionBuilder
 

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 )
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark.options import parse_options
 from kcli.spark.pushdown import Pushed, push_filters
+from kcli.spark.read_options import parse_options
 from kcli.spark.tables import plan_table
 from tests.conftest import LogSet, every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_types
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_types
 from kcli.state.errors import StateError
 from kcli.state.group_state import _HANDLERS, GroupState, OffsetKey
 from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup

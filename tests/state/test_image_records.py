@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.internal_records import encode_framed
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type, record_types
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ScramCredential

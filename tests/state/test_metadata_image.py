@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import message_type, message_types
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type, message_types
 from kcli.state.errors import StateError
 from kcli.state.metadata_image import _HANDLERS, MetadataImage
 from kcli.state.metadata_values import (

@@ -28,23 +28,14 @@ from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
+from kcli.inspect.compacting.partition_selection import Asked, LeftOut, LeftOutReason, Selected, select
+from kcli.inspect.compacting.partition_work import work_on
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
-from kcli.inspect.compacting.selection import Asked, LeftOut, LeftOutReason, Selected, select
-from kcli.inspect.compacting.workers import work_on_all
-from kcli.inspect.node_defaults import (
-    DefaultsOf,
-    NodeDefaults,
-    NodeLayers,
-    kafkas_defaults,
-)
+from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kafkas_defaults
+from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.log.disk.port import LogDisk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.log_directory import (
-    log_bytes,
-    read_checkpoints,
-    read_log_directory,
-    read_uncleanable_partitions,
-)
+from kcli.log.files.log_directory import log_bytes, read_checkpoints, read_log_directory, read_uncleanable_partitions
 from kcli.log.files.quarantine import default_folder
 
 _CHECKPOINTS = (
@@ -318,8 +309,21 @@ class Compaction:
                         self.disk.remove(join_path(job.path, name))
 
     def outcomes(self, processes: int, on_bytes: Callable[[int], None] | None) -> Iterator[PartitionOutcome]:
-        """Work on all partitions -> the outcome of each, in order; no file is put in place yet. Raises WorkerLostError."""
-        return work_on_all(self.disk, self.jobs, processes, on_bytes)
+        """Yield the outcome of each partition, in order; no file is put in place yet. Raises WorkerLostError.
+
+        Up to `processes` worker processes take one partition at a time, the largest first, so that no core is idle at the end.
+        A small amount of work is done in this process. `on_bytes` is called in this process with the bytes that are done.
+        """
+        disk, jobs = self.disk, self.jobs
+        if processes < 2 or len(jobs) < 2 or self.total_bytes < SMALL_BYTES:
+            for job in jobs:
+                yield work_on(disk, job, on_bytes or (lambda count: None))
+            return
+        with ProcessPool(min(processes, len(jobs)), on_bytes) as pool:
+            order = sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes)
+            futures = {number: pool.submit(work_on, disk, jobs[number], count_bytes) for number in order}
+            for number in range(len(jobs)):
+                yield pool.result(futures.pop(number))
 
     def place(self, outcome: PartitionOutcome) -> Placed:
         """Put the new files of a partition in place. Raises OSError."""

@@ -45,7 +45,7 @@ class Converted(NamedTuple):
 
 
 class Converter:
-    """Converts the batches of a log in their order, and counts what a PartitionPlan contains.
+    """Converts the batches of a log in their order, and counts what a CompactionPlan contains.
 
     `cuts` are the offsets that a batch of gathered messages must not span.
     """

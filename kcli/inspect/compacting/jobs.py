@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from kcli.inspect.compacting.staged_disk import Outcome
+from kcli.inspect.compacting.staged_disk import StagedChanges
 from kcli.log.cleaner.offset_map import LOAD_FACTOR
 from kcli.log.files.log_directory import PartitionDirectory
 from kcli.log.log_config import LogConfig
@@ -64,7 +64,7 @@ class PartitionJob(NamedTuple):
         return self.partition.path
 
 
-class PartitionPlan(NamedTuple):
+class CompactionPlan(NamedTuple):
     """Counts of the segments that are rewritten, before and after (`..._left`); sizes in bytes.
 
     `keys` counts the keys of the part that is cleaned for the first time; a key counts once in each round. `batches` get
@@ -128,8 +128,8 @@ class PartitionOutcome(NamedTuple):
     """
 
     job: PartitionJob
-    plan: PartitionPlan
-    files: Outcome | None = None
+    plan: CompactionPlan
+    files: StagedChanges | None = None
     cleaned_offset: int | None = None
     problem: str | None = None
     obstacles: tuple[Obstacle, ...] = ()

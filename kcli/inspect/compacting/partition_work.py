@@ -17,10 +17,9 @@ and the next one finds that it has passed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.jobs import CompactionPlan, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.inspect.compacting.staged_files import Store
@@ -41,15 +40,6 @@ class NotSoundError(Exception):
     """A partition that cannot be compacted in its present state; the message is one sentence."""
 
 
-class WorkedOn(NamedTuple):
-    """A plan, and the fields of PartitionOutcome with the same names."""
-
-    plan: PartitionPlan
-    cleaned_offset: int | None
-    obstacles: tuple[Obstacle, ...] = ()
-    assumes_committed: bool = False
-
-
 def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -> PartitionOutcome:
     """Do all work on a staged disk -> the outcome; the partition itself is not changed.
 
@@ -63,34 +53,25 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
 
             staged = StagedDisk(disk, job.path, Store(disk, job.store_directory, lambda: not job.is_dry_run))
             plan = recompress(staged, job, job.options.recompression, progress.moved)
-            worked = WorkedOn(plan, None, (HAS_CODEC,) if plan.is_nothing else ())
+            outcome = PartitionOutcome(job, plan, obstacles=(HAS_CODEC,) if plan.is_nothing else ())
         else:
             cleaning = PartitionCleaning(disk, job, progress.moved)
             staged = cleaning.disk
-            worked = cleaning.run()
-        if not job.is_dry_run and not worked.plan.is_nothing:
+            outcome = cleaning.run()
+        if not job.is_dry_run and not outcome.plan.is_nothing:
             staged.flush_made()
     except BaseException as error:
         if staged is not None:
             staged.discard()
         if not isinstance(error, FormatError | NotSoundError | OSError):
             raise
-        return PartitionOutcome(job, PartitionPlan(), problem=_sentence(job, error))
+        return PartitionOutcome(job, CompactionPlan(), problem=_sentence(job, error))
     finally:
         progress.finish()
-    files = None
-    if job.is_dry_run or worked.plan.is_nothing:
+    if job.is_dry_run or outcome.plan.is_nothing:
         staged.discard()
-    else:
-        files = staged.outcome()
-    return PartitionOutcome(
-        job,
-        worked.plan,
-        files,
-        worked.cleaned_offset,
-        obstacles=worked.obstacles,
-        assumes_committed=worked.assumes_committed,
-    )
+        return outcome._replace(job=job)
+    return outcome._replace(job=job, files=staged.outcome())
 
 
 def _sentence(job: PartitionJob, error: Exception) -> str:
@@ -154,15 +135,18 @@ class PartitionCleaning:
     def _drops_at_once(self) -> bool:
         return self._job.config.delete_retention_ms == 0
 
-    def run(self) -> WorkedOn:
-        """Clean all records that may be cleaned. Raises NotSoundError, FormatError, OSError."""
+    def run(self) -> PartitionOutcome:
+        """Clean all records that may be cleaned. Raises NotSoundError, FormatError, OSError.
+
+        The job of the outcome lacks a high watermark that the log shows to be wrong.
+        """
         log = self._open()
         try:
             return self._run(log)
         finally:
             self._files.close_all()
 
-    def _run(self, log: UnifiedLog) -> WorkedOn:
+    def _run(self, log: UnifiedLog) -> PartitionOutcome:
         job, now_ms = self._job, self._job.options.now_ms
         log_bytes, segments = log.size_bytes, log.segment_count
         is_rolled = self._must_roll(log)
@@ -171,8 +155,8 @@ class PartitionCleaning:
         checkpoint = None if job.options.from_start else job.cleaned_offset
         rounds = self._rounds(log, checkpoint)
         if not rounds:
-            plan = PartitionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
-            return WorkedOn(plan, None, find_obstacles(log, job, checkpoint))
+            plan = CompactionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
+            return PartitionOutcome(job, plan, obstacles=find_obstacles(log, job, checkpoint))
         cleaned_offset = rounds[-1].end_offset
         if self._drops_at_once and any(one.stats.tombstones_kept > 0 for one in rounds):
             self._is_last = True
@@ -183,7 +167,7 @@ class PartitionCleaning:
             segments=segments, segments_left=log.segment_count, log_bytes=log_bytes, log_bytes_left=log.size_bytes
         )
         proven = log.log_start_offset if job.high_watermark is None else job.high_watermark
-        return WorkedOn(plan, cleaned_offset, assumes_committed=cleaned_offset > proven)
+        return PartitionOutcome(job, plan, cleaned_offset=cleaned_offset, assumes_committed=cleaned_offset > proven)
 
     def _open(self) -> UnifiedLog:
         """Open the log as a broker does at start. Raises NotSoundError if that would change records."""
@@ -270,13 +254,13 @@ class PartitionCleaning:
         return done
 
 
-def _plan_of(rounds: list[CleanedLog]) -> PartitionPlan:
+def _plan_of(rounds: list[CleanedLog]) -> CompactionPlan:
     """Return what all rounds removed, and what the last one left: each round rewrites the log from its start."""
     last = rounds[-1].stats
     records = sum(one.stats.records_read + one.stats.records_discarded - one.stats.records_kept for one in rounds)
     tombstones = sum(one.stats.tombstones_dropped for one in rounds)
     size_bytes = sum(one.stats.bytes_read - one.stats.bytes_kept for one in rounds)
-    return PartitionPlan(
+    return CompactionPlan(
         records=records + last.records_kept,
         records_left=last.records_kept,
         tombstones=tombstones + last.tombstones_kept,

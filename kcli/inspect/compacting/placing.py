@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from kcli.format import limits
 from kcli.format.file_names import FileState, parse_file_name
-from kcli.inspect.compacting.staged_disk import Outcome
+from kcli.inspect.compacting.staged_disk import StagedChanges
 from kcli.inspect.compacting.staged_files import SEGMENT_SUFFIXES
 from kcli.log.disk.load_disk import LiveDisk
 from kcli.log.disk.port import LogDisk, join_path
@@ -41,8 +41,8 @@ def finish_before(disk: LogDisk, directory: str, indexes: IndexSettings) -> None
         disk.flush_directory(directory)
 
 
-def put_in_place(disk: LogDisk, directory: str, files: Outcome) -> None:
-    """Carry out the outcome in the directory of the partition. Raises OSError."""
+def put_in_place(disk: LogDisk, directory: str, files: StagedChanges) -> None:
+    """Carry out staged changes in the directory of the partition. Raises OSError."""
     assert not files.moved, "leftovers are finished before anything is staged"
     bases = {_base(name) for name in files.made if name.endswith(_LOG)}
     for name, data in files.written.items():
@@ -88,10 +88,10 @@ def _check_range(disk: LogDisk, directory: str, bases: set[int], old: list[str])
             assert _base(name) in bases or name in old, f"{directory}: {name} is between the new segments"
 
 
-def copy_into(disk: LogDisk, source: str, target: str, files: Outcome | None) -> None:
+def copy_into(disk: LogDisk, source: str, target: str, files: StagedChanges | None) -> None:
     """Complete `target`, which has the new files of a partition already, with copies of all other files. Raises OSError."""
     disk.make_directory(target)
-    files = files or Outcome({}, {}, (), {})
+    files = files or StagedChanges({}, {}, (), {})
     for name, path in files.made.items():
         disk.rename(path, join_path(target, name))
     for name, data in files.written.items():

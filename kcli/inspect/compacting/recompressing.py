@@ -19,7 +19,7 @@ from kcli.format.index_entries import AbortedTxn, TransactionIndex
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import CorruptCheckpointError, CorruptRecordError
 from kcli.inspect.compacting.conversion import Converted, Converter
-from kcli.inspect.compacting.jobs import PartitionJob, PartitionPlan, Recompression
+from kcli.inspect.compacting.jobs import CompactionPlan, PartitionJob, Recompression
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.offset_map_builder import located
@@ -50,7 +50,7 @@ def parse_recompression(text: str) -> Recompression:
     return Recompression(codec_id(name), int(level))
 
 
-def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> PartitionPlan:
+def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> CompactionPlan:
     """Rewrite the batches of a partition on a staged disk -> the plan. Raises FormatError and OSError."""
     config = job.config
     finish_leftovers(LiveDisk(disk), job.path, IndexSettings(config.index_interval_bytes, config.segment_index_bytes))
@@ -61,7 +61,7 @@ def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_mo
     for segment in segments[asked[0] : asked[-1] + 1] if asked else ():
         work.rewrite(segment)
     left_bytes = sum(sizes.values()) - work.size_bytes + work.size_bytes_left
-    return PartitionPlan(
+    return CompactionPlan(
         records=work.converter.records,
         records_left=work.converter.records,
         size_bytes=work.size_bytes,

@@ -21,7 +21,7 @@ from kcli.log.disk.planned_file import Extent, PlannedFile
 from kcli.log.disk.port import DiskFile, LogDisk, LogFile, join_path, parent_path
 
 
-class Outcome(NamedTuple):
+class StagedChanges(NamedTuple):
     """The changes of a directory's files, all by file name.
 
     `made`: new files, and the paths where they are now. `written`: new or changed files, and their bytes. `gone`: files to
@@ -46,7 +46,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
 
     # ------------------------------------------------------------------------------------------------------- the outcome
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StagedChanges:
         """Return what differs from the files of the directory."""
         made, written, gone, moved = {}, {}, [], {}
         for path, staged in sorted(self._files.items()):
@@ -62,7 +62,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
                     written[name] = bytes(staged.data)
             elif staged.path is not None:
                 made[name] = staged.path
-        return Outcome(made, written, tuple(gone), moved)
+        return StagedChanges(made, written, tuple(gone), moved)
 
     def _is_same(self, path: str, data: bytearray) -> bool:
         """Return True if the file exists in the directory with these bytes."""

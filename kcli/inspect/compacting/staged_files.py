@@ -74,7 +74,7 @@ class SizeOnly:
         """Do nothing."""
 
     def fileno(self) -> int:
-        """Return -1: there is no descriptor."""
+        """Return -1: a staged file has no descriptor."""
         return -1
 
     def close(self) -> None:

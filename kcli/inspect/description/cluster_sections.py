@@ -7,8 +7,8 @@ come from the metadata image; without an image the rows are None, which is diffe
 from __future__ import annotations
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.inspect.description.metadata_log import MetadataView
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
+from kcli.inspect.description.metadata_view import MetadataView
 from kcli.inspect.description.sources import SourceDirectory, Sources
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.metadata_image import MetadataImage

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.format.kafka_uuid import Uuid
-from kcli.inspect.description.metadata_log import read_metadata_log
+from kcli.inspect.description.metadata_view import read_metadata_log
 from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.quantities import format_count
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import read_partition
-from kcli.state.metadata_values import Partition
+from kcli.state.metadata_values import PartitionRegistration
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 _INTERVAL = "index.interval.bytes"
@@ -56,7 +56,7 @@ class ClusterTopics(NamedTuple):
     configs: dict[str, dict[str, str]]
     brokers: dict[str, dict[str, str]]
     damage: str
-    partitions: dict[tuple[str, int], Partition]
+    partitions: dict[tuple[str, int], PartitionRegistration]
 
     def other_replicas(self, topic: str, partition: int, node_id: int | None) -> OtherReplicas | None:
         """Return which other replicas have the records of the one on a node, None for a partition that is not in the log."""

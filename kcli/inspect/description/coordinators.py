@@ -17,6 +17,7 @@ that were ever committed in a transaction are decoded at once, because there mar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kcli.format.primitives import FormatError
@@ -35,6 +36,7 @@ from kcli.state.transaction_state import TransactionState
 if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header
     from kcli.log.reading.batch_records import RecordWindow
+    from kcli.protocol.message import Message
 
 # The first two bytes of a key: the types of OffsetCommitKey, and of the keys of a group itself: GroupMetadataKey,
 # ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey.
@@ -98,13 +100,10 @@ class _GroupReader:
             self._apply(*found, NO_PRODUCER_ID)
 
     def _apply(self, offset: int, key: bytes | None, value: bytes | None, producer_id: int) -> None:
-        record = decoded(OFFSETS, self._path, offset, key, value, self._remarks)
-        if record is None or record[0] is None:
-            return
-        try:
-            self.state.apply(record[0], record[1], offset, producer_id)
-        except StateError as error:
-            self._remarks.problem(self._path, f"the record at offset {offset} does not fit those before it: {error.message}")
+        def apply(decoded_key: Message, decoded_value: Message | None) -> None:
+            self.state.apply(decoded_key, decoded_value, offset, producer_id)
+
+        _apply(OFFSETS, apply, self._path, offset, key, value, self._remarks)
 
     def apply_markers(self, header: Header, window: RecordWindow) -> None:
         """End the transactions that a control batch ends."""
@@ -129,7 +128,7 @@ def read_transactions(disk: Disk, partition: PartitionDirectory, state: Transact
             for index in range(window.count):
                 last[window.key(index)] = (window.columns.offset[index], window.value(index))
     for key, (offset, value) in last.items():
-        _apply(TRANSACTION_LOG, state, partition.path, offset, key, value, remarks)
+        _apply(TRANSACTION_LOG, state.apply, partition.path, offset, key, value, remarks)
 
 
 def read_share_state(disk: Disk, partition: PartitionDirectory, state: ShareGroupState, remarks: Remarks) -> None:
@@ -138,22 +137,23 @@ def read_share_state(disk: Disk, partition: PartitionDirectory, state: ShareGrou
         if not is_control(header):
             for index in range(window.count):
                 offset = window.columns.offset[index]
-                _apply(SHARE_GROUP_STATE, state, partition.path, offset, window.key(index), window.value(index), remarks)
+                _apply(SHARE_GROUP_STATE, state.apply, partition.path, offset, window.key(index), window.value(index), remarks)
 
 
 def _apply(
     decoder: Decoder,
-    state: TransactionState | ShareGroupState,
+    apply: Callable[[Message, Message | None], None],
     path: str,
     offset: int,
     key: bytes | None,
     value: bytes | None,
     remarks: Remarks,
 ) -> None:
+    """Decode a record and apply it; what cannot be decoded or applied becomes a remark."""
     record = decoded(decoder, path, offset, key, value, remarks)
     if record is None or record[0] is None:
         return
     try:
-        state.apply(record[0], record[1])
+        apply(record[0], record[1])
     except StateError as error:
         remarks.problem(path, f"the record at offset {offset} does not fit those before it: {error.message}")

@@ -14,19 +14,19 @@ Only the files for the sections that are asked for are read. Records are decoded
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
-from kcli.inspect.description.metadata_log import MetadataView, read_metadata
-from kcli.inspect.description.options import (
+from kcli.inspect.description.describe_options import (
     GROUP_SECTIONS,
     OVERVIEW_SECTIONS,
     PARTITION_SECTIONS,
     TOPIC_SECTIONS,
     DescribeOptions,
 )
+from kcli.inspect.description.metadata_view import MetadataView, read_metadata
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks, missing_name
 from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections
@@ -86,7 +86,7 @@ def describe(
     if options.sort != NAME and not show & sorted_sections(options.sort):
         sections = ", ".join(sorted(sorted_sections(options.sort)))
         raise SourceError(f"--sort {options.sort} is for the sections {sections}, and none of them is shown")
-    describer = _Describer(disk, sources, options._replace(show=show), show, remarks, defaults_of)
+    describer = _Describer(disk, sources, options._replace(show=show), remarks, defaults_of)
     matches_nothing = not describer.find_asked()
     report = describer.report()
     sort_rows(report, options.sort)
@@ -120,14 +120,13 @@ class _Describer:
         disk: Disk,
         sources: Sources,
         options: DescribeOptions,
-        show: frozenset[str],
         remarks: Remarks,
         defaults_of: DefaultsOf,
     ) -> None:
         self.disk = disk
         self.sources = sources
         self.options = options
-        self.show = show
+        self.show = options.show or frozenset()
         self.remarks = remarks
         self.logs = Logs(disk, sources, remarks, deep=options.deep)
         self._defaults_of = defaults_of
@@ -233,20 +232,19 @@ class _Describer:
     def _put_metadata_sections(self, report: Row) -> None:
         from kcli.inspect.description import cluster_sections as sections
 
-        image, show = self.image, self.show
-        if "brokers" in show:
-            report["brokers"] = None if image is None else sections.broker_rows(image)
-            report["controllers"] = None if image is None else sections.controller_rows(image)
-        if "configs" in show:
-            report["configs"] = None if image is None else sections.config_rows(image, self.options)
-        if "acls" in show:
-            report["acls"] = None if image is None else sections.acl_rows(image)
-        if "users" in show:
-            report["users"] = None if image is None else sections.user_rows(image)
-        if "quotas" in show:
-            report["quotas"] = None if image is None else sections.quota_rows(image)
-        if "tokens" in show:
-            report["tokens"] = None if image is None else sections.token_rows(image)
+        image = self.image
+        makers: dict[str, Callable[[MetadataImage], list[Row]]] = {
+            "brokers": sections.broker_rows,
+            "controllers": sections.controller_rows,
+            "configs": lambda image: sections.config_rows(image, self.options),
+            "acls": sections.acl_rows,
+            "users": sections.user_rows,
+            "quotas": sections.quota_rows,
+            "tokens": sections.token_rows,
+        }
+        for name, make in makers.items():
+            if ("brokers" if name == "controllers" else name) in self.show:
+                report[name] = None if image is None else make(image)
 
     # ------------------------------------------------------------------------------------------------------- logs
 

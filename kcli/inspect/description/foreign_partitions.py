@@ -20,8 +20,8 @@ from kcli.log.files.log_dir_owner import topic_id_conflict
 
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
-    from kcli.inspect.description.metadata_log import MetadataView
-    from kcli.inspect.description.options import DescribeOptions
+    from kcli.inspect.description.describe_options import DescribeOptions
+    from kcli.inspect.description.metadata_view import MetadataView
 
 
 def set_foreign_aside(logs: Logs, metadata: MetadataView | None, options: DescribeOptions) -> None:

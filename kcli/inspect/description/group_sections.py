@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.topic_sections import known_time
 from kcli.inspect.json_text import JsonObject as Row
@@ -84,10 +84,7 @@ class GroupSections:
         return sorted(rows, key=lambda row: str(row["groupId"]))
 
     def _row(
-        self,
-        group: Group,
-        committed: list[tuple[OffsetKey, CommittedOffset]],
-        pending: dict[OffsetKey, tuple[int, int]],
+        self, group: Group, committed: list[tuple[OffsetKey, CommittedOffset]], pending: dict[OffsetKey, tuple[int, int]]
     ) -> Row:
         offsets = self._share_offsets(group) if isinstance(group, ShareGroup) else self._offsets(group, committed, pending)
         lags = [row["lag"] for row in offsets if row.get("committedOffset", row.get("startOffset")) is not None]
@@ -107,10 +104,7 @@ class GroupSections:
         }
 
     def _offsets(
-        self,
-        group: Group,
-        committed: list[tuple[OffsetKey, CommittedOffset]],
-        pending: dict[OffsetKey, tuple[int, int]],
+        self, group: Group, committed: list[tuple[OffsetKey, CommittedOffset]], pending: dict[OffsetKey, tuple[int, int]]
     ) -> list[Row]:
         found: dict[tuple[str, int], CommittedOffset | None] = {(key.topic, key.partition): at for key, at in committed}
         waiting = {(key.topic, key.partition): at for key, at in pending.items() if key.group_id == group.group_id}

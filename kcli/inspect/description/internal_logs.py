@@ -23,8 +23,8 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
-from kcli.protocol.errors import UnknownRecordTypeError
 from kcli.protocol.internal_records import DecodedRecord, Decoder
+from kcli.protocol.message_errors import UnknownRecordTypeError
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

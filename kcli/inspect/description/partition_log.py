@@ -268,11 +268,8 @@ class PartitionLog:
         try:
             return survey_segment(self._disk, segment, end_offset, is_last=is_last, budget=budget, remarks=self._remarks)
         except (OSError, FormatError) as error:
-            self._unreadable(segment, error)
+            self.report_unreadable(error, segment.log)
             return unreadable_segment(segment, end_offset)
-
-    def _unreadable(self, segment: Segment, error: OSError | FormatError) -> None:
-        self.report_unreadable(error, segment.log)
 
     def report_unreadable(self, error: OSError | FormatError, path: str = "") -> None:
         """Report that the file of the log at `path` cannot be read."""
@@ -327,7 +324,7 @@ class PartitionLog:
                     for header in self._headers_from(lookup, offset):
                         yield header, lookup, scanner
             except (OSError, FormatError) as error:
-                self._unreadable(segment, error)
+                self.report_unreadable(error, segment.log)
 
     def _too_many(self) -> None:
         self._remarks.unknown(
@@ -365,11 +362,7 @@ class PartitionLog:
                     yield found.header
 
     def _apply(
-        self,
-        header: RecordBatch,
-        producers: dict[int, ProducerStateEntry],
-        lookup: OffsetLookup,
-        scanner: RecordScanner,
+        self, header: RecordBatch, producers: dict[int, ProducerStateEntry], lookup: OffsetLookup, scanner: RecordScanner
     ) -> None:
         if not header.has_producer:
             return

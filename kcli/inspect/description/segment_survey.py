@@ -103,36 +103,22 @@ class SegmentSurvey(NamedTuple):
 
     base_offset: int
     end_offset: int
-    size_bytes: int
-    batches: int | None
-    records: int | None
-    control_records: int | None
     codecs: dict[str, CodecUse]
-    formats: tuple[int, ...]
-    timestamp_types: tuple[str, ...]
-    first_timestamp: int | None
-    max_timestamp: int | None
-    is_complete: bool
+    size_bytes: int = 0
+    batches: int | None = None
+    records: int | None = None
+    control_records: int | None = None
+    formats: tuple[int, ...] = ()
+    timestamp_types: tuple[str, ...] = ()
+    first_timestamp: int | None = None
+    max_timestamp: int | None = None
+    is_complete: bool = False
     is_readable: bool = True
 
 
 def unreadable_segment(segment: Segment, end_offset: int) -> SegmentSurvey:
     """Return the survey of a segment that cannot be read."""
-    return SegmentSurvey(
-        segment.base_offset,
-        end_offset,
-        size_bytes=0,
-        batches=None,
-        records=None,
-        control_records=None,
-        codecs={},
-        formats=(),
-        timestamp_types=(),
-        first_timestamp=None,
-        max_timestamp=None,
-        is_complete=False,
-        is_readable=False,
-    )
+    return SegmentSurvey(segment.base_offset, end_offset, {}, is_readable=False)
 
 
 def survey_segment(
@@ -161,11 +147,11 @@ def survey_segment(
     return SegmentSurvey(
         segment.base_offset,
         end_offset,
+        counts.codecs,
         end,
         counts.batches if is_complete else None,
         counts.records if is_complete and not counts.hides_records else None,
         counts.control_records if is_complete else None,
-        counts.codecs,
         tuple(sorted(counts.formats)),
         tuple(sorted(counts.timestamp_types)),
         first_timestamp,

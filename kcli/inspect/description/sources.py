@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kcli.format import limits
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
-from kcli.format.metadata_files import (
-    CleanShutdown,
-    MetaProperties,
-    decode_clean_shutdown,
-    decode_meta_properties,
-)
+from kcli.format.metadata_files import CleanShutdown, MetaProperties, decode_clean_shutdown, decode_meta_properties
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.remarks import Remarks
 from kcli.log.disk.port import Disk, join_path

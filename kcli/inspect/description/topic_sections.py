@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.format.file_names import METADATA_TOPIC
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs, PartitionLog
 from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.log.disk.port import base_name
 from kcli.log.files.log_directory import Segment
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import Partition, Topic
+from kcli.state.metadata_values import PartitionRegistration, Topic
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", METADATA_TOPIC))
 _NEEDS_HEADERS = frozenset(("topics", "partitions", "segments"))
@@ -135,7 +135,7 @@ def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: Metad
     }
 
 
-def _registration(partition: Partition | None) -> Row:
+def _registration(partition: PartitionRegistration | None) -> Row:
     """Return the members of a partition that come from the metadata."""
     return {
         "leader": None if partition is None else partition.leader,

@@ -7,7 +7,7 @@ after a time. This is known only if all partitions of __transaction_state are gi
 
 from __future__ import annotations
 
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import OpenTransaction, PartitionLog
 from kcli.inspect.description.topic_sections import Surveyed, known_time
 from kcli.inspect.json_text import JsonObject as Row

@@ -19,9 +19,8 @@ than printing in Python; only tests run it so. They compare both ways.
 from collections.abc import Callable
 
 from kcli.format import batch_header, loop_results, record_scan
+from kcli.format.primitives import Buffer
 from kcli.inspect.dumping import record_lines, text_buffer
-
-Buffer = bytes | bytearray | memoryview
 
 # The length of the line of a batch: its labels and fourteen integers of at most 20 digits.
 BATCH_LINE_BYTES = 640

@@ -6,7 +6,7 @@ bytes, with start-up: 0.486 s becomes 0.451 s).
 Compiled modules include byte_address.pxd; so a change there needs a build.
 """
 
-Buffer = bytes | bytearray | memoryview
+from kcli.format.primitives import Buffer
 
 
 def writable(buffer: memoryview) -> memoryview:

@@ -23,15 +23,7 @@ from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.record_contents import decoder_for
 from kcli.inspect.dumping.record_filter import RecordFilter
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer
-from kcli.inspect.dumping.selected_log import (
-    Budget,
-    Event,
-    Limit,
-    Note,
-    SelectedRecords,
-    Selector,
-    walk,
-)
+from kcli.inspect.dumping.selected_log import Budget, Event, Limit, Note, SelectedRecords, Selector, walk
 from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.instants import format_instant
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out

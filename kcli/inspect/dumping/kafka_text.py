@@ -66,7 +66,7 @@ class KafkaDumpOptions(NamedTuple):
     parser: ContentParser | None = None
 
 
-class Summary:
+class DumpSummary:
     """The summary that is printed on stderr at the end; keys are absolute paths, as Kafka prints them."""
 
     def __init__(self) -> None:
@@ -105,16 +105,16 @@ class DamageReport:
         self.damaged = False
 
     def damage(self, path: str, position: int | None, message: str) -> None:
-        """DamageReport damage in file `path` at byte `position` (None: of the whole file)."""
+        """Report damage in file `path` at byte `position` (None: of the whole file)."""
         self.damaged = True
         self.note(path, position, message)
 
     def note(self, path: str, position: int | None, message: str) -> None:
-        """DamageReport something that is not damage."""
+        """Report something that is not damage."""
         self._write_line(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
 
     def ignored(self, path: str) -> None:
-        """DamageReport a file that kafka-dump-log does not know, in Kafka's words."""
+        """Report a file that kafka-dump-log does not know, in Kafka's words."""
         self._write_line(f"Ignoring unknown file {path}")
 
 
@@ -142,7 +142,7 @@ class LogDumper:
         self._gaps = record_lines.OffsetGaps(self._note_gap)
         self._lines = record_lines.RecordLines(columns, not options.skip_record_metadata, options.print_data_log)
         self._batches = batch_lines.BatchLines(out, columns, self._lines, self._gaps, crc32c, _inflate_window, self._deep)
-        self.summary = Summary()
+        self.summary = DumpSummary()
 
     def dump(self, path: str) -> None:
         """Print the batches of one file. Raises OSError if it cannot be opened or read."""

@@ -19,7 +19,7 @@ from kcli.format.limits import MAX_INDEX_FILE_BYTES
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.kafka_text import DamageReport, KafkaDumpOptions, Summary
+from kcli.inspect.dumping.kafka_text import DamageReport, DumpSummary, KafkaDumpOptions
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner
@@ -36,7 +36,7 @@ class IndexDumper:
         options: KafkaDumpOptions,
         report: DamageReport,
         absolute: Callable[[str], str],
-        summary: Summary,
+        summary: DumpSummary,
     ) -> None:
         self._disk = disk
         self._out = out

@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Callable
 
 from kcli.format import record_scan
+from kcli.format.primitives import Buffer
 from kcli.inspect.dumping import byte_address, text_buffer
-
-Buffer = bytes | bytearray | memoryview
 
 # The length of a line without its key and value: labels and seven integers of at most 20 digits.
 LINE_OVERHEAD_BYTES = 256
@@ -166,7 +165,7 @@ class RecordLines:
             if columns.header_count_view[index] != 0:
                 break
             if self.base_sequence >= 0 and columns.offset_view[index] < self.base_offset:
-                break  # only in a damaged batch: there is no sequence before the base sequence
+                break  # only in a damaged batch: a record before the base offset has no sequence
             if self.line_bytes(index) > out.size - position:
                 break
             end = position

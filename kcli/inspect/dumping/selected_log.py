@@ -54,9 +54,9 @@ class Budget:
 
     __slots__ = ("limit", "skip")
 
-    def __init__(self, limit: Limit | None = None, skip: int = 0) -> None:
+    def __init__(self, limit: Limit | None = None) -> None:
         self.limit = Limit() if limit is None else limit
-        self.skip = skip
+        self.skip = 0
 
     def is_spent(self) -> bool:
         """Return True if no more records are to be given out."""

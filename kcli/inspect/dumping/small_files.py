@@ -29,6 +29,7 @@ from kcli.format.file_names import FileKind, FileName
 from kcli.inspect.dumping.renderer import Entry
 
 if TYPE_CHECKING:
+    from kcli.format.index_entries import OffsetIndex, TimeIndex
     from kcli.format.producer_snapshot import ProducerEntry
     from kcli.log.disk.port import Disk
 
@@ -61,25 +62,22 @@ def _offset_index(data: bytes, base_offset: int) -> SmallFile:
     from kcli.format.index_entries import OffsetIndex
     from kcli.format.structs import OFFSET_INDEX_ENTRY
 
-    index = OffsetIndex.decode(data, base_offset)
-    entries = (Entry("offsetIndexEntry", entry._asdict()) for entry in index.entries())
-    return SmallFile(entries, *_after_entries(data, len(index), index.used_entries, OFFSET_INDEX_ENTRY.size))
+    return _index("offsetIndexEntry", data, OffsetIndex.decode(data, base_offset), OFFSET_INDEX_ENTRY.size)
 
 
 def _time_index(data: bytes, base_offset: int) -> SmallFile:
     from kcli.format.index_entries import TimeIndex
     from kcli.format.structs import TIME_INDEX_ENTRY
 
-    index = TimeIndex.decode(data, base_offset)
-    entries = (Entry("timeIndexEntry", entry._asdict()) for entry in index.entries())
-    return SmallFile(entries, *_after_entries(data, len(index), index.used_entries, TIME_INDEX_ENTRY.size))
+    return _index("timeIndexEntry", data, TimeIndex.decode(data, base_offset), TIME_INDEX_ENTRY.size)
 
 
-def _after_entries(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple[tuple[int, str], ...], int]:
-    """Return the faults after the entries of an index, and the number of preallocated bytes."""
-    left = len(data) - whole * entry_bytes
-    faults = ((whole * entry_bytes, f"{left} bytes after the last whole entry"),) if left else ()
-    return faults, (whole - used) * entry_bytes
+def _index(entry_type: str, data: bytes, index: OffsetIndex | TimeIndex, entry_bytes: int) -> SmallFile:
+    end = len(index) * entry_bytes
+    left = len(data) - end
+    faults = ((end, f"{left} bytes after the last whole entry"),) if left else ()
+    entries = (Entry(entry_type, entry._asdict()) for entry in index.entries())
+    return SmallFile(entries, faults, end - index.used_entries * entry_bytes)
 
 
 def _transaction_index(data: bytes, base_offset: int) -> SmallFile:

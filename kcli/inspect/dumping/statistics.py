@@ -142,7 +142,7 @@ class Statistics:
             if len(self.open_transactions) < MAX_PRODUCERS:
                 self.open_transactions.setdefault((self._partition_name, header.producer_id), header.base_offset)
         if len(self.producers) > MAX_PRODUCERS:
-            kept = sorted(self.producers.items(), key=lambda item: -item[1].records)[: MAX_PRODUCERS // 2]
+            kept = _largest(self.producers, MAX_PRODUCERS // 2)
             self.producers_left_out += len(self.producers) - len(kept)
             self.producers = dict(kept)
 
@@ -265,7 +265,7 @@ class Statistics:
             },
             "producers": {
                 "count": len(self.producers) + self.producers_left_out,
-                "top": [_producer_row(*item) for item in _largest(self.producers)],
+                "top": [_producer_row(*item) for item in _largest(self.producers, TOP_ROWS)],
             },
             "transactions": {
                 "committed": self.committed,
@@ -333,8 +333,8 @@ def _key_row(key: CountedKey, count: int) -> JsonObject:
         return row | {"keyBase64": base64_text(data)} | ({"isCut": True} if size > len(data) else {})
 
 
-def _largest(producers: dict[int, _Producer]) -> list[tuple[int, _Producer]]:
-    return sorted(producers.items(), key=lambda item: -item[1].records)[:TOP_ROWS]
+def _largest(producers: dict[int, _Producer], count: int) -> list[tuple[int, _Producer]]:
+    return sorted(producers.items(), key=lambda item: -item[1].records)[:count]
 
 
 def _producer_row(producer_id: int, sums: _Producer) -> JsonObject:

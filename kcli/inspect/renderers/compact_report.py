@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.inspect.compacting.compaction import Placed
-from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan, Reason
+from kcli.inspect.compacting.jobs import CompactionPlan, PartitionOutcome, Reason
 from kcli.inspect.compacting.obstacles import ASSUME_COMMITTED, sentence
-from kcli.inspect.compacting.selection import LeftOut
+from kcli.inspect.compacting.partition_selection import LeftOut
 from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape
@@ -41,7 +41,7 @@ class RunSummary(NamedTuple):
 
     is_done: bool
     recompresses: bool
-    plans: tuple[PartitionPlan, ...]
+    plans: tuple[CompactionPlan, ...]
     left_out: int
     problems: int
 
@@ -125,7 +125,7 @@ def _reason_lines(unchanged: Sequence[PartitionOutcome]) -> Iterator[str]:
         yield f"{_names(outcomes)}: {escape(why)}"
 
 
-def _segments(plan: PartitionPlan) -> str:
+def _segments(plan: CompactionPlan) -> str:
     return f"{plan.segments} -> {plan.segments_left}" if plan.segments != plan.segments_left else f"{plan.segments}"
 
 

@@ -79,13 +79,7 @@ class CsvRows(Renderer):
 
     shows_damage = False
 
-    def __init__(
-        self,
-        write: Callable[[memoryview], object],
-        *,
-        iso_timestamps: bool = True,
-        statistics: bool = False,
-    ) -> None:
+    def __init__(self, write: Callable[[memoryview], object], *, iso_timestamps: bool = True, statistics: bool = False) -> None:
         super().__init__(write)
         self._is_iso = iso_timestamps
         self._format_time = InstantFormatter().format

@@ -47,13 +47,7 @@ class Palette:
 class HumanText(Renderer):
     """The renderer of --output text. `write` takes bytes; `columns` is the width of the terminal, None if there is none."""
 
-    def __init__(
-        self,
-        write: Callable[[memoryview], object],
-        *,
-        colour: bool = False,
-        columns: int | None = None,
-    ) -> None:
+    def __init__(self, write: Callable[[memoryview], object], *, colour: bool = False, columns: int | None = None) -> None:
         super().__init__(write)
         self._palette = Palette(colour)
         self._columns = None if columns is None else max(columns, MIN_TERMINAL_COLUMNS)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.record_rows import COMPILED, RecordRows, RowForm
+from kcli.format.record_scan import is_compiled
+from kcli.inspect.dumping.record_rows import RecordRows, RowForm
 from kcli.inspect.dumping.renderer import fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
@@ -28,14 +29,14 @@ def put_plain_rows(
     form: RowForm,
     row: Callable[[int], bytes],
     *,
-    is_compiled: bool = COMPILED,
+    runs_compiled: bool = is_compiled(),
 ) -> None:
     """Write the rows of selected records, in order; `row` returns the row of one, by its index in the window.
 
     Interpreted, all rows come from `row`, which is then faster than the loops that are made for a compiler.
     """
     window, indexes = selected.window, selected.indexes
-    if not is_compiled:
+    if not runs_compiled:
         for index in indexes:
             out.put(row(index))
         return

@@ -41,7 +41,7 @@ _SHUTDOWN = {
 _WILL_NOT_BE_CLEAN = "will no longer count as cleanly shut down, since records are missing"
 
 
-class Summary(NamedTuple):
+class RepairSummary(NamedTuple):
     """The counts of a whole run, and whether the changes were applied."""
 
     is_applied: bool
@@ -111,11 +111,11 @@ class TextReport:
         """Yield something that could not be planned or done."""
         yield f"{self._palette.red}problem{self._palette.plain} {escape(path)}: {escape(message)}"
 
-    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+    def cannot_run(self, message: str, summary: RepairSummary) -> Iterator[str]:
         """Yield nothing: the message is printed on stderr."""
         yield from ()
 
-    def end(self, summary: Summary) -> Iterator[str]:
+    def end(self, summary: RepairSummary) -> Iterator[str]:
         """Yield the closing lines."""
         palette = self._palette
         for code, kind in KINDS.items():
@@ -225,12 +225,12 @@ class JsonReport:
         """Yield something that could not be planned or done."""
         yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
 
-    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+    def cannot_run(self, message: str, summary: RepairSummary) -> Iterator[str]:
         """Yield the reason why nothing was done, and the summary."""
         yield f'{{"type":"problem","path":null,"message":{quote(message)}}}'
         yield from self.end(summary)
 
-    def end(self, summary: Summary) -> Iterator[str]:
+    def end(self, summary: RepairSummary) -> Iterator[str]:
         """Yield the summary."""
         yield dump(
             {

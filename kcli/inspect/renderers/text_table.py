@@ -36,14 +36,9 @@ class FittedTable(NamedTuple):
     left_out: list[str]
 
 
-def table_lines(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: frozenset[str] | None = None, drop_empty: bool = False
-) -> Iterator[str]:
-    """Yield the names of the columns, then the rows, two blanks in; no trailing blanks.
-
-    The columns in `left` are to the left, the others to the right; None: the first one is.
-    """
-    table = fit_table(columns, rows, left=left, drop_empty=drop_empty)
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the names of the columns, then the rows, of a table of any width."""
+    table = fit_table(columns, rows)
     yield from table.head
     yield from table.rows
 
@@ -57,7 +52,11 @@ def fit_table(
     fit: int | None = None,
     dropped_first: Sequence[str] = (),
 ) -> FittedTable:
-    """Make a table as table_lines does, at most `fit` columns wide; None for any width."""
+    """Make a table of at most `fit` columns of text, None for any width; two blanks in, no trailing blanks.
+
+    The columns in `left` are left-aligned, the others right-aligned; None: only the first one is left-aligned. `drop_empty`
+    leaves out columns without values.
+    """
     left = frozenset(columns[:1]) if left is None else left
     cells = [[fitted(text, MAX_CELL_COLUMNS) for text in row] for row in rows]
     slots = [slot for slot in range(len(columns)) if not drop_empty or any(row[slot] for row in cells)]

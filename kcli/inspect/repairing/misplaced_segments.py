@@ -62,9 +62,9 @@ class Placement(NamedTuple):
 class _Found(NamedTuple):
     """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC).
 
-    `start_offset` is that of the first sound batch, or of the damaged ones before it whose headers lead to it exactly (None:
-    there is no sound batch). `damaged` are the offsets (first, last) in the headers of damaged batches. `planned_base` is the
-    offset in the name of a *.log.tmp.
+    `start_offset` is the offset of the first sound batch, or of the damaged batches before it if their headers lead exactly to
+    it; None if the file has no sound batch. `damaged` has the offsets (first, last) from the headers of damaged batches.
+    `planned_base` is the offset in the name of a *.log.tmp.
     """
 
     path: str
@@ -325,7 +325,7 @@ def _is_exchanged(found: _Found, suspects: Sequence[_Found]) -> bool:
 
 
 def _is_one_bit_from(offset: int, base: int, end: int) -> bool:
-    """Return True if one wrong bit explains an offset outside of [base, end); False if there is no end."""
+    """Return True if an offset with one bit changed is in [base, end); False if `end` is INT64_MAX, for no end."""
     return end < INT64_MAX and any(base <= offset ^ (1 << bit) < end for bit in range(63))
 
 

@@ -27,7 +27,7 @@ from kcli.inspect.verification.epochs import start_is_moved
 from kcli.inspect.verification.evidence import is_being_deleted, read_epochs
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.findings import Finding, serious
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk
 from kcli.log.disk.planned_file import Content
 from kcli.log.disk.port import base_name, join_path

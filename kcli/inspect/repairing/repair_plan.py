@@ -47,14 +47,14 @@ from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
-from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, fix_epochs_across
+from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_epochs_across
 from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.missing_offsets import lost_finding
 from kcli.inspect.verification.names import SEGMENT_KINDS
-from kcli.inspect.verification.partitions import PartitionVerifier, verify_partition
+from kcli.inspect.verification.partition_verifier import PartitionVerifier, verify_partition
 from kcli.log.disk.planned_disk import REMOVE, WRITE, Change, is_zeros
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
@@ -258,13 +258,13 @@ class _Planner:
                 self.partition.holes.add(first, end, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
-        """Give the reason for removed snapshots that follows from the end of the log; the recovery gives intermediate ones."""
+        """Add the reason for removed snapshots that follows from the end of the log, which a recovery learns last."""
         for change in self.planned.changes():
             file = parse_file_name(base_name(change.path))
             if change.kind == REMOVE and file.kind is FileKind.PRODUCER_SNAPSHOT and file.base_offset is not None:
                 if file.base_offset > loaded.log_end_offset:
                     self.planned.explain(change.path, f"the log ends before it, at offset {loaded.log_end_offset}")
-                elif not change.why or "as far as it is sound" in change.why:
+                elif not change.why:
                     self.planned.explain(change.path, "no segment starts at its offset")
 
     def _was_cut(self, base_offset: int, changes: list[Change]) -> bool:
@@ -381,7 +381,7 @@ class _Planner:
             self.partition.holes.add(first_missing, evidence.end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
         return end_offset
 
-    def _cut(self, path: str, cuts: list[Cut], next_base: int | None) -> None:
+    def _cut(self, path: str, cuts: list[SalvageCut], next_base: int | None) -> None:
         if not cuts:
             return
         for start, end, first_offset, end_offset, why in cuts:

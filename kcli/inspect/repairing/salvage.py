@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
 
-class Cut(NamedTuple):
+class SalvageCut(NamedTuple):
     """Bytes [start, end) of a segment to remove, and the offsets [first_offset, end_offset) of them; None: not known."""
 
     start: int
@@ -83,7 +83,7 @@ class SegmentSalvage(NamedTuple):
     offset after displaced batches that continue the log: they were the last ones, and are in a wrong place.
     """
 
-    cuts: list[Cut]
+    cuts: list[SalvageCut]
     fixes: list[HeaderFix]
     kept: int
     next_offset: int
@@ -324,9 +324,9 @@ def _row(batch: LogBatch) -> Batch:
     return Batch(batch.position, batch.end_position, batch.first_offset(), header.last_offset, epoch, header.magic)
 
 
-def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[Cut]:
+def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[SalvageCut]:
     """Return the byte ranges between the batches that stay."""
-    cuts: list[Cut] = []
+    cuts: list[SalvageCut] = []
     faulty = sorted(faults)
     position, offset = 0, first_offset
     for index in range(len(kept) + 1):
@@ -337,7 +337,7 @@ def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset:
             index_of_first = bisect_left(faulty, position)
             is_faulty = index_of_first < len(faulty) and faulty[index_of_first] < start
             why = faults[faulty[index_of_first]] if is_faulty else _why_not_kept(position, batches)
-            cuts.append(Cut(position, start, offset, behind, why))
+            cuts.append(SalvageCut(position, start, offset, behind, why))
         if not is_last:
             position, offset = kept.end[index], kept.last_offset[index] + 1
     return cuts

@@ -24,7 +24,7 @@ from kcli.format.metadata_files import MetaProperties
 from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.small_files import (
+from kcli.inspect.verification.small_file_checks import (
     check_meta_properties,
     check_metadata_snapshot,
     check_partition_metadata,

@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.primitives import FormatError
 from kcli.inspect.verification.facts import EpochRun
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.small_file_checks import read_decoded
 from kcli.log.disk.port import Disk
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 
@@ -51,7 +50,7 @@ def check_leader_epochs(
             message = f"the file is missing; the batches have leader epochs up to {known[-1][1].epoch}"
             findings.add("leader-epoch-missing", directory, message)
         return
-    entries = _read(disk, path, findings)
+    entries = read_decoded(disk, path, _decode, "checkpoint-corrupt", findings)
     if entries is None:
         return
     for slot, (before, after) in enumerate(pairwise(entries), 1):
@@ -91,17 +90,11 @@ def start_is_moved(entries: Sequence[EpochStart], runs: Iterable[tuple[int, int,
     return any(epoch == entries[0].epoch and first < start <= last for epoch, first, last in runs)
 
 
-def _read(disk: Disk, path: str, findings: FindingList) -> tuple[EpochStart, ...] | None:
-    try:
-        entries = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
-        LeaderEpochFileCache(entries)
-    except OSError as error:
-        findings.add_unreadable(path, error)
-    except FormatError as error:
-        findings.add("checkpoint-corrupt", path, error.message)
-    else:
-        return entries
-    return None
+def _decode(data: bytes) -> tuple[EpochStart, ...]:
+    """Decode a leader-epoch-checkpoint. Raises FormatError, also for entries that a broker does not load."""
+    entries = decode_leader_epochs(data).entries
+    LeaderEpochFileCache(entries)
+    return entries
 
 
 def _compare(

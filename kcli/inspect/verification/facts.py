@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kcli.format.file_names import DirectoryState
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.findings import Finding
-from kcli.inspect.verification.producers import OpenTransactionCount
+from kcli.inspect.verification.producer_tracker import OpenTransactionCount
 from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.files.quarantine import LostOffsets
 

@@ -49,11 +49,7 @@ KINDS = (
         _REBUILDS,
     ),
     FindingKind(
-        "index-size",
-        WARNING,
-        "An .index file ends inside an entry, or is larger than a segment needs.",
-        _TRUSTED,
-        _REBUILDS,
+        "index-size", WARNING, "An .index file ends inside an entry, or is larger than a segment needs.", _TRUSTED, _REBUILDS
     ),
     FindingKind("index-order", ERROR, "The entries of an .index file do not ascend.", _TRUSTED + _LAST_SEGMENT, _REBUILDS),
     FindingKind(

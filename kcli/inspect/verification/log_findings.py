@@ -36,11 +36,7 @@ KINDS = (
         "It cuts the zeros off. If the log once had batches there, it names the lost offsets.",
     ),
     FindingKind(
-        "batch-size",
-        ERROR,
-        "A batch has an impossible size, or one that goes beyond the end of the file.",
-        _CUT,
-        _CORRECTS,
+        "batch-size", ERROR, "A batch has an impossible size, or one that goes beyond the end of the file.", _CUT, _CORRECTS
     ),
     FindingKind(
         "batch-magic",

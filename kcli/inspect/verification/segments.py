@@ -3,9 +3,9 @@
 What depends on earlier segments is not decided here: the producers' steps are passed to the caller one by one, everything
 else is in the SegmentFacts. So segments can be verified in different processes and joined afterwards.
 
-Batches come as rows, many in one stretch (segment_walk). A row is regular if it continues the offsets, the leader
-epoch and the producer's sequence of the row before and has no fault; only the other ones, the notable rows, are checked one by
-one.
+Batches are read as rows, many at a time (kcli.log.reading.columnar_reader). A row is regular if it continues the offsets, the
+leader epoch and the producer's sequence of the row before and has no fault. Only the other rows, the notable ones, are checked
+one by one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import Finding, FindingList
-from kcli.inspect.verification.indexes import IndexFile, OffsetIndexCheck, TimeIndexCheck
+from kcli.inspect.verification.index_checks import IndexFile, OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer, last_sequence
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment

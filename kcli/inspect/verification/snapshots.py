@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.producers import ProducerTracker
+from kcli.inspect.verification.producer_tracker import ProducerTracker
 from kcli.log.disk.port import Disk
 
 # A larger file is not read: it would have 700,000 producers.

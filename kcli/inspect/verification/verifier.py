@@ -29,20 +29,12 @@ from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.names import SEGMENT_KINDS
-from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
+from kcli.inspect.verification.small_file_checks import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.files.log_dir_owner import metadata_owners
-from kcli.log.files.log_directory import (
-    FoundFile,
-    LogDirectory,
-    PartitionDirectory,
-    Segment,
-    Target,
-    log_bytes,
-    read_partition,
-)
+from kcli.log.files.log_directory import FoundFile, LogDirectory, PartitionDirectory, Segment, Target, log_bytes, read_partition
 from kcli.log.files.quarantine import default_folder
 
 _MOST_NAMES = 3

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult, segment_options
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.inspect.verification.segments import SegmentReading, read_segment
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory, Segment
@@ -52,10 +52,6 @@ def verify_all(
         yield from _verify_in_workers(disk, jobs, processes, pool)
 
 
-def _partition_task(disk: Disk, job: Job) -> PartitionResult:
-    return verify_partition(disk, job.partition, job.options, count_bytes)
-
-
 def _segment_task(disk: Disk, job: Job, segment: Segment) -> SegmentReading | None:
     try:
         return read_segment(disk, segment, segment_options(job.partition, segment, job.options), count_bytes)
@@ -73,7 +69,7 @@ def _verify_in_workers(disk: Disk, jobs: list[Job], processes: int, pool: Proces
         if job.size_bytes >= share and len(job.partition.segments) > 1:
             segments[number] = {one.log: pool.submit(_segment_task, disk, job, one) for one in job.partition.segments}
         else:
-            whole[number] = pool.submit(_partition_task, disk, job)
+            whole[number] = pool.submit(verify_partition, disk, job.partition, job.options, count_bytes)
     for number, job in enumerate(jobs):
         if number in whole:
             yield pool.result(whole.pop(number))

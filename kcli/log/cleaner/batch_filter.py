@@ -40,9 +40,8 @@ from typing import NamedTuple
 
 from kcli.format import loop_results, record_copy, structs
 from kcli.format.compression import deflate
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, Buffer
 from kcli.format.record_batch import DELETE_HORIZON_FLAG, HEADER_BYTES, read_header, with_records
-from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_reader, offset_map, retained_offsets, transaction_metadata
 
 # A call of `filter_batches` ends after this many batches, or this much work in bytes; each batch counts for its bytes and a
@@ -346,16 +345,7 @@ class BatchFilter:
         if self.is_mapped and self.window.is_in_window(header.base_offset, header.last_offset):
             self.window.retain(reader, header.record_count, keeps_tombstones, self.retained)
         else:
-            self.offsets.retain_columns(
-                reader.data,
-                reader.columns.offset_view,
-                reader.columns.key_position_view,
-                reader.columns.key_size_view,
-                reader.columns.value_size_view,
-                header.record_count,
-                keeps_tombstones,
-                self.retained,
-            )
+            self.offsets.retain(reader.data, reader.columns, header.record_count, self.retained, keeps_tombstones)
 
     def _copy_records(self, sets_horizon: bool) -> int:
         """Copy the retained records to `out`, after the bytes of the header; return REWRITTEN, FULL or OTHER.

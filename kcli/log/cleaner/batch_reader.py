@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from kcli.format import batch_header, loop_results, record_scan
 from kcli.format.batch_header import read_int32
-from kcli.format.record_scan import Buffer
+from kcli.format.primitives import Buffer
 from kcli.log.cleaner import transaction_metadata
 
 # The markers of kcli.format.end_transaction_marker.

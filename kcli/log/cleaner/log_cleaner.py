@@ -14,7 +14,6 @@ that is not compacted any more is aborted. What all rounds read and write is lim
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,6 +27,7 @@ from kcli.log.cleaner.throttler import Throttler
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.flush_request import FlushRequest
 from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.report_line import fault_line
 from kcli.log.unified_log import UnifiedLog
 
 # Kafka's cleaner is a thread, which may check again at once; here that would take the time of requests.
@@ -163,10 +163,8 @@ class LogCleaner:
         except OSError as error:
             self._fail(thread, error)
         except Exception as error:  # requests are served, and other logs cleaned, whatever it is
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
             self._end(thread)
-            self.manager.mark_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it", now_ms)
+            self.manager.mark_uncleanable(log, fault_line("", error), now_ms)
         else:
             self._delete_replaced(thread, now_ms)
             if paths:

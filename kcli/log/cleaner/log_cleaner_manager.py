@@ -64,7 +64,7 @@ class LogToClean(NamedTuple):
         return self.cleanable_bytes > 0 and (self.dirty_ratio > min_dirty_ratio or self.delay_ms > 0)
 
 
-class Segment(Protocol):
+class SizedSegment(Protocol):
     """What these functions need of a segment."""
 
     @property
@@ -76,7 +76,7 @@ class Segment(Protocol):
         """The bytes of its `.log`."""
 
 
-_Segment = TypeVar("_Segment", bound=Segment)
+_Segment = TypeVar("_Segment", bound=SizedSegment)
 
 
 # ------------------------------------------------------------------------------------------- any log, by its segments
@@ -106,7 +106,7 @@ def uncleanable_from(
     return least
 
 
-def measure(segments: Sequence[Segment], first_dirty: int, first_uncleanable: int, delay_ms: int = 0) -> LogToClean:
+def measure(segments: Sequence[SizedSegment], first_dirty: int, first_uncleanable: int, delay_ms: int = 0) -> LogToClean:
     """Measure the part between these offsets, in whole segments, and the part before them."""
     end = next((one.base_offset for one in closed_from(segments, first_uncleanable)), segments[-1].base_offset)
     return LogToClean(

@@ -1,5 +1,6 @@
 # C types for offset_map.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
+from kcli.format cimport record_scan
 
 cdef class RetainedRecords:
     cdef public object flags
@@ -39,17 +40,19 @@ cdef class OffsetMap:
         table=cython.ulonglong[::1], hashes=cython.ulonglong[::1], rows=cython.longlong[::1],
         places=cython.longlong[::1], slots=cython.ulonglong, used=cython.longlong, limit=cython.longlong,
         latest=cython.longlong, most_hashed=Py_ssize_t, end=Py_ssize_t, hashed=Py_ssize_t, done=Py_ssize_t, at=Py_ssize_t,
+        offsets=cython.longlong[::1], key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1], index=Py_ssize_t,
     )
-    cpdef Py_ssize_t put_columns(
-        self, const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
-        Py_ssize_t index, Py_ssize_t count, long long start_offset) except? -9
+    cpdef Py_ssize_t put(
+        self, const unsigned char[::1] buffer, record_scan.RecordColumns columns, Py_ssize_t count, long long start_offset,
+        Py_ssize_t first=*) except? -9
 
     @cython.locals(
         table=cython.ulonglong[::1], rows=cython.longlong[::1], places=cython.longlong[::1], flags=cython.uchar[::1],
         latest_offset=cython.longlong, slots=cython.ulonglong, kept=cython.longlong, tombstones=cython.longlong,
         dropped_tombstones=cython.longlong, without_key=cython.longlong, most_hashed=Py_ssize_t, index=Py_ssize_t,
-        first=Py_ssize_t, hashed=Py_ssize_t, done=Py_ssize_t, last=cython.longlong,
+        first=Py_ssize_t, hashed=Py_ssize_t, done=Py_ssize_t, last=cython.longlong, offsets=cython.longlong[::1],
+        key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1], value_sizes=cython.longlong[::1],
     )
-    cpdef void retain_columns(
-        self, const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
-        long long[::1] value_sizes, Py_ssize_t count, bint keeps_tombstones, RetainedRecords retained) except *
+    cpdef void retain(
+        self, const unsigned char[::1] buffer, record_scan.RecordColumns columns, Py_ssize_t count, RetainedRecords retained,
+        bint keeps_tombstones) except *

@@ -23,7 +23,8 @@ from __future__ import annotations
 import mmap
 from array import array
 
-from kcli.format.record_scan import Buffer, RecordColumns
+from kcli.format import record_scan
+from kcli.format.primitives import Buffer
 
 SLOT_BYTES = 24
 SECRET_BYTES = 16
@@ -126,24 +127,15 @@ class OffsetMap:
         """Return whether this many records can be put, even if each has another key."""
         return bool(self.used + count <= self.most_used)
 
-    def put(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
+    def put(self, buffer: Buffer, columns: record_scan.RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         """Put the keys of records [first, count) from `start_offset` on; return the index of the first that was not put.
 
         Less than `count` means that the map is full or must `grow`.
         """
-        return self.put_columns(buffer, columns.offset, columns.key_position, columns.key_size, first, count, start_offset)
-
-    def put_columns(
-        self,
-        buffer: Buffer,
-        offsets: array[int],
-        key_positions: array[int],
-        key_sizes: array[int],
-        index: int,
-        count: int,
-        start_offset: int,
-    ) -> int:
-        """Put the keys of records [index, count) as `put` does."""
+        offsets = columns.offset_view
+        key_positions = columns.key_position_view
+        key_sizes = columns.key_size_view
+        index = first
         table = self.table
         hashes = self.hashes
         rows = self.rows
@@ -191,27 +183,16 @@ class OffsetMap:
         return index
 
     def retain(
-        self, buffer: Buffer, columns: RecordColumns, count: int, retained: RetainedRecords, *, keeps_tombstones: bool
+        self, buffer: Buffer, columns: record_scan.RecordColumns, count: int, retained: RetainedRecords, keeps_tombstones: bool
     ) -> None:
         """Write which of the first `count` records are retained.
 
         These are records above `latest_offset`, and the last record of each key, without a value only if `keeps_tombstones`.
         """
-        offsets, positions, sizes = columns.offset, columns.key_position, columns.key_size
-        self.retain_columns(buffer, offsets, positions, sizes, columns.value_size, count, keeps_tombstones, retained)
-
-    def retain_columns(
-        self,
-        buffer: Buffer,
-        offsets: array[int],
-        key_positions: array[int],
-        key_sizes: array[int],
-        value_sizes: array[int],
-        count: int,
-        keeps_tombstones: bool,
-        retained: RetainedRecords,
-    ) -> None:
-        """Write which of the first `count` records are retained, as `retain` does."""
+        offsets = columns.offset_view
+        key_positions = columns.key_position_view
+        key_sizes = columns.key_size_view
+        value_sizes = columns.value_size_view
         table = self.table
         rows = self.rows
         places = self.places

@@ -22,9 +22,8 @@ from contextlib import contextmanager
 from kcli.format import loop_results
 from kcli.format.batch_header import read_int64
 from kcli.format.compression import inflate_at_once
-from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
+from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
-from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
 from kcli.log.cleaner.throttler import TimeSlices
 from kcli.log.log_segment import LogSegment
@@ -109,9 +108,7 @@ class BatchMapper:
         value_sizes = reader.columns.value_size_view
         if reader.columns.offset_view[0] < header.base_offset or reader.columns.offset_view[count - 1] > header.last_offset:
             self.offsets.is_in_order = False
-        self.offsets.put_columns(
-            reader.data, reader.columns.offset_view, reader.columns.key_position_view, key_sizes, 0, count, self.start_offset
-        )
+        self.offsets.put(reader.data, reader.columns, count, self.start_offset)
         self.records += count
         if header.base_offset < self.start_offset:
             return

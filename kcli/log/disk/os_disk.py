@@ -31,6 +31,16 @@ class _Descriptor:
         """Return the size in bytes now."""
         return os.fstat(self._fd).st_size
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
     def close(self) -> None:
         """Close the file; closing twice is not an error."""
         if self._fd >= 0:
@@ -61,13 +71,7 @@ class OsFile(_Descriptor):
         """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
         if self._cache_neutral and not (self._window[0] <= position and position + len(buffer) <= self._window[1]):
             self._move_window(position, position + len(buffer))
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], position + done)
-            if count == 0:
-                break
-            done += count
-        return done
+        return super().read_into(position, buffer)
 
     def _move_window(self, start: int, end: int) -> None:
         from kcli.log.disk.cached_pages import uncached_ranges
@@ -125,16 +129,6 @@ class OsLogFile(_Descriptor):
                     _write_all(self._fd, memoryview(part)[written:])
                 written = max(0, written - len(part))
         return total
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], position + done)
-            if count == 0:
-                break
-            done += count
-        return done
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return `size` bytes from byte `position` on; fewer only at the end of the file."""

@@ -48,7 +48,7 @@ from kcli.log.loading.recovering_segment import (
     OffsetsGoBackError,
     RecoveringSegment,
 )
-from kcli.log.loading.recovery_journal import Cut, LoadJournal
+from kcli.log.loading.recovery_journal import LoadJournal, Truncation
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.slices import Slices, finish
 
@@ -201,7 +201,7 @@ class _LogLoader:
         """Recover one segment; return the number of bytes cut off. A cut removes the segments `later`; None: they are kept."""
 
         def before_cut(position: int, next_offset: int, why: str) -> Slices[None]:
-            yield from self._before_cut(Cut(segment, position, next_offset, why), later)
+            yield from self._before_cut(Truncation(segment, position, next_offset, why), later)
 
         self.journal.recovering(segment)
         producers = self._producer_state_manager()
@@ -218,7 +218,7 @@ class _LogLoader:
             self.cut_segments.append(segment.base_offset)
         return truncated_bytes
 
-    def _before_cut(self, cut: Cut, later: Sequence[RecoveringSegment] | None) -> Slices[None]:
+    def _before_cut(self, cut: Truncation, later: Sequence[RecoveringSegment] | None) -> Slices[None]:
         next_base = None
         if later is None:
             files = (parse_file_name(name) for name in self.disk.list_directory(self.directory))
@@ -271,7 +271,7 @@ class _LogLoader:
         """Cut a segment whose offsets go back at its base offset; return the number of bytes cut."""
         found = segment.translate_offset(segment.base_offset)
         if found is not None:
-            yield from self._before_cut(Cut(segment, found.position, segment.base_offset, error.message), later)
+            yield from self._before_cut(Truncation(segment, found.position, segment.base_offset, error.message), later)
         truncated_bytes = segment.truncate_to(segment.base_offset)
         segment.close()
         self.cut_segments.append(segment.base_offset)

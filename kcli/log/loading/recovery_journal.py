@@ -64,7 +64,7 @@ class KnownOffsets(NamedTuple):
     recovery_point: int = 0
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """The end of a segment, from byte `position` on, that is to be cut; the log then ends at `next_offset`."""
 
     segment: RecoveringSegment
@@ -82,7 +82,7 @@ class LoadJournal:
     def recovering(self, segment: RecoveringSegment) -> None:
         """A segment is about to be read."""
 
-    def cut(self, cut: Cut, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+    def cut(self, cut: Truncation, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
         """A segment is about to be cut; the segments `later` are removed with it, or that at `next_base` is kept."""
         yield from ()
 
@@ -206,7 +206,7 @@ class RecoveryJournal(LoadJournal):
 
     # --------------------------------------------------------------------------------------------------------- removals
 
-    def cut(self, cut: Cut, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+    def cut(self, cut: Truncation, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
         """See LoadJournal. Raises OSError if the bytes cannot be kept."""
         segment, position, next_offset, why = cut
         path, size = segment.log_path, segment.size_bytes

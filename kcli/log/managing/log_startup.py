@@ -29,7 +29,7 @@ from kcli.format.file_names import (
     REMOTE_INDEX_CACHE_DIRECTORY,
     DirectoryState,
     FileKind,
-    PartitionDirectory,
+    PartitionDirectoryName,
     parse_file_name,
     parse_partition_directory,
     partition_directory_name,
@@ -91,7 +91,7 @@ class LogStartup:
                 sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` shows how to repair it"
                 registry.take_offline(log_dir.path, OSError(sentence))
 
-    def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectory]:
+    def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectoryName]:
         """Return the partitions' directories by name; report others."""
         names = self._disk.list_directory(log_dir.path)
         found = ((name, self._partition_of(log_dir, name)) for name in names)
@@ -128,7 +128,7 @@ class LogStartup:
             if len(kept) < len(checkpoints[kind]):
                 checkpoint.write_now(kept)
 
-    def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
+    def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectoryName | None:
         """Parse the name of a partition's directory; return None for anything else."""
         path = join_path(log_dir.path, name)
         try:
@@ -154,7 +154,7 @@ class LogStartup:
         except FormatError as error:
             raise LogRefusedError(error.message, at) from error
 
-    def _set_stray(self, log_dir: str, path: str, found: PartitionDirectory, why: str) -> None:
+    def _set_stray(self, log_dir: str, path: str, found: PartitionDirectoryName, why: str) -> None:
         registry = self._registry
         name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
         target = join_path(log_dir, name)
@@ -163,7 +163,7 @@ class LogStartup:
         registry.flush_directory(log_dir)
         registry.stray_directories.append(target)
 
-    def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid) -> bool:
+    def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectoryName, topic_id: Uuid) -> bool:
         """Return whether a directory was renamed to -stray, because its partition has another one; or rename the other one.
 
         If a log directory fails while a log is made in it, an empty log remains there, and the log is made in another one. If
@@ -199,10 +199,10 @@ class LogStartup:
             file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
         )
 
-    def _logs_of(self, found: PartitionDirectory) -> dict[TopicPartition, UnifiedLog]:
+    def _logs_of(self, found: PartitionDirectoryName) -> dict[TopicPartition, UnifiedLog]:
         return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
 
-    def _open(self, loading: _Loading, path: str, found: PartitionDirectory, topic_id: Uuid) -> Slices[None]:
+    def _open(self, loading: _Loading, path: str, found: PartitionDirectoryName, topic_id: Uuid) -> Slices[None]:
         registry, log_dir = self._registry, loading.log_dir
         key = (found.topic, found.partition)
         logs = self._logs_of(found)
@@ -244,7 +244,7 @@ class _Loading:
         self,
         log_dir: LogDir,
         checkpoints: _Checkpoints,
-        partitions: dict[str, PartitionDirectory],
+        partitions: dict[str, PartitionDirectoryName],
         registry: LogRegistry,
         clock: Callable[[], int],
     ) -> None:

@@ -24,10 +24,11 @@ from functools import partial
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import SliceBudget, answer_in_slices
 from kcli.server.config.config_results import ENTRY_US, describe_results
 from kcli.server.config.describe_configs import list_config_resources
 from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.scheduler import SliceBudget
+from kcli.state.image_records import number_of
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
 # The resource type that is authorized, and the error of a refusal, by the type of the resource.
@@ -36,7 +37,6 @@ _GUARDS = {
     "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
 }
 _CLIENT_METRICS = 16
-_NUMBERS = {name: number for number, name in CONFIG_RESOURCE_TYPES.items()}
 
 
 def handle_describe_configs(context: RequestContext, request: Message) -> None:
@@ -44,7 +44,7 @@ def handle_describe_configs(context: RequestContext, request: Message) -> None:
     response = context.new("DescribeConfigsResponse")
     broker = context.broker
     entries = describe_results(request, response.results, broker.metadata.image, broker.config, partial(_check_access, context))
-    answer_in_slices(context, _sliced(entries), response)
+    context.respond_after(_sliced(entries), response)
 
 
 def _sliced(entries: Iterator[None]) -> Iterator[None]:
@@ -71,6 +71,7 @@ def handle_list_config_resources(context: RequestContext, request: Message) -> M
     except ConfigRequestError as error:
         return context.new("ListConfigResourcesResponse", error_code=error.code)
     resources = [
-        context.new("ConfigResource", resource_name=resource.name, resource_type=_NUMBERS[resource.type]) for resource in found
+        context.new("ConfigResource", resource_name=name, resource_type=number_of(CONFIG_RESOURCE_TYPES, kind))
+        for kind, name in found
     ]
     return context.new("ListConfigResourcesResponse", config_resources=resources)

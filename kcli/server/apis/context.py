@@ -1,12 +1,14 @@
 """What the handler of a request is given: the request's context, and the parts of the broker.
 
 A handler is a function `(context, request) -> response`; both messages are of the API in the request's version. It returns None
-if the answer comes later: then `context.respond(response)` or `context.failed(error)` is called once.
+if the answer comes later: then `context.respond(response)` or `context.failed(error)` is called once. Long requests are tasks
+of the broker's scheduler (`run`, `respond_after`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.protocol.apis import Api
 from kcli.protocol.message import Message
@@ -15,7 +17,6 @@ from kcli.server.events import Connection
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import LogDisk
-    from kcli.server.apis.slices import SliceScheduler
     from kcli.server.broker.producer_ids import ProducerIdManager
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.scheduler import Scheduler
+
+# What the part of an answer for a topic or a partition costs, for kcli.server.scheduler.SliceBudget.
+TOPIC_US = 10
+PARTITION_US = 5
 
 
 class BrokerParts(NamedTuple):
@@ -42,7 +48,7 @@ class BrokerParts(NamedTuple):
     producer_ids: ProducerIdManager
     topic_creation: AutoTopicCreationManager
     computations: Computations
-    slices: SliceScheduler
+    scheduler: Scheduler
     disk: LogDisk
 
 
@@ -94,7 +100,7 @@ class RequestContext:
         self.now_ms = now_ms
         self.wants_answer = True
 
-    def new(self, struct: str, /, **fields: Any) -> Message:
+    def new(self, struct: str, /, **fields: object) -> Message:
         """Make a struct of the API's response by Kafka's name, or the response itself (its name ends in Response)."""
         return self.api.response.classes[struct](**fields)
 
@@ -113,3 +119,11 @@ class RequestContext:
     def failed(self, error: Exception) -> None:
         """End the request after an exception that is a fault of this program."""
         self._responder.failed(self, error)
+
+    def run(self, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
+        """Run work in time slices, then `done(now_ms)`, which answers; see kcli.server.scheduler."""
+        self.broker.scheduler.run(work, now_ms, done, self.failed)
+
+    def respond_after(self, work: Iterator[None], response: Message) -> None:
+        """Run `work`, which fills in `response`, in time slices, then send the response."""
+        self.run(work, lambda now_ms: self.respond(response), self.now_ms)

@@ -36,11 +36,11 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTarget, SessionError, TopicKey, rotate
-from kcli.server.apis.slices import SliceBudget, in_slices
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.scheduler import SliceBudget
 
 TOPIC_IDS_VERSION = 13
 # From this version on the answer to a wrong leader or an old epoch names the right leader (KIP-951).
@@ -97,7 +97,7 @@ class DelayedFetch(DelayedOperation):
     def on_complete(self, now_ms: int) -> None:
         """Answer with what there is."""
         self._handler.waiting.pop(self._context.connection, None)
-        in_slices(self._context, self._fetch.read(), self._fetch.respond, now_ms)
+        self._context.run(self._fetch.read(), self._fetch.respond, now_ms)
 
     def failed(self, error: Exception) -> None:
         """End the request after an exception."""
@@ -143,11 +143,11 @@ class FetchHandler:
                 for key in fetch.grown(targets):
                     purgatory.check(key, now_ms)
 
-        in_slices(context, fetch.read(), decide, context.now_ms)
+        context.run(fetch.read(), decide, context.now_ms)
         return None
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop the fetch that waits for a connection that is gone."""
+        """Drop the fetch that waits for a connection that has ended."""
         fetch = self.waiting.pop(connection, None)
         if fetch is not None:
             self.broker.replica_manager.fetch_purgatory.drop(fetch)

@@ -22,7 +22,7 @@ from kcli.log.log_manager import LogDirDescription, ReplicaInfo
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import SliceBudget, answer_in_slices
+from kcli.server.scheduler import SliceBudget
 
 _REPLICA_US = 10
 
@@ -32,7 +32,7 @@ def handle_describe_log_dirs(context: RequestContext, request: Message) -> Messa
     if not context.is_allowed("DESCRIBE", "CLUSTER"):
         return context.new("DescribeLogDirsResponse", error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED)
     response = context.new("DescribeLogDirsResponse")
-    answer_in_slices(context, _fill(context, request, response.results), response)
+    context.respond_after(_fill(context, request, response.results), response)
     return None
 
 

@@ -41,9 +41,9 @@ from collections.abc import Iterator, Mapping
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import PARTITION_US, TOPIC_US, SliceBudget, answer_in_slices
+from kcli.server.apis.context import PARTITION_US, TOPIC_US, RequestContext
 from kcli.server.authorizer import CLUSTER_NAME
+from kcli.server.scheduler import SliceBudget
 from kcli.state.metadata_values import (
     ACL_OPERATIONS,
     DIRECTORY_LOST,
@@ -51,7 +51,7 @@ from kcli.state.metadata_values import (
     DIRECTORY_UNASSIGNED,
     NO_LEADER,
     BrokerRegistration,
-    Partition,
+    PartitionRegistration,
     Topic,
 )
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
@@ -92,7 +92,7 @@ class ReplicaStates:
         }
         self._is_online: dict[tuple[int, Uuid], bool] = {}
 
-    def offline(self, partition: Partition) -> list[int]:
+    def offline(self, partition: PartitionRegistration) -> list[int]:
         """Return the node ids of the offline replicas."""
         offline, known = [], self._is_online
         for replica in zip(partition.replicas, partition.directories):
@@ -133,7 +133,7 @@ def handle_metadata(context: RequestContext, request: Message) -> Message | None
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(context, "CLUSTER")
-    answer_in_slices(context, _fill(context, request, response.topics, states), response)
+    context.respond_after(_fill(context, request, response.topics, states), response)
     return None
 
 
@@ -230,7 +230,7 @@ def _with_operations(context: RequestContext, request: Message, answer: Message)
 
 def _leader(
     context: RequestContext,
-    partition: Partition,
+    partition: PartitionRegistration,
     registered: dict[int, BrokerRegistration],
     states: ReplicaStates,
 ) -> tuple[int, int]:
@@ -299,7 +299,7 @@ def handle_describe_topic_partitions(context: RequestContext, request: Message) 
     for name in sorted(set(names)):
         (allowed if context.is_allowed("DESCRIBE", "TOPIC", name) else refused).append(name)
     response = context.new("DescribeTopicPartitionsResponse")
-    answer_in_slices(context, _fill_pages(context, request, response, allowed, [] if is_all else refused), response)
+    context.respond_after(_fill_pages(context, request, response, allowed, [] if is_all else refused), response)
     return None
 
 

@@ -47,9 +47,9 @@ from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import PARTITION_US, SliceBudget, answer_in_slices, in_slices
+from kcli.server.apis.context import PARTITION_US, RequestContext
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.scheduler import SliceBudget
 from kcli.state.topic_names import INTERNAL_TOPICS
 
 LATEST = -1
@@ -74,7 +74,7 @@ _NO_LOW_WATERMARK = -1
 def handle_list_offsets(context: RequestContext, request: Message) -> None:
     """Answer a ListOffsetsRequest, later if it asks for the times of many partitions, or of large batches."""
     answer = _ListOffsets(context, request)
-    in_slices(context, answer.answer_all(), answer.search_next, context.now_ms)
+    context.run(answer.answer_all(), answer.search_next, context.now_ms)
 
 
 class _Search:
@@ -270,7 +270,7 @@ def _answer_epoch(context: RequestContext, topic: str, wanted: Message, answer: 
 def handle_delete_records(context: RequestContext, request: Message) -> Message | None:
     """Answer a DeleteRecordsRequest, in slices if it names many partitions."""
     response = context.new("DeleteRecordsResponse")
-    answer_in_slices(context, _delete_all(context, request, response.topics), response)
+    context.respond_after(_delete_all(context, request, response.topics), response)
     return None
 
 

@@ -45,12 +45,12 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
-from kcli.server.apis.slices import SliceBudget, in_slices
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.events import Effect, HoldMemory
 from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.scheduler import SliceBudget
 from kcli.server.timing_wheel import Timer
 from kcli.state.topic_names import INTERNAL_TOPICS
 
@@ -133,7 +133,7 @@ class ProduceHandler:
         """Append the batches of a ProduceRequest; it is answered now or later."""
         context.wants_answer = request.acks != 0
         produce = _Produce(self, context, request)
-        in_slices(context, produce.append_all(request), produce.finish, context.now_ms)
+        context.run(produce.append_all(request), produce.finish, context.now_ms)
         return None
 
 

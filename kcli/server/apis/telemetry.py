@@ -30,7 +30,7 @@ def handle_get_telemetry_subscriptions(context: RequestContext, request: Message
         subscription_id=subscription.subscription_id,
         accepted_compression_types=list(ACCEPTED_COMPRESSION_TYPES),
         push_interval_ms=subscription.interval_ms,
-        telemetry_max_bytes=context.broker.config[_MAX_BYTES_KEY],
+        telemetry_max_bytes=context.broker.config.get_int(_MAX_BYTES_KEY),
         delta_temporality=True,
         requested_metrics=subscription.metrics,
     )
@@ -45,7 +45,7 @@ def handle_push_telemetry(context: RequestContext, request: Message) -> Message:
         request.terminating,
         request.compression_type,
         request.metrics,
-        context.broker.config[_MAX_BYTES_KEY],
+        context.broker.config.get_int(_MAX_BYTES_KEY),
         context.now_ms,
     )
     return context.new("PushTelemetryResponse", error_code=code)

@@ -18,7 +18,6 @@ AutoTopicCreationManager        topics that clients name and that do not exist
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
@@ -29,7 +28,6 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts
 from kcli.server.apis.fetch import FetchHandler
 from kcli.server.apis.produce import ProduceHandler
-from kcli.server.apis.slices import SliceScheduler
 from kcli.server.authorizer import AllowAll
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
@@ -52,14 +50,11 @@ from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
+from kcli.state.image_records import number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
-
-if TYPE_CHECKING:
-    pass
-
-SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
 class Broker:
@@ -74,6 +69,7 @@ class Broker:
         timer: Timer,
         effects: list[Effect],
         flushes: Flushes,
+        scheduler: Scheduler,
         computations: Computations,
         log_manager: LogManager,
         metadata_log: MetadataSource,
@@ -82,7 +78,7 @@ class Broker:
         report: Callable[[str], None],
     ) -> None:
         self.config = DynamicConfig(config, report)
-        self.node_id: int = config["node.id"]
+        self.node_id = config.node_id
         self.cluster_id = cluster_id
         self.timer = timer
         self.rng = rng
@@ -92,18 +88,18 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.client_metrics = ClientMetricsManager(rng)
         self.computations = computations
-        self.slices = SliceScheduler(timer)
+        self.scheduler = scheduler
         self.topic_configs = TopicConfigs(self.config, self.metadata)
         self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, report)
         self.controller = controller
-        self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, self.slices, rng, report)
+        self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
         metadata, configs, replicas = self.metadata, self.topic_configs, self.replica_manager
         self.publisher = MetadataPublisher(
-            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, self.groups, timer, report
+            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, self.groups, scheduler, report
         )
         self._startup = BrokerStartup(self, metadata_log)
         self.parts = BrokerParts(
@@ -119,7 +115,7 @@ class Broker:
             producer_ids=ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer),
             topic_creation=AutoTopicCreationManager(self.config, self.controller, timer, report),
             computations=self.computations,
-            slices=self.slices,
+            scheduler=Scheduler(timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
             disk=disk,
         )
         self.fetch = FetchHandler(self.parts, rng)
@@ -149,7 +145,7 @@ class Broker:
         """Fill in the broker's addresses, features and log directories in a BrokerRegistration request."""
         listener, feature = (API_KEYS[BROKER_REGISTRATION].request.classes[name] for name in ("Listener", "Feature"))
         for found in map(self._bound.resolve, self.config.static.advertised_listeners):
-            protocol = SECURITY_PROTOCOL_IDS[found.security_protocol]
+            protocol = number_of(SECURITY_PROTOCOLS, found.security_protocol)
             request.listeners.append(listener(name=found.name, host=found.host, port=found.port, security_protocol=protocol))
         for name, versions in supported_features().items():
             request.features.append(
@@ -160,6 +156,6 @@ class Broker:
         request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop the fetch that waits for a connection that is gone."""
+        """Drop the fetch that waits for a connection that has ended."""
         connection.is_closed = True
         self.fetch.connection_closed(connection)

@@ -30,7 +30,7 @@ from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica_manager import ReplicaManager
-from kcli.server.timing_wheel import Timer
+from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
 # The number of logs that are opened or deleted in one slice, which takes some milliseconds.
@@ -60,7 +60,7 @@ class MetadataPublisher:
         assignments: AssignmentsManager,
         metrics: BrokerMetrics,
         groups: GroupCoordinator,
-        timer: Timer,
+        scheduler: Scheduler,
         report: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -73,7 +73,7 @@ class MetadataPublisher:
         self._assignments = assignments
         self._metrics = metrics
         self._groups = groups
-        self._timer = timer
+        self._scheduler = scheduler
         self._report = report
         self._is_started = False
         self._is_initial_work_done = False  # all partitions that appear from now on are new
@@ -118,7 +118,7 @@ class MetadataPublisher:
             return 1
 
         self._work.append(finish)
-        self._run_work(now_ms)
+        self._begin_work(now_ms)
 
     def end(self, now_ms: int, done: Callable[[int], None]) -> None:
         """Finish the work so far and accept no more, then call `done(now_ms)`, which closes the logs.
@@ -133,8 +133,7 @@ class MetadataPublisher:
             return 1
 
         self._work.append(finish)
-        if not self._is_working:
-            self._run_work(now_ms)
+        self._begin_work(now_ms)
 
     def _all_partitions(self) -> Iterator[PartitionKey]:
         return ((topic.topic_id, index) for topic in self._metadata.image.topics.values() for index in topic.partitions)
@@ -149,8 +148,7 @@ class MetadataPublisher:
             self._reconfigure_topics(list(self._metadata.image.topic_ids))
         else:
             self._reconfigure_topics([resource.name for resource in configs if resource.type == "TOPIC"])
-        if not self._is_working:
-            self._run_work(now_ms)
+        self._begin_work(now_ms)
 
     # -------------------------------------------------------------------------------------------------- configurations
 
@@ -183,16 +181,22 @@ class MetadataPublisher:
                 self._log_manager.update_topic_config(name, topic.partitions, self._topic_configs.log_config(name))
         return 1
 
-    def _run_work(self, now_ms: int) -> None:
-        """Do one slice of the work that waits, in its order: logs of a deleted topic go before a new topic of its name."""
-        self._is_working = True
-        left = SLICE_LOGS
-        while left > 0 and self._work:
-            left -= self._work.popleft()(now_ms)
-        self._replica_manager.take_log_flushes(now_ms)
-        self._is_working = bool(self._work)
-        if self._work:
-            self._timer.schedule(now_ms, self._run_work)
+    def _begin_work(self, now_ms: int) -> None:
+        if not self._is_working:
+            self._is_working = True
+            self._scheduler.run(self._run_work(), now_ms)
+
+    def _run_work(self) -> Iterator[None]:
+        """Do the work that waits, in its order: logs of a deleted topic go before a new topic of its name."""
+        while True:
+            now_ms, left = self._scheduler.now_ms, SLICE_LOGS
+            while left > 0 and self._work:
+                left -= self._work.popleft()(now_ms)
+            self._replica_manager.take_log_flushes(now_ms)
+            if not self._work:
+                break
+            yield
+        self._is_working = False
 
     # ------------------------------------------------------------------------------------------------------ partitions
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, Api
-from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import highest_version
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error

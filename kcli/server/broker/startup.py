@@ -18,7 +18,7 @@ A broker that is not ready NOT_READY_MS after its start logs what it waits for, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.kafka_uuid import Uuid
@@ -26,7 +26,6 @@ from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import RaftListener
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
-from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:
     from kcli.server.broker.broker import Broker
@@ -119,7 +118,7 @@ class BrokerStartup:
         work = self._broker.log_manager.start(
             configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms
         )
-        run_slices(timer, work, self._loaded, now_ms)
+        self._broker.scheduler.run(work, now_ms, self._loaded)
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
         found = self._broker.metadata.partition(topic_id, partition)
@@ -151,7 +150,7 @@ class BrokerStartup:
         self._is_leaving = True
         self._broker.router.is_open = False
         self._broker.computations.forget()
-        self._broker.slices.close()
+        self._broker.parts.scheduler.close()
         self._broker.groups.runtime.close()
         if not self._is_loaded:
             on_stopped(now_ms)
@@ -159,20 +158,6 @@ class BrokerStartup:
 
         def close_logs(now_ms: int) -> None:
             work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
-            run_slices(self._broker.timer, work, on_stopped, now_ms)
+            self._broker.scheduler.run(work, now_ms, on_stopped)
 
         self._broker.publisher.end(now_ms, close_logs)
-
-
-def run_slices(timer: Timer, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
-    """Run work a slice in each step of the node, with other events between the slices; then call `done(now_ms)`."""
-
-    def step(now_ms: int) -> None:
-        try:
-            next(work)
-        except StopIteration:
-            done(now_ms)
-            return
-        timer.schedule(now_ms, step)
-
-    step(now_ms)

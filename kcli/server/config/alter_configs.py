@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kcli.protocol.catalog import message_type
 from kcli.protocol.error_codes import INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION
 from kcli.protocol.message import Message
 from kcli.server.config.broker_changes import check_broker_change
@@ -37,6 +36,7 @@ from kcli.server.config.request_errors import ConfigRequestError, invalid_config
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import check_topic_config
 from kcli.server.config.values import split_list
+from kcli.state.image_records import new_record, number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
@@ -44,7 +44,6 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 MAX_VALUE_CHARACTERS = 32767
 ELR_FEATURE = "eligible.leader.replicas.version"
 _MIN_ISR = "min.insync.replicas"
-_NUMBERS = {name: number for number, name in CONFIG_RESOURCE_TYPES.items()}
 _LISTS: dict[str, ConfigTable] = {"BROKER": BROKER_KEYS, "TOPIC": TOPIC_KEYS}  # the only lists that Kafka accepts here
 Changes = dict[str, str | None]
 
@@ -128,9 +127,8 @@ def decide_replacement(
 
 def config_record(resource: ConfigResource, name: str, value: str | None) -> Message:
     """Make a ConfigRecord; a null value removes the configuration."""
-    return message_type("metadata_records", "ConfigRecord").new(
-        resource_type=_NUMBERS[resource.type], resource_name=resource.name, name=name, value=value
-    )
+    number = number_of(CONFIG_RESOURCE_TYPES, resource.type)
+    return new_record("ConfigRecord", resource_type=number, resource_name=resource.name, name=name, value=value)
 
 
 def elr_safety_records(image: MetadataImage, config: ServerConfig) -> list[Message]:
@@ -192,7 +190,7 @@ def _records(resource: ConfigResource, changes: Changes, image: MetadataImage, c
     if _MIN_ISR in changes and is_elr_enabled(image):
         # A topic's own value concerns that topic, a broker's all topics.
         topic_name = resource.name if resource.type == "TOPIC" else ""
-        records.append(message_type("metadata_records", "ClearElrRecord").new(topic_name=topic_name))
+        records.append(new_record("ClearElrRecord", topic_name=topic_name))
     return records
 
 

@@ -188,7 +188,7 @@ def _groups(config: ServerConfig) -> list[str]:
         low, high = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if config.get_int(low) >= config.get_int(high):
             faults.append(f"{low}={config[low]} must be below {high}={config[high]}{config.where(low) or config.where(high)}")
-    if "classic" not in config["group.coordinator.rebalance.protocols"]:
+    if "classic" not in config.get_list("group.coordinator.rebalance.protocols"):
         faults.append("group.coordinator.rebalance.protocols must contain classic")
     return faults
 

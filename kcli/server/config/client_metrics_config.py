@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping
 
 from kcli.server.config.definitions import CLIENT_METRICS_KEYS
-from kcli.server.config.request_errors import invalid_config, invalid_request
-from kcli.server.config.values import ConfigError, nearest_name, parse_value, split_list
+from kcli.server.config.request_errors import invalid_config, invalid_request, requested_value
+from kcli.server.config.values import as_int, nearest_name, split_list
 
 MIN_INTERVAL_MS = 100
 MAX_INTERVAL_MS = 3_600_000
@@ -36,14 +36,10 @@ SELECTORS = frozenset(
 def check_client_metrics_config(overrides: Mapping[str, str]) -> None:
     """Check a subscription. Raises ConfigRequestError."""
     for name, text in overrides.items():
-        key = CLIENT_METRICS_KEYS.get(name)
-        if key is None:
+        if name not in CLIENT_METRICS_KEYS:
             raise invalid_request(f"{name} is not a configuration of client metrics{nearest_name(name, CLIENT_METRICS_KEYS)}")
-        try:
-            value = parse_value(key, text)
-        except ConfigError as error:
-            raise invalid_config(str(error)) from error
-        if name == "interval.ms" and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
+        value = requested_value(CLIENT_METRICS_KEYS, "client metrics", name, text)
+        if name == "interval.ms" and not MIN_INTERVAL_MS <= as_int(value) <= MAX_INTERVAL_MS:
             raise invalid_request(f"interval.ms={value} is not valid: it must be from {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS}")
         if name == "match":
             match_patterns(text)

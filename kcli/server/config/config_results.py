@@ -7,7 +7,6 @@ Documentation, if it is requested, is kcli's sentence on a key; null for keys wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_CONFIGS
@@ -54,7 +53,7 @@ def describe_results(
             _document(resource.type, result.configs)
 
 
-def _new(struct: str, /, **fields: Any) -> Message:
+def _new(struct: str, /, **fields: object) -> Message:
     return API_KEYS[DESCRIBE_CONFIGS].response.classes[struct](**fields)
 
 
@@ -66,10 +65,7 @@ def _document(resource_type: str, configs: list[Message]) -> None:
 
 
 def _entry(entry: ConfigEntry, include_synonyms: bool) -> Message:
-    synonyms = []
-    if include_synonyms:
-        for synonym in entry.synonyms:
-            synonyms.append(_new("DescribeConfigsSynonym", name=synonym.name, value=synonym.value, source=synonym.source))
+    synonyms = entry.synonyms if include_synonyms else ()
     return _new(
         "DescribeConfigsResourceResult",
         name=entry.name,
@@ -77,7 +73,7 @@ def _entry(entry: ConfigEntry, include_synonyms: bool) -> Message:
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=synonyms,
+        synonyms=[_new("DescribeConfigsSynonym", **synonym._asdict()) for synonym in synonyms],
         config_type=entry.type,
         documentation=None,
     )

@@ -30,7 +30,7 @@ from kcli.server.config.request_errors import ConfigRequestError, invalid_reques
 from kcli.server.config.topic_config import topic_defaults
 from kcli.server.config.values import default_value, format_value, parse_value
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import ConfigResource
+from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 from kcli.state.topic_names import topic_name_fault
 
 TOPIC_SOURCE = 1
@@ -44,7 +44,6 @@ UNKNOWN_TYPE = 0
 TYPE_NUMBERS = {
     "BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7, "CLASS": 8, "PASSWORD": 9,
 }  # fmt: skip
-_RESOURCE_NUMBERS = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 
 
 class ConfigSynonym(NamedTuple):
@@ -84,7 +83,9 @@ def describe(
         entries = _describe_group(image.configs.get(resource, {}), dynamic)
     elif resource.type == "CLIENT_METRICS":
         _need_name(resource)
-        entries = _describe_client_metrics(image.configs.get(resource, {}))
+        own = image.configs.get(resource, {})
+        keys = CLIENT_METRICS_KEYS.definitions()
+        entries = [_entry(key, own, CLIENT_METRICS_SOURCE, format_value(default_value(key)), []) for key in keys]
     elif resource.type == "BROKER_LOGGER":
         _need_own(resource, dynamic)  # kcli has no loggers with levels
     else:
@@ -95,10 +96,10 @@ def describe(
 
 def list_config_resources(types: Iterable[int], image: MetadataImage) -> list[ConfigResource]:
     """Return the resources of those types (none: all types) that have configurations. Raises ConfigRequestError."""
-    wanted = set(types) or set(_RESOURCE_NUMBERS)
-    if not wanted <= _RESOURCE_NUMBERS.keys():
-        raise ConfigRequestError(UNSUPPORTED_VERSION, f"resource type {min(wanted - _RESOURCE_NUMBERS.keys())} is unknown")
-    type_names = {_RESOURCE_NUMBERS[number] for number in wanted}
+    wanted = set(types) or set(CONFIG_RESOURCE_TYPES)
+    if not wanted <= CONFIG_RESOURCE_TYPES.keys():
+        raise ConfigRequestError(UNSUPPORTED_VERSION, f"resource type {min(wanted - CONFIG_RESOURCE_TYPES.keys())} is unknown")
+    type_names = {CONFIG_RESOURCE_TYPES[number] for number in wanted}
     found = [ConfigResource("TOPIC", name) for name in image.topic_ids]
     found += [ConfigResource(kind, str(broker_id)) for kind in ("BROKER", "BROKER_LOGGER") for broker_id in image.brokers]
     found += [resource for resource in image.configs if resource.type in ("CLIENT_METRICS", "GROUP")]
@@ -201,10 +202,17 @@ def _topic_entry(key: ConfigKey, own: Mapping[str, str], default: str | None, dy
     if key.broker_keys:
         broker_key = key.broker_keys[0]
         synonyms = _synonyms(broker_key, SYNONYMS.get(broker_key, (broker_key,)), dynamic, is_sensitive=False)
+    return _entry(key, own, TOPIC_SOURCE, default, synonyms)
+
+
+def _entry(
+    key: ConfigKey, own: Mapping[str, str], own_source: int, default: str | None, synonyms: list[ConfigSynonym]
+) -> ConfigEntry:
+    """Make the entry of a key that is not a broker's: the resource's own value, else the default with its synonyms."""
     value = default
     if key.name in own:
         value = format_value(parse_value(key, own[key.name]))
-        synonyms.insert(0, ConfigSynonym(key.name, value, TOPIC_SOURCE))
+        synonyms = [ConfigSynonym(key.name, value, own_source), *synonyms]
     source = synonyms[0].source if synonyms else DEFAULT_SOURCE
     return ConfigEntry(key.name, value, source, False, False, TYPE_NUMBERS[key.type], synonyms)
 
@@ -226,7 +234,7 @@ def describe_created_topic(own: Mapping[str, str], dynamic: DynamicConfig) -> li
     return entries
 
 
-# ------------------------------------------------------------------------------------------------ groups and client metrics
+# ------------------------------------------------------------------------------------------------ groups
 
 
 def _describe_group(own: Mapping[str, str], dynamic: DynamicConfig) -> list[ConfigEntry]:
@@ -237,21 +245,5 @@ def _describe_group(own: Mapping[str, str], dynamic: DynamicConfig) -> list[Conf
             synonyms = _synonyms(key.broker_keys[0], key.broker_keys, dynamic, is_sensitive=False)
         else:
             synonyms = [ConfigSynonym(name, key.default, DEFAULT_SOURCE)]
-        text = format_value(value)
-        if name in own:
-            text = format_value(parse_value(key, own[name]))
-            synonyms.insert(0, ConfigSynonym(name, text, GROUP_SOURCE))
-        entries.append(ConfigEntry(name, text, synonyms[0].source, False, False, TYPE_NUMBERS[key.type], synonyms))
-    return entries
-
-
-def _describe_client_metrics(own: Mapping[str, str]) -> list[ConfigEntry]:
-    entries = []
-    for key in CLIENT_METRICS_KEYS.definitions():
-        value = parse_value(key, own[key.name]) if key.name in own else default_value(key)
-        text, synonyms = format_value(value), []
-        if key.name in own:
-            synonyms = [ConfigSynonym(key.name, text, CLIENT_METRICS_SOURCE)]
-        source = synonyms[0].source if synonyms else DEFAULT_SOURCE
-        entries.append(ConfigEntry(key.name, text, source, False, False, TYPE_NUMBERS[key.type], synonyms))
+        entries.append(_entry(key, own, GROUP_SOURCE, format_value(value), synonyms))
     return entries

@@ -16,12 +16,11 @@ while a node runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from kcli.server.config.definitions import BROKER_DYNAMIC_KEYS, BROKER_KEYS, ConfigKey, UpdateMode
 from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.server_config import ConfigReader, ConfigSource, ServerConfig, StatedValue
-from kcli.server.config.values import ConfigError, parse_value
+from kcli.server.config.values import ConfigError, ConfigValue, parse_value
 from kcli.server.log_lines import WarningLine
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ConfigResource
@@ -81,7 +80,7 @@ class DynamicConfig(ConfigReader):
         self._report = report
         self._watchers: list[tuple[tuple[str, ...], Watcher]] = []
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> ConfigValue:
         """Return the present value of a key. Raises KeyError for an unknown key."""
         return self._current[key]
 

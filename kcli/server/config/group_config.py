@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kcli.server.config.definitions import GROUP_KEYS
-from kcli.server.config.request_errors import invalid_config
+from kcli.server.config.request_errors import invalid_config, requested_value
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.config.values import ConfigError, ConfigValue, default_value, nearest_name, parse_value
+from kcli.server.config.values import ConfigValue, as_int, default_value
 
 KINDS = ("consumer", "share", "streams")
 # A group's key -> the broker keys of its lowest and highest value; "" for none.
@@ -45,19 +45,12 @@ def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> No
     """Check a group's configuration. Raises ConfigRequestError (INVALID_CONFIG)."""
     values = group_defaults(config)
     for name, text in overrides.items():
-        key = GROUP_KEYS.get(name)
-        if key is None:
-            raise invalid_config(f"{name} is not a configuration of groups{nearest_name(name, GROUP_KEYS)}")
-        try:
-            values[name] = parse_value(key, text)
-        except ConfigError as error:
-            raise invalid_config(str(error)) from error
+        values[name] = requested_value(GROUP_KEYS, "groups", name, text)
     for name in overrides:
-        for bound_key, sign in zip(_BOUNDS.get(name, ()), (1, -1)):
-            if bound_key and sign * values[name] < sign * config[bound_key]:
-                word = "below" if sign == 1 else "above"
+        for bound_key, sign, word in zip(_BOUNDS.get(name, ()), (1, -1), ("below", "above")):
+            if bound_key and sign * as_int(values[name]) < sign * config.get_int(bound_key):
                 raise invalid_config(f"{name}={values[name]} must not be {word} {bound_key}={config[bound_key]} of the brokers")
     for kind in KINDS:
-        session, heartbeat = values[f"{kind}.session.timeout.ms"], values[f"{kind}.heartbeat.interval.ms"]
+        session, heartbeat = as_int(values[f"{kind}.session.timeout.ms"]), as_int(values[f"{kind}.heartbeat.interval.ms"])
         if session <= heartbeat:
             raise invalid_config(f"{kind}.session.timeout.ms={session} must be above {kind}.heartbeat.interval.ms={heartbeat}")

@@ -41,7 +41,7 @@ def load_config(path: str | None, overrides: Sequence[str] = (), *, strict: bool
 def configure(
     data: bytes | None, name: str | None, overrides: Sequence[str] = (), *, strict: bool = False, serving: bool = True
 ) -> ServerConfig:
-    """Do the same with the bytes of a file; None for no file. Raises ConfigError."""
+    """Load the configuration from the bytes of a file, None for no file, as load_config does. Raises ConfigError."""
     faults: list[str] = []
     warnings: list[str] = []
     stated: dict[str, StatedValue] = {}

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kcli.server.config.definitions import BROKER_KEYS
 from kcli.server.config.listeners import SECURITY_PROTOCOLS, Listener, parse_listeners, parse_security_protocols
-from kcli.server.config.values import default_value, parse_value
+from kcli.server.config.values import ConfigValue, as_float, as_int, as_list, default_value, parse_value
 
 MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 60 * MS_PER_MINUTE
@@ -77,7 +77,7 @@ class StatedValue(NamedTuple):
 class ConfigReader:
     """Typed access to a ServerConfig or to a DynamicConfig, which changes; `current` is the present ServerConfig."""
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> ConfigValue:
         """Return the value of a key. Raises KeyError for an unknown key."""
         raise NotImplementedError
 
@@ -88,11 +88,11 @@ class ConfigReader:
 
     def get_int(self, key: str) -> int:
         """Return the value of a key of type SHORT, INT or LONG, which must not be null."""
-        return int(self[key])
+        return as_int(self[key])
 
     def get_float(self, key: str) -> float:
         """Return the value of a key of type DOUBLE."""
-        return float(self[key])
+        return as_float(self[key])
 
     def get_bool(self, key: str) -> bool:
         """Return the value of a key of type BOOLEAN."""
@@ -104,7 +104,7 @@ class ConfigReader:
 
     def get_list(self, key: str) -> list[str]:
         """Return the value of a key of type LIST; the empty list for null."""
-        return list(self[key] or ())
+        return as_list(self[key])
 
 
 class ServerConfig(ConfigReader):
@@ -116,9 +116,9 @@ class ServerConfig(ConfigReader):
         self.warnings: list[str] = []
         # Values that other modules derive from this configuration, by a name of theirs.
         self.derived: dict[str, dict[str, str]] = {}
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, ConfigValue] = {}
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> ConfigValue:
         """Return the value of a key. Raises KeyError for an unknown key."""
         try:
             return self._values[key]
@@ -147,7 +147,7 @@ class ServerConfig(ConfigReader):
         stated = self.stated.get(key)
         return None if stated is None else stated.text
 
-    def stated_value(self, key: str) -> Any:
+    def stated_value(self, key: str) -> ConfigValue:
         """Return the value of a key from its own text or default, without other keys. Raises KeyError, ConfigError."""
         definition, text = BROKER_KEYS[key], self.text(key)
         if text is not None:
@@ -166,12 +166,12 @@ class ServerConfig(ConfigReader):
     @property
     def is_broker(self) -> bool:
         """Whether this node is a broker."""
-        return "broker" in self["process.roles"]
+        return "broker" in self.get_list("process.roles")
 
     @property
     def is_controller(self) -> bool:
         """Whether this node is a controller."""
-        return "controller" in self["process.roles"]
+        return "controller" in self.get_list("process.roles")
 
     @property
     def log_dirs(self) -> list[str]:
@@ -260,7 +260,7 @@ class ServerConfig(ConfigReader):
 def _node_id(config: ServerConfig) -> int:
     """Return node.id or broker.id, whichever is stated; a negative broker.id counts as not stated."""
     for key in ("node.id", "broker.id"):
-        if config.text(key) is not None and (value := int(config.stated_value(key))) >= 0:
+        if config.text(key) is not None and (value := as_int(config.stated_value(key))) >= 0:
             return value
     return DEFAULT_NODE_ID
 
@@ -272,7 +272,7 @@ def _first_stated(*keys_and_factors: tuple[str, int]) -> Callable[[ServerConfig]
         for key, factor in keys_and_factors:
             value = config.stated_value(key)
             if value is not None:
-                return int(value) * factor
+                return as_int(value) * factor
         raise AssertionError("the last of the keys has a default")
 
     return follow
@@ -289,7 +289,7 @@ def _retention_ms(config: ServerConfig) -> int:
 
 
 def _log_dirs(config: ServerConfig) -> list[str]:
-    return list(config.stated_value("log.dirs") or config.stated_value("log.dir"))
+    return as_list(config.stated_value("log.dirs")) or as_list(config.stated_value("log.dir"))
 
 
 def _metadata_log_dir(config: ServerConfig) -> str:
@@ -298,7 +298,7 @@ def _metadata_log_dir(config: ServerConfig) -> str:
 
 def _advertised_listeners(config: ServerConfig) -> list[str]:
     stated = config.stated_value("advertised.listeners")
-    return list(stated) if stated is not None else [str(listener) for listener in config.broker_listeners]
+    return as_list(stated) if stated is not None else [str(listener) for listener in config.broker_listeners]
 
 
 def _inter_broker_listener_name(config: ServerConfig) -> str:
@@ -306,10 +306,10 @@ def _inter_broker_listener_name(config: ServerConfig) -> str:
 
 
 def _alter_log_dirs_threads(config: ServerConfig) -> int:
-    return int(config.stated_value("num.replica.alter.log.dirs.threads") or len(config.log_dirs))
+    return as_int(config.stated_value("num.replica.alter.log.dirs.threads") or len(config.log_dirs))
 
 
-_FOLLOWERS: dict[str, Callable[[ServerConfig], Any]] = {
+_FOLLOWERS: dict[str, Callable[[ServerConfig], ConfigValue]] = {
     "node.id": _node_id,
     "broker.id": _node_id,
     "log.dirs": _log_dirs,

@@ -38,9 +38,10 @@ def guard_faults(config: ServerConfig) -> list[str]:
         typed = parse_value(key, value.text)
         if typed not in ("", default_value(key), *_HARMLESS_VALUES.get(key.name, ())) and typed != []:
             faults.append(f"{name} is set, but its feature is not served yet; remove it to start without it ({value.where})")
-    for role in {"broker", "controller"} - set(config["process.roles"]):
+    roles = config.get_list("process.roles")
+    for role in {"broker", "controller"} - set(roles):
         faults.append(
-            f"process.roles={','.join(config['process.roles'])}: a node without the role {role} is not served yet; "
+            f"process.roles={','.join(roles)}: a node without the role {role} is not served yet; "
             f"use broker,controller{config.where('process.roles')}"
         )
     if len(config.quorum_voters) > 1:

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from kcli.log.log_config import LogConfig
 from kcli.server.config.definitions import TOPIC_KEYS
 from kcli.server.config.dynamic_config import DynamicConfig
-from kcli.server.config.request_errors import invalid_config
+from kcli.server.config.request_errors import invalid_config, requested_value
 from kcli.server.config.server_config import ConfigReader, ServerConfig
-from kcli.server.config.values import ConfigError, ConfigValue, format_value, nearest_name, parse_value
+from kcli.server.config.values import as_int, format_value
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.metadata_values import ConfigResource
 
@@ -64,16 +64,9 @@ class TopicConfigs:
 
 def check_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> None:
     """Check a topic's configuration. Raises ConfigRequestError (INVALID_CONFIG)."""
-    parsed: dict[str, ConfigValue] = {}
-    for name, text in effective_topic_config(config, overrides).items():
-        key = TOPIC_KEYS.get(name)
-        if key is None:
-            raise invalid_config(f"{name} is not a configuration of topics{nearest_name(name, TOPIC_KEYS)}")
-        try:
-            parsed[name] = parse_value(key, text)
-        except ConfigError as error:
-            raise invalid_config(str(error)) from error
-    lowest, highest = parsed["min.compaction.lag.ms"], parsed["max.compaction.lag.ms"]
+    effective = effective_topic_config(config, overrides)
+    parsed = {name: requested_value(TOPIC_KEYS, "topics", name, text) for name, text in effective.items()}
+    lowest, highest = as_int(parsed["min.compaction.lag.ms"]), as_int(parsed["max.compaction.lag.ms"])
     if lowest > highest:
         raise invalid_config(f"min.compaction.lag.ms={lowest} must not be above max.compaction.lag.ms={highest}")
     if parsed["remote.storage.enable"] and not config["remote.log.storage.system.enable"]:

@@ -18,12 +18,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
 
 from kcli.format.java_integers import parse_integer
 from kcli.server.config.definitions import ConfigKey
 
-ConfigValue = Any
+ConfigValue = bool | int | float | str | list[str] | None
 
 _BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
 _BLANKS = " \t\n\x0b\f\r"
@@ -50,7 +49,7 @@ def parse_value(key: ConfigKey, text: str) -> ConfigValue:
     """Parse the text of a key. Raises ConfigError, whose sentence names the key, the value and the valid values."""
     text = text.strip(_TRIMMED)
     value = _typed(key.type, text)
-    if key.valid.startswith("list") and value is not None:
+    if key.valid.startswith("list") and isinstance(value, list):
         value = list(dict.fromkeys(value))
     if value is None or (key.valid and not _is_valid(key.valid, value)):
         raise ConfigError(f"{key.name}{shown_value(key, text)} is not valid: it must be {valid_values(key)}")
@@ -78,6 +77,24 @@ def format_value(value: ConfigValue) -> str | None:
 
         return double_text(value)
     return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def as_int(value: ConfigValue) -> int:
+    """Return the value of a key of type SHORT, INT or LONG, which must not be null."""
+    assert isinstance(value, int)
+    return value
+
+
+def as_float(value: ConfigValue) -> float:
+    """Return the value of a key of a numeric type, which must not be null."""
+    assert isinstance(value, int | float)
+    return value
+
+
+def as_list(value: ConfigValue) -> list[str]:
+    """Return a copy of the value of a key of type LIST; the empty list for null."""
+    assert isinstance(value, list | None)
+    return list(value or ())
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
@@ -109,17 +126,18 @@ def _is_valid(valid: str, value: ConfigValue) -> bool:
     """Return whether a value of the right type satisfies the `valid` column."""
     if valid[0] == "[":
         low, high, or_minus_one = _range(valid)
-        return bool(low <= value and (high is None or value <= high)) or (or_minus_one and value == -1)
+        number = as_float(value)
+        return (low <= number and (high is None or number <= high)) or (or_minus_one and number == -1)
     if valid.startswith("one of"):
         any_case = valid.startswith("one of (any case)")
         words = _words(valid)
-        return value.lower() in map(str.lower, words) if any_case else value in words
+        return str(value).lower() in map(str.lower, words) if any_case else value in words
     if valid.startswith("list"):
-        words = _words(valid)
+        words, parts = _words(valid), as_list(value)
         return (
-            (bool(value) or not valid.startswith("list, not empty"))
-            and "" not in value
-            and (not words or all(word in words for word in value))
+            (bool(parts) or not valid.startswith("list, not empty"))
+            and "" not in parts
+            and (not words or all(part in words for part in parts))
         )
     return _CHECKS[valid](value)
 
@@ -161,7 +179,7 @@ def _is_offset_reset(value: str) -> bool:
     )
 
 
-_CHECKS: dict[str, Callable[[Any], bool]] = {
+_CHECKS: dict[str, Callable[..., bool]] = {
     "not empty": bool,
     "not null": lambda value: value is not None,
     "voters": _are_voters,

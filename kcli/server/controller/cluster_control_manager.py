@@ -34,7 +34,7 @@ from kcli.state.metadata_values import (
     NO_LEADER,
     BrokerRegistration,
     ControllerRegistration,
-    Partition,
+    PartitionRegistration,
     endpoints_of,
     features_of,
 )
@@ -244,7 +244,7 @@ class ClusterControlManager:
         offline = [directory for directory in broker.log_dirs if directory in request.offline_log_dirs]
         if offline and self._state.metadata_version >= DIRECTORIES_SINCE:
 
-            def is_offline(partition: Partition) -> bool:
+            def is_offline(partition: PartitionRegistration) -> bool:
                 return dict(zip(partition.replicas, partition.directories)).get(broker.broker_id) in offline
 
             records += self._state.leader_and_isr_records(is_offline, removed=broker.broker_id)

@@ -15,7 +15,7 @@ high watermark as their epoch, and the nodes are the registered controllers; bro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from kcli.protocol import error_codes
@@ -27,9 +27,9 @@ from kcli.protocol.apis import (
     DESCRIBE_QUORUM,
     LIST_PARTITION_REASSIGNMENTS,
 )
-from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import describe_api_versions
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
@@ -37,10 +37,10 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection
 from kcli.server.foreign_clients import foreign_protocol_by_api
-from kcli.server.log_lines import FailureLine
+from kcli.server.log_lines import fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
-from kcli.server.timing_wheel import Timer
+from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 
 Respond = Callable[[bytes | None], None]
@@ -62,13 +62,13 @@ class ControllerApis:
         raft: KafkaRaftClient,
         state: ControllerState,
         controller: QuorumController,
-        timer: Timer,
+        scheduler: Scheduler,
         report: Callable[[str], None],
     ) -> None:
         self._raft = raft
         self._state = state
         self._controller = controller
-        self._timer = timer
+        self._scheduler = scheduler
         self._report = report
         self.errors = ErrorCounts()
 
@@ -89,7 +89,7 @@ class ControllerApis:
             try:
                 respond(bytes(encode_response(correlation_id, api, known, response)))
             except MessageError as error:
-                self._fail(f"answering {api.name} of version {version}", error.message, respond)
+                self._fail(f"answering {api.name} of version {version}", error, respond)
 
         if key == API_VERSIONS:
             answer(describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1))
@@ -111,8 +111,8 @@ class ControllerApis:
         else:
             self._controller.submit(key, request, ControllerRequestContext(version, connection.principal, now_ms), answer)
 
-    def _fail(self, what: str, error: object, respond: Respond) -> None:
-        self._report(FailureLine(f"a fault of kcli in {what}: {error}; please report it", error=error, what=what))
+    def _fail(self, what: str, error: Exception, respond: Respond) -> None:
+        self._report(fault_line(what, error))
         respond(None)
 
     def _describe_configs(self, request: Message, answer: Callable[[Message], None], respond: Respond, now_ms: int) -> None:
@@ -123,18 +123,16 @@ class ControllerApis:
         # Authorization is the broker's; requests on a controller's listener are served without.
         entries = describe_results(request, response.results, self._state.image, self._state.dynamic, lambda resource: None)
 
-        def describe_slice(at_ms: int) -> None:
-            try:
-                is_done = sum(1 for _ in islice(entries, SLICE_CONFIGS)) < SLICE_CONFIGS
-            except Exception as error:
-                self._fail("serving DescribeConfigs", repr(error), respond)
-                return
-            if is_done:
-                answer(response)
-            else:
-                self._timer.schedule(at_ms, describe_slice)
+        def slices() -> Iterator[None]:
+            while sum(1 for _ in islice(entries, SLICE_CONFIGS)) == SLICE_CONFIGS:
+                yield
 
-        describe_slice(now_ms)
+        self._scheduler.run(
+            slices(),
+            now_ms,
+            lambda now_ms: answer(response),
+            lambda error: self._fail("serving DescribeConfigs", error, respond),
+        )
 
 
 def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, leader_id: int, listener: str) -> Message:

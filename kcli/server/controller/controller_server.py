@@ -36,6 +36,7 @@ from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig, Raft
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.server.raft.startable_quorum import refusal
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
@@ -57,6 +58,7 @@ class ControllerServer:
         rng: Random,
         timer: Timer,
         flushes: Flushes,
+        scheduler: Scheduler,
         report: Callable[[str], None],
         on_storage_failure: Callable[[OSError, int], None],
         bound: BoundAddresses = NOT_BOUND,
@@ -66,19 +68,21 @@ class ControllerServer:
         self._disk = disk
         self._rng = rng
         raft_settings = raft_config(config, directory_ids, bound)
-        self.raft = KafkaRaftClient(raft_settings, disk, files, timer, flushes.flush, report, on_storage_failure)
+        self.raft = KafkaRaftClient(
+            raft_settings, disk, files, timer.wall, flushes.flush, scheduler, report, on_storage_failure
+        )
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
         self.controller = QuorumController(
-            self.raft, self.state, ControlManagers(self.state), timer, times, self._first_records, report
+            self.raft, self.state, ControlManagers(self.state), timer, scheduler, times, self._first_records, report
         )
         snapshot_times = SnapshotTimes(
             config.get_int("metadata.log.max.record.bytes.between.snapshots"),
             config.get_int("metadata.log.max.snapshot.interval.ms"),
         )
-        self.snapshot_writer = SnapshotWriter(self.raft, timer, flushes.flush, report)
+        self.snapshot_writer = SnapshotWriter(self.raft, timer, scheduler, report)
         self._snapshots = SnapshotGenerator(self.raft, self.snapshot_writer, self.state.committed_image, snapshot_times)
-        self._apis = ControllerApis(self.raft, self.state, self.controller, timer, report)
+        self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, report)
         self.errors = self._apis.errors
 
     @property

@@ -35,7 +35,7 @@ from kcli.state.metadata_values import (
     NO_LEADER,
     BrokerRegistration,
     ConfigResource,
-    Partition,
+    PartitionRegistration,
     Topic,
 )
 from kcli.state.speculative_state import SnapshottedState
@@ -201,7 +201,7 @@ class ControllerState:
             return DIRECTORY_MIGRATING
         return broker.log_dirs[0] if len(broker.log_dirs) == 1 else DIRECTORY_UNASSIGNED
 
-    def has_online_directory(self, partition: Partition, broker_id: int) -> bool:
+    def has_online_directory(self, partition: PartitionRegistration, broker_id: int) -> bool:
         """Return whether the broker's replica is in a directory that is online."""
         directory = dict(zip(partition.replicas, partition.directories)).get(broker_id, DIRECTORY_UNASSIGNED)
         if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
@@ -242,7 +242,7 @@ class ControllerState:
         """Return whether unclean.leader.election.enable is true for the topic."""
         return self._election_settings(topic).is_unclean_allowed
 
-    def partitions(self) -> Iterator[tuple[Topic, int, Partition]]:
+    def partitions(self) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
         """Yield every partition with its topic and index."""
         for topic in self.image.topics.values():
             for index, partition in topic.partitions.items():
@@ -276,7 +276,7 @@ class ControllerState:
 
     def leader_and_isr_records(
         self,
-        touched: Callable[[Partition], bool],
+        touched: Callable[[PartitionRegistration], bool],
         *,
         removed: int = NO_LEADER,
         added: int = NO_LEADER,

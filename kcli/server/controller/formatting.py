@@ -25,7 +25,7 @@ from kcli.format.metadata_files import MetaProperties, decode_meta_properties, e
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
-from kcli.server.controller.features import KRAFT_VERSION, initial_features
+from kcli.server.controller.features import KRAFT_VERSION
 from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
 from kcli.state.metadata_values import Voter
 
@@ -80,35 +80,6 @@ def format_directories(
             is_metadata = path == plan.metadata_directory
             made[path] = _format_one(disk, path, plan, is_metadata, random_bytes, now_ms)
     return made
-
-
-def format_directory(
-    disk: Disk,
-    directory: str,
-    random_bytes: Callable[[int], bytes],
-    now_ms: int,
-    *,
-    node_id: int,
-    controller_host: str,
-    controller_port: int,
-    controller_listener: str = "CONTROLLER",
-    cluster_id: str | None = None,
-    directories: Sequence[str] = (),
-) -> MetaProperties:
-    """Format an empty directory for a cluster of one node with a dynamic quorum, and return its meta.properties.
-
-    `directories` are further empty log directories. Raises FormattingError and OSError as format_directories does.
-    """
-    voter = Voter(node_id, random_uuid(random_bytes), {controller_listener.upper(): (controller_host, controller_port)})
-    plan = FormatPlan(
-        cluster_id=cluster_id if cluster_id is not None else str(random_uuid(random_bytes)),
-        node_id=node_id,
-        directories=(directory, *directories),
-        metadata_directory=directory,
-        features=initial_features({}, None, is_dynamic_quorum=True),
-        voters=[voter],
-    )
-    return format_directories(disk, plan, random_bytes, now_ms)[directory]
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:

@@ -21,19 +21,18 @@ from enum import StrEnum
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.server.raft.metadata_batches import new_record
-from kcli.state.image_records import number_of, partition_version
+from kcli.state.image_records import DIRECTORIES_SINCE, number_of, partition_version
 from kcli.state.metadata_values import (
     DIRECTORY_UNASSIGNED,
     LEADER_RECOVERY_STATES,
     NO_LEADER,
     NO_LEADER_CHANGE,
-    Partition,
+    PartitionRegistration,
 )
 
 RECOVERING = 1
-# The metadata.version from which a smaller ISR alone gives no new leader epoch, and from which records have directories.
+# The metadata.version from which a smaller ISR alone gives no new leader epoch.
 _NO_EPOCH_ON_SHRINK_SINCE = 12
-_DIRECTORIES_SINCE = 17
 
 
 class Election(StrEnum):
@@ -54,7 +53,7 @@ class PartitionChangeBuilder:
         self,
         topic_id: Uuid,
         index: int,
-        partition: Partition,
+        partition: PartitionRegistration,
         may_lead: Callable[[int], bool],
         *,
         metadata_version: int,
@@ -186,7 +185,7 @@ class PartitionChangeBuilder:
 
     def _set_assignment(self, record: Message) -> None:
         partition = self._partition
-        if self._metadata_version >= _DIRECTORIES_SINCE:
+        if self._metadata_version >= DIRECTORIES_SINCE:
             directories = [
                 self.target_directories[replica] if replica in self.target_directories else self._default_directory(replica)
                 for replica in self.target_replicas

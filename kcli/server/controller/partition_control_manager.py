@@ -44,7 +44,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.partition_change_builder import RECOVERING, Election
 from kcli.state.image_records import DIRECTORIES_SINCE, number_of
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, Partition, Topic
+from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, PartitionRegistration, Topic
 
 _ISR_WITH_EPOCHS_SINCE = 3
 _ANY_EPOCH = -1
@@ -95,12 +95,8 @@ class PartitionControlManager:
         change.target_recovery_state = asked.leader_recovery_state
         record = change.build()
         made = API_KEYS[ALTER_PARTITION].response.classes["PartitionData"]
-        leader, leader_epoch, partition_epoch, in_sync = (
-            partition.leader,
-            partition.leader_epoch,
-            partition.partition_epoch,
-            partition.isr,
-        )
+        leader, leader_epoch = partition.leader, partition.leader_epoch
+        partition_epoch, in_sync = partition.partition_epoch, partition.isr
         recovery_state = number_of(LEADER_RECOVERY_STATES, partition.leader_recovery_state)
         if record is not None:
             partition_epoch += 1
@@ -120,7 +116,7 @@ class PartitionControlManager:
         )
         return [] if record is None else [record], result
 
-    def _check_isr(self, partition: Partition, asked: Message, isr: list[tuple[int, int]]) -> None:
+    def _check_isr(self, partition: PartitionRegistration, asked: Message, isr: list[tuple[int, int]]) -> None:
         code = error_codes.INVALID_REQUEST
         members = [member for member, _ in isr]
         fault = _isr_fault(members, partition.replicas)
@@ -159,16 +155,13 @@ class PartitionControlManager:
         for name, indexes in asked:
             answers = []
             for index in indexes:
+                code, text = error_codes.NONE, None
                 try:
                     records.append(self._elect_one(name, index, is_unclean=is_unclean))
-                    answers.append(
-                        classes["PartitionResult"](partition_id=index, error_code=error_codes.NONE, error_message=None)
-                    )
                 except ApiError as error:
-                    if wanted is not None or error.code != error_codes.ELECTION_NOT_NEEDED:
-                        answers.append(
-                            classes["PartitionResult"](partition_id=index, error_code=error.code, error_message=error.message)
-                        )
+                    code, text = error.code, error.message
+                if wanted is not None or code != error_codes.ELECTION_NOT_NEEDED:
+                    answers.append(classes["PartitionResult"](partition_id=index, error_code=code, error_message=text))
             results.append(classes["ReplicaElectionResult"](topic=name, partition_result=answers))
         return ControllerResult(records, API_KEYS[ELECT_LEADERS].response.new(replica_election_results=results))
 
@@ -203,7 +196,7 @@ class PartitionControlManager:
         broker = self._state.check_epoch(broker_id, request.broker_epoch)
         classes = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.classes
         records: list[Message] = []
-        offline: dict[int, Partition] = {}  # by identity
+        offline: dict[int, PartitionRegistration] = {}  # by identity
         directories = []
         for directory in request.directories:
             is_offline = bool(broker.log_dirs) and directory.id not in broker.log_dirs
@@ -300,7 +293,7 @@ class PartitionControlManager:
         return change.build()
 
 
-def _check_epochs(broker_id: int, partition: Partition, asked: Message) -> None:
+def _check_epochs(broker_id: int, partition: PartitionRegistration, asked: Message) -> None:
     if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
         raise ApiError(error_codes.NOT_CONTROLLER, "the request has epochs that this controller does not know")
     if asked.leader_epoch < partition.leader_epoch:
@@ -321,7 +314,7 @@ def _assignment_fault(topic: Topic | None, index: int, broker_id: int) -> int:
     return error_codes.NONE
 
 
-def _original_replicas(partition: Partition) -> list[int]:
+def _original_replicas(partition: PartitionRegistration) -> list[int]:
     """Return the replicas before the reassignment that is in progress."""
     return [replica for replica in partition.replicas if replica not in partition.adding_replicas]
 

@@ -46,6 +46,7 @@ from kcli.server.raft.metadata_batches import (
     new_record,
 )
 from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 
 # The records that follow from a change of a broker's state may need several batches. A prefix of them is a valid state, too,
@@ -53,7 +54,6 @@ from kcli.server.timing_wheel import Timer
 _MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
 # The number of records that are made and encoded in one time slice, about 3 ms of work.
 SLICE_RECORDS = 100
-_DONE = object()
 Respond = Callable[[Message], None]
 
 
@@ -72,6 +72,7 @@ class QuorumController:
         state: ControllerState,
         managers: ControlManagers,
         timer: Timer,
+        scheduler: Scheduler,
         times: ControllerTimes,
         first_records: Callable[[], Iterable[list[Message]]],
         report: Callable[[str], None],
@@ -80,11 +81,12 @@ class QuorumController:
         self.state = state
         self._managers = managers
         self._timer = timer
+        self._scheduler = scheduler
         self._times = times
         self._first_records = first_records
         self._report = report
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # (offset to be committed, answer)
-        self._is_deciding = False  # a decision is between two time slices
+        self._is_deciding = False  # a decision is between two time slices, or waits for its first
         self._queue: deque[Callable[[int], Iterator[None]]] = deque()
         self._last_append_ms = 0
         self._check_due_ms = 0
@@ -143,26 +145,21 @@ class QuorumController:
 
     def _enqueue(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
         """Begin a decision, now or when those before it are done."""
-        if self._is_deciding or self._queue:
-            self._queue.append(begin)
-        else:
-            self._run_slice(begin(now_ms), now_ms)
+        self._queue.append(begin)
+        if not self._is_deciding:
+            self._is_deciding = True
+            self._scheduler.run(self._decide_all(), now_ms)
 
-    def _run_slice(self, work: Iterator[None], now_ms: int) -> None:
-        """Run one time slice of a decision; when it is done or fails, the next one in the queue is scheduled."""
-        self._is_deciding, is_over = True, True
+    def _decide_all(self) -> Iterator[None]:
+        """Make the decisions in the queue, in its order; each begins in a time slice of its own."""
         try:
-            is_over = next(work, _DONE) is _DONE
+            while True:
+                yield from self._queue.popleft()(self._scheduler.now_ms)
+                if not self._queue:
+                    return
+                yield
         finally:
-            self._is_deciding = not is_over
-            if not is_over:
-                self._timer.schedule(now_ms, partial(self._run_slice, work))
-            elif self._queue:
-                self._timer.schedule(now_ms, self._run_next)
-
-    def _run_next(self, now_ms: int) -> None:
-        if self._queue and not self._is_deciding:
-            self._run_slice(self._queue.popleft()(now_ms), now_ms)
+            self._is_deciding = False
 
     def _decide(self, api_key: int, request: Message, context: ControllerRequestContext, respond: Respond) -> Iterator[None]:
         """Decide, append and apply, in time slices."""
@@ -291,8 +288,7 @@ class QuorumController:
             return
         # If this check runs late, the process was stopped, and heartbeats wait to be read: they are handled first. Nor may a
         # broker be fenced in the middle of a decision.
-        is_idle = not self._is_deciding and not self._queue
-        if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
+        if now_ms - self._check_due_ms < self._check_interval_ms and not self._is_deciding:
             for broker in self._managers.cluster.expired_brokers(now_ms):
                 self.metrics.timed_out_heartbeats += 1
                 text = f"broker {broker.broker_id} sent no heartbeat for {self.state.session_timeout_ms} ms and is fenced"

@@ -38,7 +38,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.striped_replica_placer import StripedReplicaPlacer, UsableBroker
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.state.image_records import partition_record
-from kcli.state.metadata_values import Partition, Topic
+from kcli.state.metadata_values import PartitionRegistration, Topic
 from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ReplicationControlManager:
         configs = self._new_configs(topic)
         assignments = self._manual(topic) if topic.assignments else self._placed(topic)
         self._check_active(assignments)
-        made = Topic(topic.name, random_uuid(self._state.rng.randbytes))
+        made = Topic(topic.name, random_uuid(self._state.rng.randbytes), {})
         described = self._described(configs) if version >= _CONFIGS_SINCE else []
         result = _result(topic.name, made.topic_id, assignments, described)
         return chain(_topic_records(made, configs), self._partition_records(made, 0, assignments)), result
@@ -193,10 +193,10 @@ class ReplicationControlManager:
             text = "all brokers of a partition are fenced or shutting down; try again when one of them is back"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
 
-    def _new_partition(self, replicas: list[int]) -> Partition:
+    def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
         """Return a new partition: the active replicas are in sync."""
         isr = [broker_id for broker_id in replicas if self._state.is_active(broker_id)]
-        return Partition(
+        return PartitionRegistration(
             replicas=replicas,
             isr=isr,
             removing_replicas=[],
@@ -281,11 +281,7 @@ class ReplicationControlManager:
         records: list[Message] = []
         results: list[Message] = []
         made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
-        answered: set[tuple[str | None, Uuid]] = set()
-        for name, topic_id in wanted:
-            if (name, topic_id) in answered:
-                continue
-            answered.add((name, topic_id))
+        for name, topic_id in counts:
             try:
                 topic = self._topic_to_delete(counts, name, topic_id)
                 records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))

@@ -19,9 +19,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.protocol.control_records import COMMIT, decode_control_record
-from kcli.protocol.errors import UnknownRecordTypeError
 from kcli.protocol.internal_records import CoordinatorDecoder
-from kcli.server.apis.slices import SliceBudget
+from kcli.protocol.message_errors import UnknownRecordTypeError
 from kcli.server.coordinator.coordinator_record import (
     NO_PRODUCER,
     CoordinatorRecord,
@@ -31,6 +30,7 @@ from kcli.server.coordinator.coordinator_record import (
 )
 from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition
+from kcli.server.scheduler import SliceBudget
 from kcli.state.errors import StateError
 from kcli.state.speculative_state import RevertibleState, SpeculativeState
 

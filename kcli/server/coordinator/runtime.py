@@ -25,17 +25,15 @@ operations share one append, alone none waits), or after a linger, or before it 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kcli.format.primitives import FormatError
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import CoordinatorDecoder
-from kcli.server.apis.slices import SliceScheduler
 from kcli.server.coordinator.coordinator_record import (
     NO_PRODUCER,
     CoordinatorRecord,
@@ -47,9 +45,10 @@ from kcli.server.coordinator.coordinator_record import (
     encode_marker_batch,
 )
 from kcli.server.coordinator.loader import CoordinatorLoader
-from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
+from kcli.server.log_lines import Line, WarningLine, fault_line
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.errors import StateError
 from kcli.state.speculative_state import RevertibleState, SpeculativeState
@@ -166,7 +165,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         make_shard: Callable[[int], _Shard],
         replica_manager: ReplicaManager,
         timer: Timer,
-        slices: SliceScheduler,
+        scheduler: Scheduler,
         report: Callable[[str], None],
         *,
         linger_ms: int,
@@ -179,7 +178,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._make_shard = make_shard
         self._replica_manager = replica_manager
         self._timer = timer
-        self._slices = slices
+        self._scheduler = scheduler
         self._report = report
         self._linger_ms = linger_ms
         self._write_timeout_ms = write_timeout_ms
@@ -224,24 +223,27 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _load(self, partition: Partition, now_ms: int) -> None:
         led = _Led(partition, self._make_shard(partition.index))
         self._led[partition.index] = led
-        work = self._loader.load(partition, led.speculative, led.shard.apply)
         began_ms = now_ms
+        counts: list[int] = []
 
-        def step(now_ms: int) -> None:
-            if led.is_closed:
-                return
-            try:
-                count = next(work)
-            except (OSError, FormatError, StateError) as error:
-                name = f"{self.topic}-{partition.index}"
-                self._report(FailureLine(f"cannot load {name}: {error}", topic=self.topic, partition=partition.index))
-                return
-            if count is None:
-                self._slices.schedule(step, now_ms)
-                return
-            self._loaded(led, count, now_ms - began_ms, now_ms)
+        def work() -> Iterator[None]:
+            for count in self._loader.load(partition, led.speculative, led.shard.apply):
+                if led.is_closed:
+                    return
+                if count is None:
+                    yield
+                else:
+                    counts.append(count)
 
-        self._slices.schedule(step, now_ms)
+        def loaded(now_ms: int) -> None:
+            if not led.is_closed:
+                self._loaded(led, counts[0], now_ms - began_ms, now_ms)
+
+        def failed(error: Exception) -> None:
+            name = f"{self.topic}-{partition.index}"
+            self._report(fault_line(f"loading {name}, which has no coordinator now,", error))
+
+        self._scheduler.run(work(), now_ms, loaded, failed)
 
     def _loaded(self, led: _Led[_Shard], count: int, took_ms: int, now_ms: int) -> None:
         log, index = led.partition.log, led.partition.index

@@ -1,9 +1,8 @@
-"""Every metric of a node: its name, kind, labels and meaning, and Kafka's metrics that are missing; docs/metrics.md lists both.
+"""Every metric of a node: its name, kind, labels and meaning; docs/metrics.md lists them.
 
 Names are those that Prometheus' jmx_exporter gives the MBeans of Apache Kafka with its default rules: the domain, the type and
 the name of a bean joined by "_" in lower case, "PerSec" meters as counters ending in _total, histograms with a label
-`quantile` and a _count. So dashboards and alerts for Kafka work. A test compares the names with those of a real Kafka: each of
-them is in METRICS or matches a pattern of MISSING.
+`quantile` and a _count. So dashboards and alerts for Kafka work. A test compares the names with those of a real Kafka.
 
     kind       is
     ---------  -----------------------------------------------------------------------------------
@@ -150,81 +149,4 @@ def _parse(line: str) -> Metric:
 
 
 METRICS = tuple(_parse(line) for line in _TABLE.strip().splitlines())
-BY_NAME = {metric.name: metric for metric in METRICS}
 QUANTILES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
-
-
-class MissingGroup(NamedTuple):
-    """Metrics that are missing for one reason; `patterns` (`*` for any text) omit the prefix kafka_ and the suffix _count."""
-
-    patterns: tuple[str, ...]
-    reason: str
-
-
-# patterns | why
-_MISSING_TABLE = """
-server_*_channel_metrics_* | A node has no connections to other nodes
-server_group_coordinator_metrics_* server_transaction_coordinator_metrics_* server_addpartitionstotxnmanager_* \
-server_replicamanager_partitionswithlatetransactionscount | Groups and transactions are not served
-server_share* server_brokertopicmetrics_*share* | Share groups are not served
-server_brokertopicmetrics_replication* server_brokertopicmetrics_reassignment* server_replicafetchermanager_* \
-| Nothing is replicated between nodes
-server_replicaalterlogdirsmanager_* server_assignmentsmanager_* | Moves between log directories are copies, without a fetcher
-server_brokertopicmetrics_*conversions_total network_requestmetrics_messageconversions* \
-network_requestmetrics_temporarymemory* | Records are never converted
-server_brokertopicmetrics_invalidmagicnumberrecords_total server_brokertopicmetrics_invalidoffsetorsequencerecords_total \
-server_brokertopicmetrics_nokeycompactedtopicrecords_total | Not counted separately; see failedproducerequests
-network_requestmetrics_requestqueuetimems* network_requestmetrics_responsequeuetimems* \
-| There is one event loop and no queue
-network_requestmetrics_throttletimems* server_request_* server_fetch_queue_size server_produce_queue_size \
-server_controllermutation_queue_size | Quotas are not served
-network_acceptor_* server_socket_server_metrics_broker_connection_accept_rate \
-| Connections that must wait do so in the backlog of the system
-network_socketserver_memorypool* | The memory of requests is not counted
-server_kafkarequesthandlerpool_brokerrequesthandler* server_kafkarequesthandlerpool_controllerrequesthandler* \
-server_metadataloader_avgidleratio server_raft_metrics_poll_idle_ratio_avg controller_controllereventmanager_avgidleratio \
-| One event loop does all of it: see requesthandleravgidlepercent
-server_socket_server_metrics_io_* server_socket_server_metrics_select* server_socket_server_metrics_network_io* | All \
-listeners share one event loop: see idlepercent
-server_socket_server_metrics_request* server_socket_server_metrics_response* | Counted by API: see requestmetrics
-server_socket_server_metrics_*authentication* | All listeners are PLAINTEXT: clients are not authenticated
-controller_controllereventmanager_eventqueue* controller_kafkacontroller_eventqueue* | The controller runs in the one event \
-loop: see remotetimems
-server_brokermetadatalistener_* server_metadataloader_handleloadsnapshotcount \
-server_broker_metadata_metrics_metadata_*_error_count server_snapshotemitter_* \
-| The reading and writing of metadata is not counted
-server_raft_metrics_election_latency_* server_raft_metrics_fetch_records_rate \
-server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change \
-| A quorum of several voters is not served
-log_log_retentionsizeinpercent utils_throttler_cleaner_io_count | Retention and the cleaner's bytes are not counted
-log_logmanager_cordonedlogdirectorycount log_logmanager_logdirectorycordoned | Cordoned log directories are not counted
-server_kafkaserver_linux_disk_* server_controllerserver_linux_disk_* server_app_info_* | See /proc/PID/io and \
-process_start_time_seconds
-server_kafka_metrics_count_count server_*server_yammer_metrics_count | Metrics of Java's libraries
-server_client_metrics_unknown_subscription_request_rate | Use rate() of the count
-"""
-
-
-def _parse_group(line: str) -> MissingGroup:
-    patterns, reason = line.split("| ")
-    return MissingGroup(tuple(patterns.split()), reason)
-
-
-MISSING = tuple(_parse_group(line) for line in _MISSING_TABLE.strip().splitlines())
-
-
-def missing_page() -> str:
-    """Return the table of missing metrics in docs/metrics.md."""
-    lines = ["", "## Missing metrics", "", "| Kafka's metrics (without `kafka_`) | reason |", "|---|---|"]
-    for group in MISSING:
-        lines.append(f"| {', '.join(f'`{pattern}`' for pattern in group.patterns)} | {group.reason} |")
-    return "\n".join(lines) + "\n"
-
-
-def metrics_page() -> str:
-    """Return the tables of docs/metrics.md."""
-    lines = ["", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return "\n".join(lines) + "\n" + missing_page()

@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.wall_time import WallTime
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.log_lines import FailureLine
@@ -43,7 +44,7 @@ from kcli.server.raft.metadata_batches import (
 from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
 from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
 from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterSetHistory, voters_message
-from kcli.server.timing_wheel import Timer
+from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_values import Voter
 
 # The number of records that are delivered to the listeners in one time slice, about 5 ms of work.
@@ -130,17 +131,18 @@ class KafkaRaftClient:
         config: RaftConfig,
         disk: LogDisk,
         files: FileCache,
-        timer: Timer,
+        wall: WallTime,
         flush: Callable[[tuple[str, ...], FlushCallback], object],
+        scheduler: Scheduler,
         report: Callable[[str], None],
         on_storage_failure: Callable[[OSError, int], None],
     ) -> None:
         self.config = config
         self._disk = disk
         self._files = files
-        self._timer = timer
-        self.wall = timer.wall
+        self.wall = wall
         self._flush = flush
+        self._scheduler = scheduler
         self._report = report
         self._on_storage_failure = on_storage_failure
         self._listeners: list[RaftListener] = []
@@ -152,7 +154,7 @@ class KafkaRaftClient:
         self._snapshot_reader: Iterator[MetadataBatch] | None = None
         self._is_flushing = True  # until the first flush is requested, which takes all that is appended before it
         self._reported_epoch = -1
-        self._is_slice_scheduled = False
+        self._is_delivering = False
         self._has_failed = False
         # For metrics: the timestamp of the last batch that was delivered, and the times of commits.
         self.delivered_timestamp_ms = -1
@@ -190,7 +192,7 @@ class KafkaRaftClient:
             if self.quorum.role is not Role.CANDIDATE:
                 self.quorum.become_candidate()
             self._become_leader(now_ms)
-            self.deliver(now_ms)
+            self._deliver(now_ms)
             # The records that listeners append at once, such as the first ones of a cluster, are part of the first flush.
             stored = self.quorum.stored(self.history.kraft_version, tuple(self.history.voters))
             paths = self._store.write(stored)
@@ -198,7 +200,7 @@ class KafkaRaftClient:
             self._begin_flush(paths, self._publish_quorum_state)
 
     def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Have the listeners begin with a snapshot, which `deliver` then delivers."""
+        """Have the listeners begin with a snapshot, which `_deliver` then delivers."""
         self._delivered_offset = snapshot.end_offset
         self._snapshot_reader = self.log.read_snapshot(snapshot)
         for listener in self._listeners:
@@ -342,7 +344,7 @@ class KafkaRaftClient:
         if self.is_leader and self.quorum.is_only_voter and end_offset > self.high_watermark:
             self.high_watermark = end_offset
             self.log.log.update_high_watermark(end_offset)
-            self.deliver(now_ms)
+            self._deliver(now_ms)
 
     def storage_failed(self, error: OSError, now_ms: int) -> None:
         """Stop leading after a disk error on the metadata log or a file next to it. Only the first call has an effect."""
@@ -358,15 +360,20 @@ class KafkaRaftClient:
             listener.on_leader_change(self.leader_id, self.epoch, now_ms)
         self._on_storage_failure(error, now_ms)
 
-    def deliver(self, now_ms: int) -> None:
-        """Deliver committed batches to the listeners for one time slice; the rest is scheduled."""
-        left = SLICE_RECORDS
+    def _deliver(self, now_ms: int) -> None:
+        """Deliver committed batches to the listeners, in time slices."""
+        if not self._is_delivering:
+            self._is_delivering = True
+            self._scheduler.run(self._deliver_all(), now_ms)
+
+    def _deliver_all(self) -> Iterator[None]:
+        left, now_ms = SLICE_RECORDS, self._scheduler.now_ms
         while True:
             batch = self._next_snapshot_batch()
             if batch is None:
                 self._report_leader(now_ms)
                 if self._delivered_offset >= self.high_watermark:
-                    return
+                    break
                 batch = self._next_batch(now_ms)
                 self._delivered_offset = batch.last_offset + 1
                 self.delivered_timestamp_ms = batch.timestamp_ms
@@ -374,14 +381,9 @@ class KafkaRaftClient:
                 listener.on_commit(batch, now_ms)
             left -= len(batch.records) + 1
             if left <= 0:
-                if not self._is_slice_scheduled:
-                    self._is_slice_scheduled = True
-                    self._timer.schedule(now_ms, self._deliver_slice)
-                return
-
-    def _deliver_slice(self, now_ms: int) -> None:
-        self._is_slice_scheduled = False
-        self.deliver(now_ms)
+                yield
+                left, now_ms = SLICE_RECORDS, self._scheduler.now_ms
+        self._is_delivering = False
 
     def _next_snapshot_batch(self) -> MetadataBatch | None:
         if self._snapshot_reader is None:

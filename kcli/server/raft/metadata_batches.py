@@ -27,7 +27,6 @@ from kcli.format.record_batch import (
     read_header,
 )
 from kcli.format.records import Record, encode_record, read_records
-from kcli.protocol.catalog import message_type
 from kcli.protocol.control_records import (
     KRAFT_VERSION,
     KRAFT_VOTERS,
@@ -39,6 +38,7 @@ from kcli.protocol.control_records import (
 )
 from kcli.protocol.internal_records import CLUSTER_METADATA, encode_framed
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.server.raft.voter_set import voters_message
 from kcli.state.image_records import new_record as new_record
 from kcli.state.metadata_values import Voter

@@ -25,8 +25,7 @@ from enum import StrEnum
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.limits import MAX_TEXT_FILE_BYTES
-from kcli.format.metadata_files import QuorumState as QuorumStateFile
-from kcli.format.metadata_files import decode_quorum_state, encode_quorum_state
+from kcli.format.metadata_files import QuorumStateData, decode_quorum_state, encode_quorum_state
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.server.raft.metadata_log import MetadataLogError
@@ -74,7 +73,7 @@ class QuorumState:
     def __repr__(self) -> str:
         return f"<{self.role} in epoch {self.epoch}, leader {self.leader_id}>"
 
-    def restore(self, stored: QuorumStateFile | None, last_log_epoch: int) -> None:
+    def restore(self, stored: QuorumStateData | None, last_log_epoch: int) -> None:
         """Restore the state from the file and the log."""
         if stored is None or stored.leader_epoch < last_log_epoch:
             self.epoch = last_log_epoch
@@ -127,13 +126,13 @@ class QuorumState:
             raise QuorumStateError(f"a node that is {self.role} cannot become {role}")
         self.role, self.epoch, self.leader_id = role, epoch, leader_id
 
-    def stored(self, kraft_version: int, voter_ids: tuple[int, ...]) -> QuorumStateFile:
+    def stored(self, kraft_version: int, voter_ids: tuple[int, ...]) -> QuorumStateData:
         """Return the contents of quorum-state, in the version for the quorum's kraft.version."""
         # The file of a resigned node names it as the leader, so that it starts as resigned again.
         leader_id = self.node_id if self.role is Role.RESIGNED else self.leader_id
         if kraft_version == 0:
-            return QuorumStateFile(0, leader_id, self.epoch, self.voted_id, current_voters=voter_ids)
-        return QuorumStateFile(1, leader_id, self.epoch, self.voted_id, self.voted_directory_id)
+            return QuorumStateData(0, leader_id, self.epoch, self.voted_id, current_voters=voter_ids)
+        return QuorumStateData(1, leader_id, self.epoch, self.voted_id, self.voted_directory_id)
 
 
 class QuorumStateStore:
@@ -145,7 +144,7 @@ class QuorumStateStore:
         self.path = f"{directory}/{FileKind.QUORUM_STATE}"
         self._temporary = f"{self.path}.tmp"
 
-    def read(self) -> QuorumStateFile | None:
+    def read(self) -> QuorumStateData | None:
         """Return the contents of the file, None if it is missing. Raises MetadataLogError if it cannot be read."""
         try:
             return decode_quorum_state(self._disk.read_file(self.path, MAX_TEXT_FILE_BYTES))
@@ -157,7 +156,7 @@ class QuorumStateStore:
                 "from a copy, or remove it if this node is the only voter"
             ) from error
 
-    def write(self, state: QuorumStateFile) -> tuple[str, ...]:
+    def write(self, state: QuorumStateData) -> tuple[str, ...]:
         """Write a state into a temporary file and return the paths to flush before `publish`."""
         if self._disk.exists(self._temporary):
             self._disk.remove(self._temporary)

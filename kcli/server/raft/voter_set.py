@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from kcli.format.java_integers import parse_integer
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
-from kcli.protocol.catalog import message_type
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.state.metadata_values import Voter, voters_of
 
 # The offset of voters that are not in the log yet, but only in the snapshot at offset 0 that formatting writes.

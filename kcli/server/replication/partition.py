@@ -17,7 +17,7 @@ from kcli.log.append_paths import LogAppendInfo, append_checked
 from kcli.log.log_validator import AppendOrigin, ValidBatch
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
-from kcli.state.metadata_values import Partition as PartitionRegistration
+from kcli.state.metadata_values import PartitionRegistration
 
 
 class PartitionError(Exception):

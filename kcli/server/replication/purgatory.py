@@ -96,7 +96,7 @@ class Purgatory:
         return completed
 
     def drop(self, operation: DelayedOperation) -> None:
-        """Forget an operation whose client is gone, without completing it."""
+        """Drop an operation whose client has disconnected, without completing it."""
         if not operation.is_completed:
             self._remove(operation)
 

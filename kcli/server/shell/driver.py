@@ -15,7 +15,7 @@
 Clients' connections without bytes for max_idle_ms are found in IDLE_ROUNDS rounds in that time, and closed.
 One timer is armed, for the node's next deadline; if it fires before anything is due, it is armed again.
 
-An exception that leaves the node ends it: the driver closes all that is open, hands no event in any more, and calls
+An exception that leaves the node ends it: the driver closes all that is open, passes no more events to the node, and calls
 `on_failure(error)` once. Several drivers, each with a node, can share a loop: what follows is decided by the process.
 """
 
@@ -70,7 +70,7 @@ class NodePort(Protocol):
     """The part of kcli.server.node that the driver calls."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> the effects."""
+        """Take an event and return the effects."""
         ...
 
     def next_deadline_ms(self) -> int | None:
@@ -123,14 +123,14 @@ class Driver:
     # -------------------------------------------------------------------------------------------------- the node's loop
 
     def execute(self, effects: Sequence[Effect]) -> None:
-        """Execute effects, and hand in the events that they lead to at once."""
+        """Execute effects, and pass the events that follow at once to the node."""
         for effect in effects:
             self._execute(effect)
         self._drain()
         self._arm()
 
     def dispatch(self, event: Event) -> None:
-        """Hand one event in and execute its effects; after `close`, do nothing."""
+        """Pass one event to the node and execute its effects; after `close`, do nothing."""
         self.step(lambda now_ms: self.node.handle(event, now_ms))
 
     def step(self, run: Callable[[int], Sequence[Effect]]) -> None:
@@ -153,7 +153,7 @@ class Driver:
                 self._on_failure(error)
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
-        """Hand a client's request in; the most frequent event, so the path is short."""
+        """Pass a client's request to the node; the most frequent event, so the path is short."""
         if self._is_closed:
             return
         if self.request_times is not None:
@@ -223,7 +223,7 @@ class Driver:
                 self._loop_back(effect.connection, None)
 
     def _loop_back(self, connection: Connection, frame: bytes | None) -> None:
-        """Hand in the answer to a request of the node to itself; None for none."""
+        """Pass the answer to a request of the node to itself, None for none."""
         event = answer_event(connection, frame)
         if event is not None:
             self._events.append(event)
@@ -294,7 +294,7 @@ class Driver:
         client.metrics.created += 1
 
     def connection_lost(self, client: ClientConnection) -> None:
-        """Drop a client's connection, and hand its end in."""
+        """Drop a client's connection, and pass its end to the node."""
         if self.request_times is not None:
             self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
@@ -338,7 +338,7 @@ class Driver:
             acceptor.close()
 
     def close(self) -> None:
-        """Close all connections; no event is handed in any more."""
+        """Close all connections; the node gets no more events."""
         self._is_closed = True
         self.stop_listening()
         for timer in (self._timer, self._idle_timer):
@@ -352,7 +352,7 @@ class Driver:
 
 
 def flush_paths(paths: Sequence[str]) -> OSError | None:
-    """fsync files and directories in their order, up to the first that fails -> its error; a path may not exist any more.
+    """Flush files and directories in their order with fsync; return the error of the first that fails, None if none does.
 
     The paths after it are not flushed: an active segment must not be durable before the rolled one that it follows.
     """

@@ -6,8 +6,6 @@ import asyncio
 import selectors
 from time import perf_counter_ns
 
-NS_PER_S = 1_000_000_000
-
 
 class IdleTime(selectors.DefaultSelector):
     """The selector of a loop; `wait_ns` is the total time that it has waited."""

@@ -19,8 +19,6 @@ from kcli.format.java_text import quote
 from kcli.server.log_lines import WARN as WARN
 from kcli.server.log_lines import fields_of, level_of
 
-FORMATS = ("text", "json")
-
 
 def write_stderr(line: str) -> None:
     """Write a line at once; it is lost if stderr is closed."""

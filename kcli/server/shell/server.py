@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from kcli.log.errors import StorageError
 from kcli.server.config.listeners import BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.log_lines import FailureLine, Line, WarningLine
+from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.raft.metadata_log import MetadataLogError
@@ -224,8 +224,8 @@ class Server:
             os._exit(EXIT_CANNOT_GO_ON)
         else:
             lines = "".join(traceback.format_exception(error)).rstrip()
-            what = "a fault of kcli; the node ends here, and its next start recovers the logs. Please report it"
-            self.log(FailureLine(f"{what}:\n{lines}", error=repr(error)))
+            line = fault_line("the node", error, "; it ends here, and its next start recovers the logs")
+            self.log(FailureLine(f"{line}:\n{lines}", error=repr(error)))
         os._exit(1)
 
     @property

@@ -21,7 +21,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.records import Header
 from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
@@ -32,7 +31,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 SECRET = bytes(16)
 

@@ -11,9 +11,6 @@ from random import Random
 
 import pytest
 
-from kcli.inspect.verification.facts import PartitionOptions
-from kcli.inspect.verification.finding_kinds import ERROR
-from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.cleaner.cleaner import Cleaner
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.cleaner.offset_map import OffsetMap
@@ -24,7 +21,7 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.faults import SimulatedCrash
+from tests.log.cleaner.crashes import compacted_errors, died
 from tests.log.cleaner.random_logs import SECRET, RandomLog
 
 DIRECTORY = "/data/t-0"
@@ -91,8 +88,7 @@ class Machine:
 
     def errors(self) -> list[str]:
         """What a verifier finds wrong."""
-        found = verify_partition(self.disk, read_partition(self.disk, DIRECTORY), PartitionOptions(is_compacted=True))
-        return [str(finding) for finding in found.findings if finding.severity == ERROR]
+        return compacted_errors(self.disk, DIRECTORY)
 
 
 def check(log: RandomLog, seed: int, calls: int | None, *, loses_power: bool, before: list[Row], after: list[Row]) -> bool:
@@ -101,16 +97,7 @@ def check(log: RandomLog, seed: int, calls: int | None, *, loses_power: bool, be
     opened = machine.open(clean=True)
     if calls is not None:
         machine.disk.die_in(calls)
-    try:
-        machine.clean(opened)
-        machine.disk.die_never()
-        died = False
-    except SimulatedCrash:
-        died = True
-    if loses_power:
-        machine.disk.lose_power(Random(seed))
-    else:
-        machine.disk.kill()
+    dies = died(machine.disk, lambda: machine.clean(opened), seed, loses_power=loses_power)
     again = machine.open(clean=False)
     left = machine.rows()
     assert again.log_end_offset == log.live.log.log_end_offset
@@ -122,7 +109,7 @@ def check(log: RandomLog, seed: int, calls: int | None, *, loses_power: bool, be
     machine.clean(again)
     assert machine.rows() == after
     assert machine.errors() == []
-    return died
+    return dies
 
 
 def check_seed(seed: int, directory: Path, every: int) -> int:

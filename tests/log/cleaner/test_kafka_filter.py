@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.record_batch import HEADER_BYTES, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from kcli.format.records import Header
 from kcli.log.log_config import DAY_MS
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, Row
 from tests.log.live_logs import NOW_MS, marker, new_batch
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 CODECS = range(5)
 LEGACY_CODECS = range(4)  # zstd came with format 2

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.log.log_config import LogConfig
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import CompactedLog, as_bytes, read_batches
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
 from tests.log.live_logs import NOW_MS, new_batch
 from tests.log.log_nodes import Node, stop
-from tests.message_sets import encode_message_set
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 60_000  # where hours pass

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from kcli.format.compression import GZIP, deflate
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import CorruptRecordError
 from kcli.log.cleaner.cleaner import CleaningAbortedError
 from kcli.log.cleaner.throttler import SLICE_BYTES
 from kcli.log.log_config import DAY_MS
 from tests.log.cleaner.logs import CompactedLog, PretendedMap, map_of
 from tests.log.live_logs import NOW_MS, new_batch
+from tests.message_sets import NewLegacyRecord, encode_message
 
 LARGE_BYTES = 4 * SLICE_BYTES
 MAGIC_AT = 16

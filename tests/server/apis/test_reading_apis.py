@@ -60,7 +60,8 @@ def test_pages_are_no_larger_than_the_broker_allows(tmp_path: Path) -> None:
 
 
 def test_a_fenced_broker_leads_nothing(node: WholeNode) -> None:
-    node.broker.image.brokers[1].is_fenced = True
+    brokers = node.broker.image.brokers
+    brokers[1] = brokers[1]._replace(is_fenced=True)
     (topic, _other) = ask(node, DTP, 0).topics
     assert {(found.leader_id, *found.offline_replicas) for found in topic.partitions} == {(-1, 1)}
     answer = ask(node, apis.METADATA, 12, topics=None)

@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from kcli.server.config.reference import configuration_page
-from kcli.server.metrics.catalog import metrics_page
 from tests.conftest import ROOT
+from tests.server.config.configuration_page import configuration_page
+from tests.server.metrics.metrics_page import metrics_page
 
 PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
 MARK = "<!-- The rest is taken from the program; a test keeps it in step. -->\n"

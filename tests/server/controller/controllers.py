@@ -20,6 +20,7 @@ from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from tests.server.raft.nodes import START_MS
@@ -76,6 +77,7 @@ class ControllerNode:
             random.Random(seed),
             self.timer,
             self.flushes,
+            Scheduler(self.timer, self.flushes.flush),
             self.lines.append,
             lambda error, now_ms: self.storage_failures.append(error),
         )

@@ -25,10 +25,10 @@ from kcli.protocol.apis import (
     LIST_PARTITION_REASSIGNMENTS,
     UPDATE_FEATURES,
 )
-from kcli.protocol.errors import MessageError
+from kcli.protocol.message_errors import MessageError
 from kcli.server.config import config_results
 from kcli.server.controller.formatting import FormatPlan, format_directories
-from kcli.state.metadata_values import ConfigResource, Partition
+from kcli.state.metadata_values import ConfigResource, PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
 from tests.server.raft.nodes import START_MS
 
@@ -43,7 +43,7 @@ def struct(key: int, name: str, /, **fields: Any) -> Any:
     return API_KEYS[key].request.classes[name](**fields)
 
 
-def partition(node: ControllerNode, index: int = 0) -> Partition:
+def partition(node: ControllerNode, index: int = 0) -> PartitionRegistration:
     found = node.broker.image.topic("orders")
     assert found is not None
     return found.partitions[index]

@@ -20,12 +20,12 @@ from kcli.protocol.apis import (
     UNREGISTER_BROKER,
 )
 from kcli.server.controller import quorum_controller
-from kcli.state.metadata_values import Partition
+from kcli.state.metadata_values import PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
 from tests.server.raft.nodes import formatted
 
 
-def partition(node: ControllerNode, name: str = "orders", index: int = 0) -> Partition:
+def partition(node: ControllerNode, name: str = "orders", index: int = 0) -> PartitionRegistration:
     found = node.broker.image.topic(name)
     assert found is not None
     return found.partitions[index]
@@ -229,7 +229,7 @@ def test_producer_ids_are_given_once(node: ControllerNode) -> None:
     assert node.ask(ALLOCATE_PRODUCER_IDS, request).error_code == error_codes.STALE_BROKER_EPOCH
 
 
-def alter(node: ControllerNode, found: Partition, isr: list[int], broker_id: int = 1, **changes: Any) -> Any:
+def alter(node: ControllerNode, found: PartitionRegistration, isr: list[int], broker_id: int = 1, **changes: Any) -> Any:
     """AlterPartition of orders-0 with the epochs that it has -> the partition's result."""
     request = API_KEYS[ALTER_PARTITION].request
     brokers = node.core.state.image.brokers

@@ -8,12 +8,12 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
-from kcli.state.metadata_values import Partition
+from kcli.state.metadata_values import PartitionRegistration
 
 DIRECTORY = Uuid(b"\5" * 16)
 
 
-def partition(**fields: Any) -> Partition:
+def partition(**fields: Any) -> PartitionRegistration:
     replicas = fields.get("replicas", [1, 2, 3])
     defaults: dict[str, Any] = {
         "replicas": replicas,
@@ -28,11 +28,11 @@ def partition(**fields: Any) -> Partition:
         "eligible_leader_replicas": [],
         "last_known_elr": [],
     }
-    return Partition(**(defaults | fields))
+    return PartitionRegistration(**(defaults | fields))
 
 
 def change(
-    found: Partition, alive: set[int], *, elr: bool = True, election: Election = Election.ONLINE, version: int = 30
+    found: PartitionRegistration, alive: set[int], *, elr: bool = True, election: Election = Election.ONLINE, version: int = 30
 ) -> PartitionChangeBuilder:
     return PartitionChangeBuilder(
         Uuid(b"\1" * 16),
@@ -106,7 +106,9 @@ def test_nothing_changes_where_nothing_does() -> None:
         ),
     ],
 )  # fmt: skip
-def test_elections(found: Partition, target_isr: list[int], alive: set[int], elr: bool, expected: dict[str, Any]) -> None:
+def test_elections(
+    found: PartitionRegistration, target_isr: list[int], alive: set[int], elr: bool, expected: dict[str, Any]
+) -> None:
     made = change(found, alive, elr=elr)
     made.target_isr = target_isr
     assert changed(made) == expected

@@ -10,6 +10,7 @@ import pytest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.server.controller.quorum_controller import SLICE_RECORDS
+from kcli.server.events import Connection
 from tests.server.whole_node import Pending, WholeNode
 
 
@@ -18,11 +19,11 @@ def node(tmp_path: Path) -> WholeNode:
     return WholeNode(tmp_path / "data")
 
 
-def ask(node: WholeNode, name: str, partitions: int) -> Pending:
+def ask(node: WholeNode, name: str, partitions: int, connection: Connection | None = None) -> Pending:
     """Ask for a topic and do not wait for the answer."""
     classes = API_KEYS[CREATE_TOPICS].request.classes
     topic = classes["CreatableTopic"](name=name, num_partitions=partitions, replication_factor=1)
-    return node.send(CREATE_TOPICS, 7, API_KEYS[CREATE_TOPICS].request.new(topics=[topic], timeout_ms=1000))
+    return node.send(CREATE_TOPICS, 7, API_KEYS[CREATE_TOPICS].request.new(topics=[topic], timeout_ms=1000), connection)
 
 
 def code(pending: Pending) -> int:
@@ -55,12 +56,18 @@ def test_the_controller_itself_does_not_come_between_two_slices(node: WholeNode)
 
 def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNode) -> None:
     controller = node.node.controller.controller  # type: ignore[attr-defined]
-    large, behind = ask(node, "large", 2 * SLICE_RECORDS), ask(node, "small", 1)
+    large, behind = (
+        ask(node, name, partitions, Connection(client, "CONTROLLER", "127.0.0.1"))
+        for client, name, partitions in ((1001, "large", 2 * SLICE_RECORDS), (1002, "small", 1))
+    )
+    forwarded = ask(node, "forwarded", 1)
     end_offset = controller._raft.next_offset
     controller._raft.quorum.become_resigned()
     controller.on_leader_change(-1, controller._raft.epoch, node.now_ms)
     node.until(lambda: large.answer is not None and behind.answer is not None)
     assert [code(large), code(behind)] == [error_codes.NOT_CONTROLLER] * 2
+    node.advance(1000)
+    assert forwarded.answer is None, "the broker waits for the next controller, as Kafka's does"
     assert controller._raft.next_offset == end_offset
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from kcli.format.kafka_uuid import random_uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.server.controller.formatting import METADATA_PARTITION, format_directory, read_meta_properties
+from kcli.server.controller.features import initial_features
+from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories, read_meta_properties
 from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import Voter
 
 NODE_ID = 1
 PORT = 19093
@@ -32,6 +36,7 @@ class Surroundings:
         self.flush_count = 0
         self.lines: list[str] = []
         self.storage_failures: list[OSError] = []
+        self.scheduler = Scheduler(self.timer, self.flush)
 
     def flush(self, paths: tuple[str, ...], callback: FlushCallback) -> None:
         self.flushes.append((paths, callback))
@@ -86,9 +91,10 @@ class Follower:
 def formatted(directory: Path, seed: int = 1, disk: LogDisk | None = None) -> Path:
     """A directory that was formatted for one node with a dynamic quorum."""
     dice, disk = random.Random(seed), OsDisk() if disk is None else disk
-    format_directory(
-        disk, str(directory), dice.randbytes, START_MS, node_id=NODE_ID, controller_host="127.0.0.1", controller_port=PORT
-    )
+    voter = Voter(NODE_ID, random_uuid(dice.randbytes), {"CONTROLLER": ("127.0.0.1", PORT)})
+    features = initial_features({}, None, is_dynamic_quorum=True)
+    plan = FormatPlan(None, NODE_ID, (str(directory),), str(directory), features, [voter])
+    format_directories(disk, plan, dice.randbytes, START_MS)
     return directory
 
 
@@ -113,8 +119,9 @@ def raft_client(config: RaftConfig, around: Surroundings) -> KafkaRaftClient:
         config,
         around.disk,
         around.files,
-        around.timer,
+        around.timer.wall,
         around.flush,
+        around.scheduler,
         around.lines.append,
         lambda error, now_ms: around.storage_failures.append(error),
     )

@@ -11,7 +11,7 @@ import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
-from kcli.server.raft.kafka_raft_client import NotLeaderError
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.metadata_batches import new_record
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.raft.startable_quorum import refusal
@@ -29,6 +29,27 @@ def kinds(follower: Follower) -> list[str]:
     for batch in follower.batches:
         told += [str(record.type_id) for record in batch.control_records] or [record.STRUCT.name for record in batch.records]
     return told
+
+
+def with_static_quorum(directory: Path, around: Surroundings, follower: Follower) -> tuple[Path, list[Voter], KafkaRaftClient]:
+    """Start a node whose voters are configured, on a formatted directory -> its metadata log's directory, the voters, it."""
+    metadata = directory / "__cluster_metadata-0"
+    (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
+    voters = [Voter(1, ZERO_UUID, {"CONTROLLER": ("127.0.0.1", 1)})]
+    raft = started_raft(directory, around, follower, static_voters=voters)
+    around.run()
+    return metadata, voters, raft
+
+
+def stopped_after(directory: Path, appends: int) -> None:
+    """Start a node, append that many records one by one, and stop it."""
+    around = Surroundings()
+    raft = started_raft(directory, around)
+    around.run()
+    for _ in range(appends):
+        raft.append(no_op(), around.now_ms)
+        around.run()
+    raft.close()
 
 
 def test_the_first_epoch_begins_with_the_voters(tmp_path: Path) -> None:
@@ -84,17 +105,11 @@ def test_a_failing_flush_ends_the_leadership(tmp_path: Path) -> None:
 def test_the_next_epoch_hears_all_of_the_log_first(tmp_path: Path) -> None:
     """A new leader is announced when the listeners have everything before its epoch; slices bring it, nothing twice."""
     directory = formatted(tmp_path / "data")
-    around = Surroundings()
-    raft = started_raft(directory, around)
-    around.run()
-    for _ in range(700):
-        raft.append(no_op(), around.now_ms)
-    around.run()
-    raft.close()
+    stopped_after(directory, 700)
     around, follower = Surroundings(), Follower()
     order: list[int] = []
     follower.on_leader_change = lambda leader_id, epoch, now_ms: order.append(len(follower.batches))  # type: ignore[method-assign]
-    raft = started_raft(directory, around, follower)
+    started_raft(directory, around, follower)
     assert order == [], "nothing of the log is known to be committed yet"
     around.run()
     offsets = [batch.base_offset for batch in follower.batches[2:]]
@@ -106,13 +121,7 @@ def test_the_next_epoch_hears_all_of_the_log_first(tmp_path: Path) -> None:
 def test_every_prefix_of_the_log_opens(tmp_path: Path) -> None:
     """A log cut at any byte, as a crash may leave it, is recovered to its whole batches, and this node leads again."""
     directory = formatted(tmp_path / "data")
-    around = Surroundings()
-    raft = started_raft(directory, around)
-    around.run()
-    for _ in range(3):
-        raft.append(no_op(), around.now_ms)
-        around.run()
-    raft.close()
+    stopped_after(directory, 3)
     path = directory / "__cluster_metadata-0" / "00000000000000000000.log"
     whole = path.read_bytes()
     for size in range(0, len(whole) + 1, 7):
@@ -165,13 +174,8 @@ def test_leader_epochs_come_from_the_log(tmp_path: Path) -> None:
 
 def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
     """Voters by configuration: kraft.version 0, quorum-state of version 0, no voters in the log."""
-    directory = formatted(tmp_path / "data")
-    metadata = directory / "__cluster_metadata-0"
-    (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
-    voters = [Voter(1, ZERO_UUID, {"CONTROLLER": ("127.0.0.1", 1)})]
-    around, follower = Surroundings(), Follower()
-    raft = started_raft(directory, around, follower, static_voters=voters)
-    around.run()
+    around, follower, directory = Surroundings(), Follower(), formatted(tmp_path / "data")
+    metadata, _, raft = with_static_quorum(directory, around, follower)
     assert raft.is_leader
     assert kinds(follower) == [str(LEADER_CHANGE)]
     assert b'"data_version":0' in (metadata / "quorum-state").read_bytes()
@@ -180,13 +184,8 @@ def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
 
 def test_a_static_quorum_becomes_a_dynamic_one(tmp_path: Path) -> None:
     """KRaftVersion and Voters in one batch, once; committed by a flush; in the next epoch the directory's id is checked."""
-    directory = formatted(tmp_path / "data")
-    metadata = directory / "__cluster_metadata-0"
-    (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
-    voters = [Voter(1, ZERO_UUID, {"CONTROLLER": ("127.0.0.1", 1)})]
-    around, follower = Surroundings(), Follower()
-    raft = started_raft(directory, around, follower, static_voters=voters)
-    around.run()
+    around, follower, directory = Surroundings(), Follower(), formatted(tmp_path / "data")
+    metadata, voters, raft = with_static_quorum(directory, around, follower)
     appended = raft.upgrade_kraft_version(1, around.now_ms)
     assert [record.type_id for record in appended] == [KRAFT_VERSION, KRAFT_VOTERS]
     assert raft.upgrade_kraft_version(1, around.now_ms) == []

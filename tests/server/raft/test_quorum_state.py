@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.metadata_files import QuorumState as QuorumStateFile
+from kcli.format.metadata_files import QuorumStateData
 from kcli.log.disk.os_disk import OsDisk
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.raft.quorum_state import QuorumState, QuorumStateError, QuorumStateStore, Role
@@ -57,14 +57,14 @@ def test_wrong_steps_are_refused() -> None:
     ("stored", "log_epoch", "role", "epoch"),
     [
         (None, 0, Role.UNATTACHED, 0),
-        (QuorumStateFile(1, 1, 5, -1), 5, Role.RESIGNED, 5),
-        (QuorumStateFile(1, -1, 5, 1, DIRECTORY), 4, Role.CANDIDATE, 5),
-        (QuorumStateFile(1, 2, 5, -1), 5, Role.FOLLOWER, 5),
-        (QuorumStateFile(1, -1, 5, 2), 5, Role.UNATTACHED, 5),
-        (QuorumStateFile(1, 1, 5, -1), 6, Role.UNATTACHED, 6),
+        (QuorumStateData(1, 1, 5, -1), 5, Role.RESIGNED, 5),
+        (QuorumStateData(1, -1, 5, 1, DIRECTORY), 4, Role.CANDIDATE, 5),
+        (QuorumStateData(1, 2, 5, -1), 5, Role.FOLLOWER, 5),
+        (QuorumStateData(1, -1, 5, 2), 5, Role.UNATTACHED, 5),
+        (QuorumStateData(1, 1, 5, -1), 6, Role.UNATTACHED, 6),
     ],
 )
-def test_a_node_begins_where_it_stopped(stored: QuorumStateFile | None, log_epoch: int, role: Role, epoch: int) -> None:
+def test_a_node_begins_where_it_stopped(stored: QuorumStateData | None, log_epoch: int, role: Role, epoch: int) -> None:
     """A leader begins as resigned, a candidate as such; a log of a later epoch overrides the file."""
     state = node()
     state.restore(stored, log_epoch)
@@ -76,9 +76,9 @@ def test_the_file_has_the_form_of_the_kraft_version(tmp_path: Path) -> None:
     state = node()
     state.become_candidate()
     state.become_leader()
-    assert state.stored(0, (1,)) == QuorumStateFile(0, 1, 1, -1, current_voters=(1,))
+    assert state.stored(0, (1,)) == QuorumStateData(0, 1, 1, -1, current_voters=(1,))
     state.become_resigned()
-    assert state.stored(1, (1,)) == QuorumStateFile(1, 1, 1, -1)
+    assert state.stored(1, (1,)) == QuorumStateData(1, 1, 1, -1)
     store = QuorumStateStore(OsDisk(), str(tmp_path))
     assert store.read() is None
     store.write(state.stored(1, (1,)))

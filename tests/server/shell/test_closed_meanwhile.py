@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS
-from kcli.server.apis import slices
+from kcli.server import scheduler
 from kcli.server.events import CloseConnection, Connection, ConnectionClosed, Effect, NoResponse, SendFile, SendResponse
 from tests.server.shell.sockets import Shell, framed, run, silent
 from tests.server.whole_node import START_MS, WholeNode, batch, partitions_of
@@ -66,7 +66,7 @@ def test_a_fetch_whose_consumer_left(node: WholeNode) -> None:
 
 def test_slices_go_on_to_their_end_for_nobody(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer in slices whose client leaves behind the first one ends as always, and others are served between."""
-    monkeypatch.setattr(slices, "SLICE_US", 1)
+    monkeypatch.setattr(scheduler, "SLICE_US", 1)
     node.create_topic("t", 4)
     for index in range(4):
         node.produce("t", index, batch(b"x"))

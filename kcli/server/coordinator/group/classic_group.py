@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kcli.protocol import error_codes
-from kcli.protocol.catalog import message_type
-from kcli.protocol.errors import DecodeError
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError
+from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_messages import (
     JoinedMember,

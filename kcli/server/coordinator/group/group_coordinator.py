@@ -11,7 +11,7 @@ The partition of a group is the absolute value of Java's hash of its id, modulo 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +20,6 @@ from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
-from kcli.server.apis.slices import SliceScheduler
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
@@ -31,6 +30,7 @@ from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ClassicGroup
@@ -38,6 +38,7 @@ from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
+_EXPIRY_US = 20  # of one group
 _Response = TypeVar("_Response")
 
 
@@ -50,6 +51,7 @@ class GroupShard:
         runtime: CoordinatorRuntime[GroupShard],
         config: ConfigReader,
         timer: Timer,
+        scheduler: Scheduler,
         rng: Random,
         report: Callable[[str], None],
     ) -> None:
@@ -58,6 +60,7 @@ class GroupShard:
         self._runtime = runtime
         self._config = config
         self._timer = timer
+        self._scheduler = scheduler
         self._report = report
         self._expiry: TimerTask | None = None
         self.offsets = OffsetManager(
@@ -115,10 +118,17 @@ class GroupShard:
         self._expiry = self._timer.schedule(now_ms + interval_ms, self._expire)
 
     def _expire(self, now_ms: int) -> None:
-        """Delete expired offsets, and groups that have neither members nor offsets, one write for each group."""
+        """Delete expired offsets, and groups that have neither members nor offsets."""
+        self._scheduler.run(self._expire_all(), now_ms)
+        self._schedule_expiry(now_ms)
+
+    def _expire_all(self) -> Iterator[None]:
+        """Write for one group at a time; yield after each time slice."""
+        budget = SliceBudget()
         for group_id in dict.fromkeys((*self.state.offsets_by_group, *self.state.groups)):
             self._write(partial(self._expire_group, group_id), _ignore)
-        self._schedule_expiry(now_ms)
+            if budget.is_spent(_EXPIRY_US):
+                yield
 
     def _expire_group(self, group_id: str) -> Decision[None]:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
@@ -155,7 +165,7 @@ class GroupCoordinator:
         metadata: MetadataCache,
         replica_manager: ReplicaManager,
         timer: Timer,
-        slices: SliceScheduler,
+        scheduler: Scheduler,
         rng: Random,
         report: Callable[[str], None],
     ) -> None:
@@ -164,10 +174,10 @@ class GroupCoordinator:
         self._report = report
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, timer, rng, report),
+            lambda index: GroupShard(index, self.runtime, config, timer, scheduler, rng, report),
             replica_manager,
             timer,
-            slices,
+            scheduler,
             report,
             linger_ms=config.get_int("group.coordinator.append.linger.ms"),
             write_timeout_ms=config.get_int("offsets.commit.timeout.ms"),

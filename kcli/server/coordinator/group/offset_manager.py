@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
-from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.state.group_state import GroupState
 from kcli.state.groups import CommittedOffset

@@ -101,17 +101,17 @@ for _block in _COLUMNS.strip().split("\n\n"):
     TABLES[_table] = dict(column.split() for column in _columns.split(","))
 
 
-class SchemaError(ValueError):
+class TableError(ValueError):
     """A table or column that does not exist, or has another type; the message is one sentence."""
 
 
 def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = True, report: str | None = None) -> StructType:
-    """Return the schema of a table, with only `columns` if any are given. Raises SchemaError for an unknown name."""
+    """Return the schema of a table, with only `columns` if any are given. Raises TableError for an unknown name."""
     types = _columns_of(table)
     names = list(columns) or [name for name in types if headers or name != "headers" or table != RECORDS]
     unknown = [name for name in names if name not in types]
     if unknown:
-        raise SchemaError(f"the table {table} has no column {', '.join(unknown)}; it has {', '.join(types)}")
+        raise TableError(f"the table {table} has no column {', '.join(unknown)}; it has {', '.join(types)}")
     fields = [StructField(name, _TYPES[types[name]]) for name in names]
     if report is not None:
         fields.append(StructField(report, _TYPES[REPORT_TYPE]))
@@ -119,14 +119,14 @@ def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = Tru
 
 
 def check_schema(schema: StructType, table: str, report: str | None = None) -> None:
-    """Check that the table has the columns of a schema, with the same types. Raises SchemaError."""
+    """Check that the table has the columns of a schema, with the same types. Raises TableError."""
     types = _columns_of(table)
     for field in schema.fields:
         wanted = REPORT_TYPE if field.name == report else types.get(field.name)
         if wanted is None:
-            raise SchemaError(f"the table {table} has no column {field.name}; it has {', '.join(types)}")
+            raise TableError(f"the table {table} has no column {field.name}; it has {', '.join(types)}")
         if not _same_type(field.dataType, _TYPES[wanted]):
-            raise SchemaError(
+            raise TableError(
                 f"the column {field.name} of the table {table} has type {_TYPES[wanted].simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
@@ -136,7 +136,7 @@ def _columns_of(table: str) -> dict[str, str]:
     try:
         return TABLES[table]
     except KeyError:
-        raise SchemaError(f"there is no table {table!r}; there are {', '.join(TABLES)}") from None
+        raise TableError(f"there is no table {table!r}; there are {', '.join(TABLES)}") from None
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:

@@ -2,8 +2,8 @@
 
 what                                    module
 --------------------------------------  --------------------------------------------------------
-batches, offsets, indexes of a segment  segments, batches, indexes
-producers, transactions, .txnindex      producers, transaction_index
+batches, offsets, indexes of a segment  segments, batches, index_checks
+producers, transactions, .txnindex      producer_tracker, transaction_index
 snapshots                               snapshots, when the walk reaches their offsets
 overlaps between segments,              here
   checkpoints against the log
@@ -32,9 +32,9 @@ from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.missing_offsets import MissingOffsets
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producer_steps import ProducerStep
-from kcli.inspect.verification.producers import ProducerTracker
+from kcli.inspect.verification.producer_tracker import ProducerTracker
 from kcli.inspect.verification.segments import ReadAhead, SegmentVerifier
-from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
+from kcli.inspect.verification.small_file_checks import check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk.port import Disk

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, wraps
 from pathlib import Path
@@ -36,8 +36,8 @@ from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
-from kcli.spark import schema as tables
-from kcli.spark.options import ALL, LONGEST, ReadOptions
+from kcli.spark import table_schemas as tables
+from kcli.spark.read_options import ALL, LONGEST, ReadOptions
 
 # How often planning is tried again if files vanish during it.
 MAX_PLANS = 20
@@ -286,18 +286,17 @@ def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: Re
     missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
         raise UnknownTopicError(f"no partition of the topic {', '.join(missing)} is in {where}", missing, known)
-    if options.assignment is not None:
-        there = {(part.topic, part.partition) for part in chosen}
-        wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]
-        absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
-        if absent:
-            raise PlanError(f"the partition {', '.join(absent)} is not in {where}")
     there = {(part.topic, part.partition) for part in chosen}
+
+    def absent(named: Mapping[str, Iterable[int]]) -> str:
+        numbers = ((topic, partition) for topic, partitions in named.items() for partition in partitions)
+        return ", ".join(f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there)
+
+    if found := absent(options.assignment or {}):
+        raise PlanError(f"the partition {found} is not in {where}")
     for option, named in options.named_by_partition().items():
-        numbers = ((topic, partition) for topic, of_topic in named.items() for partition in of_topic)
-        unread = [f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there]
-        if unread:
-            raise PlanError(f"{option} names {', '.join(unread)}, which is not read from {where}")
+        if found := absent(named):
+            raise PlanError(f"{option} names {found}, which is not read from {where}")
 
 
 def _check_topic_identity(disk: Disk, chosen: list[PartitionDirectory]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind
-from kcli.format.metadata_files import QuorumState, decode_quorum_state
+from kcli.format.metadata_files import QuorumStateData, decode_quorum_state
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.internal_logs import decoded, is_control, open_file, open_log
 from kcli.inspect.description.partition_log import Logs
@@ -45,7 +45,7 @@ class MetadataView(NamedTuple):
     snapshot_end_offset: int | None
     snapshot_epoch: int | None
     end_offset: int
-    quorum_state: QuorumState | None
+    quorum_state: QuorumStateData | None
     is_bootstrap: bool = False
 
 
@@ -65,7 +65,7 @@ def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) ->
 
 
 def read_metadata_log(
-    disk: Disk, directory: PartitionDirectory, quorum_state: QuorumState | None, remarks: Remarks
+    disk: Disk, directory: PartitionDirectory, quorum_state: QuorumStateData | None, remarks: Remarks
 ) -> MetadataView:
     """Return the image of a directory of `__cluster_metadata-0`; records that cannot be read become problems in `remarks`."""
     log_start = directory.segments[0].base_offset if directory.segments else None

@@ -205,9 +205,5 @@ class ProducerTracker:
         stable = min(self._open.values(), default=step.first_offset + 1)
         expected = AbortedTxn(0, step.producer_id, first, step.first_offset, stable)
         self._index.expect(
-            expected,
-            step.first_position,
-            records,
-            is_exact=self.knows_all and self.gap_offset < 0,
-            is_damaged=self.is_damaged,
+            expected, step.first_position, records, is_exact=self.knows_all and self.gap_offset < 0, is_damaged=self.is_damaged
         )

@@ -19,7 +19,7 @@ from functools import cache
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.schema import parse_schemas
 
-_FOLDER = __file__.removesuffix("catalog.py") + "messages/"
+_FOLDER = __file__.removesuffix("message_types.py") + "messages/"
 
 
 @cache

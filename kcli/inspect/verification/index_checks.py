@@ -15,6 +15,7 @@ is in the active segment of a broker that runs or crashed.
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
 from itertools import compress, count, islice
@@ -33,7 +34,7 @@ PIECE_ENTRIES = 64 * 1024
 MOST_BYTES = 32 * 1024 * 1024
 
 
-class IndexFile:
+class IndexFile(ABC):
     """Common to both indexes: reading, zeros after the entries, and the next entry (`slot`) to compare."""
 
     code = ""
@@ -109,20 +110,23 @@ class IndexFile:
             self.add("zero-tail", f"{self.total - used} entries of zeros follow the {used} that are in use", used)
         return used
 
-    def _is_zero(self, slot: int) -> bool:
-        raise NotImplementedError
+    def _add_mismatch(self, slot: int, offset: int, message: str) -> None:
+        self.add("mismatch", f"entry {slot} {message}", slot, offset)
 
+    @abstractmethod
+    def _is_zero(self, slot: int) -> bool: ...
+
+    @abstractmethod
     def match(self, rows: BatchColumns, count: int) -> None:
         """Compare the entries that belong to rows [0, count) with them; rows come in the order of the segment."""
-        raise NotImplementedError
 
+    @abstractmethod
     def skip(self, start: int, end: int) -> None:
         """Skip the damaged bytes [start, end) of the segment."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
         """Report what the end of the segment shows, after `end_position` bytes and `batches` batches."""
-        raise NotImplementedError
 
     def _count_ascending(self, used: int, column: array[int], what: str, *, strictly: bool) -> int:
         """Return how many of `used` entries ascend in a column; the first that does not is a finding."""
@@ -186,18 +190,13 @@ class OffsetIndexCheck(IndexFile):
         self.slot += 1
         position = self._positions[slot]
         if rows.position[row] != position:
-            self.add("mismatch", f"entry {slot} points at byte {position} of the segment, where no batch begins", slot, offset)
+            self._add_mismatch(slot, offset, f"points at byte {position} of the segment, where no batch begins")
             return
         before = rows.last_offset[row - 1] if row else self._last_offset
         first = before + 1 if rows.fault[row] == LEGACY else rows.base_offset[row]
         if offset < first:
-            self.add(
-                "mismatch",
-                f"entry {slot} is of offset {offset} and points at byte {position}, where the batch of the offsets "
-                f"{rows.base_offset[row]} to {rows.last_offset[row]} begins",
-                slot,
-                offset,
-            )
+            batch = f"the batch of the offsets {rows.base_offset[row]} to {rows.last_offset[row]}"
+            self._add_mismatch(slot, offset, f"is of offset {offset} and points at byte {position}, where {batch} begins")
             return
         self._awaited = (slot, offset)
         self._await(rows, row, count)
@@ -214,28 +213,19 @@ class OffsetIndexCheck(IndexFile):
         self._awaited = None
         is_inside = rows.fault[row] == LEGACY and rows.last_offset[row] > offset  # an entry may have the first offset of a set
         if rows.last_offset[row] != offset and not is_inside:
-            self.add(
-                "mismatch",
-                f"entry {slot} is of offset {offset}; no batch between the byte {self._positions[slot]} that it points at and "
-                "the next entry's ends with it",
-                slot,
-                offset,
-            )
+            where = f"between the byte {self._positions[slot]} that it points at and the next entry's"
+            self._add_mismatch(slot, offset, f"is of offset {offset}; no batch {where} ends with it")
         return row
 
     def skip(self, start: int, end: int) -> None:
         """Skip the entries that point at the damaged bytes [start, end) of the segment."""
         while self.slot < self.slots and self._positions[self.slot] < start:
-            self._skip_wrong_entry()
+            slot, message = self.slot, f"points at byte {self._positions[self.slot]} of the segment, where no batch begins"
+            self._add_mismatch(slot, self.base_offset + self._offsets[slot], message)
+            self.slot += 1
         while self.slot < self.slots and self._positions[self.slot] < end:
             self.slot += 1
         self._awaited = None
-
-    def _skip_wrong_entry(self) -> None:
-        slot = self.slot
-        message = f"entry {slot} points at byte {self._positions[slot]} of the segment, where no batch begins"
-        self.add("mismatch", message, slot, self.base_offset + self._offsets[slot])
-        self.slot += 1
 
     def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
         """Report entries after the end of the segment, and an index without entries."""
@@ -243,16 +233,12 @@ class OffsetIndexCheck(IndexFile):
         if self._is_empty and batches > 1 and end_position > LARGEST_WITHOUT_ENTRIES:
             self.add("empty", f"the file has no entry; the segment has {batches} batches in {end_position} bytes")
         if left:
-            self.add(
-                "mismatch",
-                f"entry {self.slot} points at byte {self._positions[self.slot]}, after the last batch of the segment; "
-                f"{left} entries do so; the segment has {end_position} bytes",
-                self.slot,
-                self.base_offset + self._offsets[self.slot],
-            )
+            message = f"points at byte {self._positions[self.slot]}, after the last batch of the segment; {left} entries do so"
+            offset = self.base_offset + self._offsets[self.slot]
+            self._add_mismatch(self.slot, offset, f"{message}; the segment has {end_position} bytes")
         elif self._awaited is not None:
             slot, offset = self._awaited
-            self.add("mismatch", f"entry {slot} is of offset {offset}, and no batch of the segment ends with it", slot, offset)
+            self._add_mismatch(slot, offset, f"is of offset {offset}, and no batch of the segment ends with it")
 
 
 class TimeIndexCheck(IndexFile):
@@ -307,23 +293,13 @@ class TimeIndexCheck(IndexFile):
         before = rows.last_offset[row - 1] if row else self._last_offset
         if offset < rows.base_offset[row] and not (rows.fault[row] == LEGACY and offset > before):
             if not (self._damaged and row == 0):
-                self.add("mismatch", f"entry {slot} is of offset {offset}, which no batch of the segment has", slot, offset)
+                self._add_mismatch(slot, offset, f"is of offset {offset}, which no batch of the segment has")
         elif rows.max_timestamp[row] != timestamp:
-            self.add(
-                "mismatch",
-                f"entry {slot} states {timestamp} ms at offset {offset}; the batch there has {rows.max_timestamp[row]} ms for "
-                "its largest timestamp",
-                slot,
-                offset,
-            )
+            batch = f"the batch there has {rows.max_timestamp[row]} ms for its largest timestamp"
+            self._add_mismatch(slot, offset, f"states {timestamp} ms at offset {offset}; {batch}")
         elif self._scratch[1] > timestamp:
-            self.add(
-                "mismatch",
-                f"entry {slot} states that no record up to offset {offset} is later than {timestamp} ms; one has "
-                f"{self._scratch[1]} ms",
-                slot,
-                offset,
-            )
+            message = f"states that no record up to offset {offset} is later than {timestamp} ms; one has {self._scratch[1]} ms"
+            self._add_mismatch(slot, offset, message)
 
     def skip(self, start: int, end: int) -> None:
         """Note damage: entries with offsets in it cannot be checked."""
@@ -334,12 +310,8 @@ class TimeIndexCheck(IndexFile):
         if self.slot < self.slots and not self._damaged:
             offset = self.base_offset + self._offsets[self.slot]
             left = self.slots - self.slot
-            self.add(
-                "mismatch",
-                f"entry {self.slot} is of offset {offset}, after the segment's last offset {self._last_offset}; {left} are",
-                self.slot,
-                offset,
-            )
+            message = f"is of offset {offset}, after the segment's last offset {self._last_offset}; {left} are"
+            self._add_mismatch(self.slot, offset, message)
         last = self._timestamps[-1] if self.slots else -1
         if is_closed and self._readable and last < self._scratch[1]:
             self.add("behind", f"its last entry has {last} ms, the latest record {self._scratch[1]} ms")

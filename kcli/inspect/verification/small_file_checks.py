@@ -27,7 +27,7 @@ from kcli.format.metadata_files import (
 )
 from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
-from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
+from kcli.inspect.verification.facts import SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk.port import Disk
@@ -61,20 +61,23 @@ def can_check(kind: FileKind) -> bool:
 
 def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingList) -> None:
     """Add a finding if a small file cannot be read. Raises KeyError for a kind that it does not check."""
-    _read(disk, path, *_DECODERS[kind], findings)
+    read_decoded(disk, path, *_DECODERS[kind], findings)
 
 
 def check_meta_properties(disk: Disk, path: str, findings: FindingList) -> MetaProperties | None:
     """Return the contents of a meta.properties, None if it cannot be read (a finding)."""
-    return _read(disk, path, decode_meta_properties, _META_PROPERTIES_CORRUPT, findings)
+    return read_decoded(disk, path, decode_meta_properties, _META_PROPERTIES_CORRUPT, findings)
 
 
 def check_partition_metadata(disk: Disk, path: str, findings: FindingList) -> PartitionMetadata | None:
     """Return the contents of a partition.metadata, None if it cannot be read (a finding)."""
-    return _read(disk, path, decode_partition_metadata, _PARTITION_METADATA_CORRUPT, findings)
+    return read_decoded(disk, path, decode_partition_metadata, _PARTITION_METADATA_CORRUPT, findings)
 
 
-def _read(disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str, findings: FindingList) -> _Decoded | None:
+def read_decoded(
+    disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str, findings: FindingList
+) -> _Decoded | None:
+    """Return the decoded contents of a small file, None if it cannot be read or decoded (a finding, the latter of `code`)."""
     try:
         return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
     except OSError as error:
@@ -84,18 +87,14 @@ def _read(disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str,
     return None
 
 
-def check_metadata_snapshot(
-    disk: Disk, path: str, findings: FindingList, on_bytes: Callable[[int], None] = lambda count: None
-) -> SegmentFacts | None:
-    """Verify a KRaft snapshot or bootstrap.checkpoint -> its contents, None if it cannot be read (a finding)."""
-    options = SegmentOptions(is_last=False)
-    verifier = SegmentVerifier(disk, Segment(0, path), options, findings, lambda step: None, on_bytes)
+def check_metadata_snapshot(disk: Disk, path: str, findings: FindingList) -> None:
+    """Verify a KRaft snapshot or bootstrap.checkpoint."""
+    verifier = SegmentVerifier(disk, Segment(0, path), SegmentOptions(is_last=False), findings, lambda step: None)
     try:
-        facts = verifier.run()
+        types = verifier.run().control_types
     except OSError as error:
         findings.add_unreadable(path, error)
-        return None
-    types = facts.control_types
+        return
     missing = []
     if types[:1] != [_SNAPSHOT_HEADER]:
         missing.append("header")
@@ -103,4 +102,3 @@ def check_metadata_snapshot(
         missing.append("footer")
     if missing:
         findings.add("metadata-snapshot-incomplete", path, f"the snapshot has no {' and no '.join(missing)}")
-    return facts

@@ -6,7 +6,7 @@ The names are those of Spark's Kafka source if the meaning is the same; case is 
     ----------------------------------  --------------------------------------------  ------------------------------------
     path, paths                         paths or patterns: one, comma-separated or a  (required)
                                         JSON list; an existing path may have commas
-    table                               see kcli.spark.schema                         records
+    table                               see kcli.spark.table_schemas                  records
     columns                             names, comma-separated                        all
     subscribe                           topics, comma-separated                       all
     subscribePattern                    a regular expression for whole topic names
@@ -57,7 +57,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kcli.spark import schema
+from kcli.spark import table_schemas as tables
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -87,7 +87,7 @@ class ReadOptions(NamedTuple):
     """All options of a read; see the module. At most one of `topics`, `pattern` and `assignment` is set."""
 
     paths: tuple[str, ...] = ()
-    table: str = schema.RECORDS
+    table: str = tables.RECORDS
     columns: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -170,8 +170,6 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError('there is no path: use .load("DIR") or .option("paths", "DIR1,DIR2")')
     if sum(1 for choice in (options.topics, options.pattern, options.assignment) if choice) > 1:
         raise OptionError("only one of subscribe, subscribePattern and assign can be given")
-    if options.table not in schema.TABLES:
-        raise OptionError(f"there is no table {options.table!r}; there are {', '.join(schema.TABLES)}")
     if options.exact_offsets and not (isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)):
         raise OptionError("exactOffsets needs startingOffsets and endingOffsets as JSON with the offsets of each partition")
     if options.ending_offsets == EARLIEST:
@@ -196,7 +194,7 @@ def _words(name: str, text: str) -> tuple[str, ...]:
 
 
 def _paths(name: str, text: str) -> tuple[str, ...]:
-    """Return the paths of a JSON list, or one text: partitions.given_paths checks whether its commas are part of a path."""
+    """Return the paths of a JSON list, or one text: log_partitions.given_paths checks whether its commas are part of a path."""
     try:
         parsed = json.loads(text) if text.lstrip().startswith("[") else None
     except ValueError:
@@ -320,7 +318,7 @@ def _offsets(name: str, text: str) -> Offsets:
 _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "path": ("path", _paths),
     "paths": ("paths", _paths),
-    "table": ("table", _one_of(*schema.TABLES)),
+    "table": ("table", _one_of(*tables.TABLES)),
     "columns": ("columns", _words),
     "subscribe": ("topics", _words),
     "subscribePattern": ("pattern", _pattern),
