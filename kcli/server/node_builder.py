@@ -260,12 +260,8 @@ def build_node(
     controller = ControllerServer(
         config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, log, end, bound
     )
-    peer_settings = PeerSettings(
-        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
-        max_idle_ms=config.get_int("connections.max.idle.ms"),
-    )
     client_id, addresses = f"broker-{config.node_id}", ClusterAddresses(controller)
-    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, peer_settings, log)
+    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), log)
     names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:
@@ -289,6 +285,13 @@ def build_node(
             log,
         )
     return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
+
+
+def _peer_settings(config: ServerConfig) -> PeerSettings:
+    return PeerSettings(
+        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+    )
 
 
 def _make_log_manager(

@@ -2,10 +2,11 @@
 
     request                              is answered by
     -----------------------------------  -----------------------------------------------------------------------------
-    ApiVersions, DescribeCluster,        this module, from the image and the raft client
-    DescribeQuorum, ListPartition-
-    Reassignments
-    DescribeConfigs                      this module, from this node's configuration and the image, in time slices
+    ApiVersions, DescribeCluster,        this module, from the image, once what the answer shows is committed
+    ListPartitionReassignments
+    DescribeQuorum                       this module, from the raft client
+    DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
+                                         it is committed; if it is reverted, the connection is closed
     all in DECIDED                       the quorum controller, once their records are committed
     any other                            not served: MessageError, which closes the connection
 
@@ -91,8 +92,10 @@ class ControllerApis:
             except MessageError as error:
                 self._fail(f"answering {api.name} of version {version}", error, respond)
 
+        read = self._controller.read
         if key == API_VERSIONS:
-            answer(describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1))
+            committed_offset = self._raft.high_watermark - 1
+            read(lambda: describe_api_versions(version, SERVED, self._state.image, committed_offset), answer)
             return
         request, _ = api.request.decode(frame, version, position)
         if key == DESCRIBE_QUORUM:
@@ -102,10 +105,11 @@ class ControllerApis:
         elif key == LIST_PARTITION_REASSIGNMENTS:
             from kcli.server.controller.partition_control_manager import list_partition_reassignments
 
-            answer(list_partition_reassignments(request, self._state.image))
+            read(lambda: list_partition_reassignments(request, self._state.image), answer)
         elif key == DESCRIBE_CLUSTER:
             leader_id, listener = self._raft.leader_id, connection.listener
-            answer(describe_cluster(request, self._state.image, self._state.cluster_id, leader_id, listener))
+            cluster_id = self._state.cluster_id
+            read(lambda: describe_cluster(request, self._state.image, cluster_id, leader_id, listener), answer)
         elif key == DESCRIBE_CONFIGS:
             self._describe_configs(request, answer, respond, now_ms)
         else:
@@ -130,7 +134,7 @@ class ControllerApis:
         self._scheduler.run(
             slices(),
             now_ms,
-            lambda now_ms: answer(response),
+            lambda now_ms: self._controller.when_committed(lambda: answer(response), lambda: respond(None)),
             lambda error: self._fail("serving DescribeConfigs", error, respond),
         )
 

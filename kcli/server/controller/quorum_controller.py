@@ -143,6 +143,22 @@ class QuorumController:
         """Decide a request; `respond` is called once, now or when the records are committed."""
         self._enqueue(lambda now_ms: self._decide(api_key, request, context._replace(now_ms=now_ms), respond), context.now_ms)
 
+    def read(self, make: Callable[[], Message], respond: Callable[[Message], None]) -> None:
+        """Make an answer from the state, and respond when all records that it shows are committed.
+
+        If the controller loses its leadership before that, the answer is made again, from the committed records.
+        """
+        response = make()
+        self.when_committed(lambda: respond(response), lambda: respond(make()))
+
+    def when_committed(self, committed: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Call `committed` when all records of the state are committed, or `lost` if some are reverted instead."""
+        last_offset = self._raft.next_offset - 1
+        if not self.is_active or (last_offset < self._raft.high_watermark and not self._waiting):
+            committed()
+        else:
+            self._waiting.append((last_offset, lambda: committed() if self.is_active else lost()))
+
     def _enqueue(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
         """Begin a decision, now or when those before it are done."""
         self._queue.append(begin)

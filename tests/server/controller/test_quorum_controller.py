@@ -86,3 +86,36 @@ def test_a_decision_that_fails_keeps_nobody_waiting(node: WholeNode) -> None:
         node.until(lambda: behind.answer is not None)
     node.until(lambda: behind.answer is not None)
     assert code(behind) == 0
+
+
+def test_reads_show_nothing_that_a_lost_leadership_reverts(node: WholeNode) -> None:
+    """A read that has seen an uncommitted record is answered with its commit, or, if that is reverted, without it."""
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+    image = controller.state.image
+    answers: list[bool] = []
+
+    def read() -> None:
+        controller.read(lambda: "new" in image.topic_ids, answers.append)
+
+    read()
+    assert answers == [False]
+    node.holds_flushes = True
+    create = ask(node, "new", 1, Connection(1001, "CONTROLLER", "127.0.0.1"))
+    assert "new" in image.topic_ids and create.answer is None, "appended, and not committed"
+    read()
+    assert answers == [False]
+    controller._raft.quorum.become_resigned()
+    controller.on_leader_change(-1, controller._raft.epoch, node.now_ms)
+    assert answers == [False, False] and "new" not in image.topic_ids
+
+
+def test_a_read_is_answered_with_the_commit_of_what_it_shows(node: WholeNode) -> None:
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+    answers: list[bool] = []
+    node.holds_flushes = True
+    ask(node, "new", 1)
+    controller.read(lambda: "new" in controller.state.image.topic_ids, answers.append)
+    assert answers == []
+    node.holds_flushes = False
+    node.release_flushes()
+    assert answers == [True]
