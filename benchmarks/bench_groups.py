@@ -1,0 +1,301 @@
+"""Compares the group coordinator of `kcli serve` with Apache Kafka's.
+
+    python -m benchmarks.bench_groups [--brokers kcli,kafka] [--rows commits,heartbeats,join,load] [--work DIR]
+
+    row         measurement
+    ----------  --------------------------------------------------------------------------------------------------------
+    commits     offset commits per second of the broker's CPU time: of one group by one client, of 100 groups by 100
+    heartbeats  share of a core that 2,000 members of classic groups need, each with a heartbeat in 3 s
+    join        100 clients join one group: time until all are stable; the same after a kill of the broker
+    load        10,000 groups with 10 offsets each: from the start of the broker until the last one is served; memory
+
+One line of JSON per figure on stdout. Client and broker share the machine, so CPU time varies less than elapsed time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import selectors
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.brokers import Broker, Client, started
+from kcli.protocol import apis
+from kcli.protocol.apis import API_KEYS
+from kcli.protocol.framing import encode_request, read_response_header
+from kcli.protocol.message import Message
+
+SETTINGS = ("offsets.topic.replication.factor=1", "offsets.topic.num.partitions=10", "group.initial.rebalance.delay.ms=0")
+COMMITS = 20_000
+WARM_COMMITS = {"kcli": 2_000, "kafka": 60_000}  # a JVM compiles what runs often
+MEMBERS, HEARTBEAT_S, HEARTBEAT_ROUNDS = 2_000, 3.0, 5
+GROUPS, OFFSETS = 10_000, 10
+
+
+def frame(key: int, version: int, /, **fields: Any) -> bytes:
+    """Encode a request with its size."""
+    return bytes(encode_request(7, API_KEYS[key], version, "bench", API_KEYS[key].request.new(**fields)))
+
+
+def response(key: int, version: int, data: bytes) -> Message:
+    """Decode the answer to a request."""
+    api = API_KEYS[key]
+    return api.response.decode(data, version, read_response_header(data, api, version)[1])[0]
+
+
+def commit_frame(group: str, partitions: int = 1) -> bytes:
+    """Encode an OffsetCommit of partitions of topic t, by a consumer that assigns partitions to itself."""
+    classes = API_KEYS[apis.OFFSET_COMMIT].request.classes
+    parts = [
+        classes["OffsetCommitRequestPartition"](partition_index=index, committed_offset=5, committed_metadata="")
+        for index in range(partitions)
+    ]
+    topic = classes["OffsetCommitRequestTopic"](name="t", partitions=parts)
+    return frame(apis.OFFSET_COMMIT, 8, group_id=group, topics=[topic])
+
+
+class Connections:
+    """Clients that each send a frame, and the next one after its answer."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self.sockets = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(count)]
+        for one in self.sockets:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def part(self, chosen: Sequence[int]) -> Connections:
+        """Return some of the connections."""
+        found = Connections.__new__(Connections)
+        found.sockets = [self.sockets[at] for at in chosen]
+        return found
+
+    def exchange(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Send a frame on each connection -> their answers."""
+        for one, data in zip(self.sockets, frames, strict=True):
+            one.sendall(data)
+        return [self._read(one) for one in self.sockets]
+
+    def repeat(self, frames: Sequence[bytes], count: int) -> None:
+        """Send each connection's frame again and again, `count` answers in all."""
+        selector = selectors.DefaultSelector()
+        for one, data in zip(self.sockets, frames, strict=True):
+            selector.register(one, selectors.EVENT_READ, data)
+            one.sendall(data)
+        left = count
+        while left > 0:
+            for key, _ in selector.select():
+                self._read(key.fileobj)  # type: ignore[arg-type]
+                left -= 1
+                if left >= len(self.sockets):
+                    key.fileobj.sendall(key.data)  # type: ignore[union-attr]
+        selector.close()
+
+    @staticmethod
+    def _read(one: socket.socket) -> bytes:
+        data = b""
+        while len(data) < 4 or len(data) < 4 + struct.unpack(">i", data[:4])[0]:
+            part = one.recv(1 << 16)
+            if not part:
+                raise RuntimeError("the broker has closed the connection")
+            data += part
+        return data[4:]
+
+    def close(self) -> None:
+        """Close all."""
+        for one in self.sockets:
+            one.close()
+
+
+@contextmanager
+def serving(name: str, work: Path) -> Iterator[Broker]:
+    """Yield a broker with topic t and a coordinator."""
+    with started(Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), SETTINGS)) as broker:
+        client = Client(broker.port)
+        client.create_topic("t", OFFSETS)
+        client.close()
+        wait_for_groups(broker, [f"warm-{at}" for at in range(40)])
+        yield broker
+
+
+def wait_for_groups(broker: Broker, names: Sequence[str]) -> None:
+    """Ask until every group has a coordinator that takes its commits."""
+    connection = Connections(broker.port, 1)
+    find = frame(apis.FIND_COORDINATOR, 3, key="warm", key_type=0)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        answer = response(apis.FIND_COORDINATOR, 3, connection.exchange([find])[0])
+        if not answer.error_code and not any(commit_code(connection, name) for name in names):
+            connection.close()
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{broker.name} has no coordinator")
+
+
+def commit_code(connection: Connections, group: str) -> int:
+    """Commit an offset -> the error code."""
+    answer = response(apis.OFFSET_COMMIT, 8, connection.exchange([commit_frame(group)])[0])
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def report(row: str, broker: str, **figures: float) -> None:
+    """Print one line."""
+    print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
+
+
+def row_commits(name: str, work: Path) -> None:
+    """Measure commits."""
+    with serving(name, work) as broker:
+        for clients in (1, 100):
+            connections = Connections(broker.port, clients)
+            frames = [commit_frame(f"g{at}") for at in range(clients)]
+            connections.repeat(frames, WARM_COMMITS[name])
+            before, began = broker.cpu_seconds(), time.monotonic()
+            connections.repeat(frames, COMMITS)
+            cpu, elapsed = broker.cpu_seconds() - before, time.monotonic() - began
+            connections.close()
+            report("commits", name, groups=clients, commits_per_cpu_s=COMMITS / cpu, commits_per_s=COMMITS / elapsed)
+
+
+def join_frame(group: str, member_id: str) -> bytes:
+    """Encode a join of a consumer."""
+    subscription = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
+    protocol = API_KEYS[apis.JOIN_GROUP].request.classes["JoinGroupRequestProtocol"](name="range", metadata=subscription)
+    return frame(
+        apis.JOIN_GROUP,
+        5,
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+
+
+def sync_frame(group: str, member_id: str, generation: int, assignment: dict[str, bytes]) -> bytes:
+    """Encode a sync."""
+    make = API_KEYS[apis.SYNC_GROUP].request.classes["SyncGroupRequestAssignment"]
+    parts = [make(member_id=member, assignment=data) for member, data in assignment.items()]
+    return frame(apis.SYNC_GROUP, 3, group_id=group, generation_id=generation, member_id=member_id, assignments=parts)
+
+
+def join_all(port: int, groups: Sequence[str]) -> tuple[Connections, list[tuple[str, int]]]:
+    """Let one client for each entry of `groups` join that group, until all are stable -> member ids and generations."""
+    connections = Connections(port, len(groups))
+    ids = [
+        response(apis.JOIN_GROUP, 5, data).member_id
+        for data in connections.exchange([join_frame(group, "") for group in groups])
+    ]
+    generations = [0] * len(ids)
+    waiting = list(range(len(ids)))
+    while waiting:
+        part = Connections.__new__(Connections)
+        part.sockets = [connections.sockets[at] for at in waiting]
+        joined = [
+            response(apis.JOIN_GROUP, 5, data) for data in part.exchange([join_frame(groups[at], ids[at]) for at in waiting])
+        ]
+        frames = []
+        for at, answer in zip(waiting, joined, strict=True):
+            generations[at] = answer.generation_id
+            assignment = {member.member_id: b"a" for member in answer.members}
+            frames.append(sync_frame(groups[at], ids[at], answer.generation_id, assignment))
+        codes = [response(apis.SYNC_GROUP, 3, data).error_code for data in part.exchange(frames)]
+        members = zip(groups, ids, generations, strict=True)
+        alive = connections.exchange([heartbeat_frame(*member) for member in members])
+        stale = {at for at, data in enumerate(alive) if response(apis.HEARTBEAT, 3, data).error_code}
+        waiting = sorted(stale | {at for at, code in zip(waiting, codes, strict=True) if code})
+    return connections, list(zip(ids, generations, strict=True))
+
+
+def heartbeat_frame(group: str, member_id: str, generation: int) -> bytes:
+    """Encode a heartbeat."""
+    return frame(apis.HEARTBEAT, 3, group_id=group, generation_id=generation, member_id=member_id)
+
+
+def row_heartbeats(name: str, work: Path) -> None:
+    """Measure heartbeats of members in groups of 20, which share 100 connections."""
+    with serving(name, work) as broker:
+        groups = [f"beat-{at // 20}" for at in range(MEMBERS)]
+        frames: list[bytes] = []
+        for start in range(0, MEMBERS, 20):
+            connections, members = join_all(broker.port, groups[start : start + 20])
+            frames += [heartbeat_frame(groups[start], *member) for member in members]
+            connections.close()
+        connections = Connections(broker.port, 100)
+        for rounds in (2, HEARTBEAT_ROUNDS):
+            before, began = broker.cpu_seconds(), time.monotonic()
+            for at in range(rounds):
+                for start in range(0, MEMBERS, 100):
+                    connections.exchange(frames[start : start + 100])
+                    pause_until(began + at * HEARTBEAT_S + (start + 100) / MEMBERS * HEARTBEAT_S)
+            cpu, elapsed = broker.cpu_seconds() - before, time.monotonic() - began
+        connections.close()
+        report("heartbeats", name, members=MEMBERS, percent_of_a_core=100 * cpu / elapsed)
+
+
+def pause_until(at: float) -> None:
+    """Sleep until a time of the monotonic clock."""
+    time.sleep(max(0.0, at - time.monotonic()))
+
+
+def row_join(name: str, work: Path) -> None:
+    """Measure 100 joins, and again after a kill."""
+    with serving(name, work) as broker:
+        for what in ("first", "after_kill"):
+            began = time.monotonic()
+            connections, _ = join_all(broker.port, [f"join-{what}"] * 100)
+            report("join", name, **{f"{what}_s": time.monotonic() - began})
+            connections.close()
+            if what == "first":
+                broker.stop(signal.SIGKILL)
+                broker.start()
+                wait_for_groups(broker, [f"warm-{at}" for at in range(40)])
+
+
+def row_load(name: str, work: Path) -> None:
+    """Measure the load of many groups after a clean stop."""
+    with serving(name, work) as broker:
+        connections = Connections(broker.port, 50)
+        for start in range(0, GROUPS, 50):
+            connections.exchange([commit_frame(f"load-{at}", OFFSETS) for at in range(start, start + 50)])
+        connections.close()
+        broker.stop()
+        began, cpu_before = time.monotonic(), 0.0
+        broker.start()
+        wait_for_groups(broker, [f"load-{at}" for at in range(0, GROUPS, 250)])
+        took = time.monotonic() - began
+        report("load", name, start_to_loaded_s=took, cpu_s=broker.cpu_seconds() - cpu_before, memory_mb=broker.memory_mb())
+
+
+ROWS: dict[str, Callable[[str, Path], None]] = {
+    "commits": row_commits,
+    "heartbeats": row_heartbeats,
+    "join": row_join,
+    "load": row_load,
+}
+
+
+def main() -> None:
+    """Measure the rows, the brokers one after the other for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", default="kcli,kafka")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--work", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kcli-groups-", dir=options.work) as work:
+        for row in options.rows.split(","):
+            for name in options.brokers.split(","):
+                print(f"{row} {name}", file=sys.stderr)
+                ROWS[row](name, Path(work))
+
+
+if __name__ == "__main__":
+    main()
