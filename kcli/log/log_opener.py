@@ -127,11 +127,11 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
 def _load(
     disk: Disk, directory: str, settings: LoadSettings, journal: LoadJournal | None
 ) -> Slices[tuple[OpenedLog, list[str], bool]]:
-    """Load the log; return it, the files that the load has not flushed, and whether they must be flushed before the first append.
+    """Load the log; return it, the files that are not flushed, and whether to flush them before the first append.
 
-    They must if files were truncated: a power failure could mix old and new bytes, and if a client has sent a batch again, the two
-    differ in the leader epoch only, which the CRC does not cover. And they must if an index was overwritten and its segment ends
-    at the recovery point: after the next roll no recovery reads that segment again, and a power failure could leave an index of
+    That is so if files were truncated: a power failure could mix old and new bytes, and if a client has sent a batch again, the
+    two differ in the leader epoch only, which the CRC does not cover. And if an index was overwritten and its segment ends at
+    the recovery point: after the next roll no recovery reads that segment again, and a power failure could leave an index of
     old and new entries.
     """
     live = LiveDisk(disk)

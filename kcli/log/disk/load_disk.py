@@ -46,8 +46,8 @@ class LiveDisk:
     """A LoadDisk that changes the files of `disk` at once.
 
     `unflushed` are the files that were written but not flushed: those of segments that a later recovery would not rebuild must
-    be flushed before the recovery point rises. `has_cut` is True if a file was truncated, `has_overwritten` if an index got other
-    entries in place of its own.
+    be flushed before the recovery point rises. `has_cut` is True if a file was truncated, `has_overwritten` if a file got
+    other bytes in place of its own.
     """
 
     is_planned = False
