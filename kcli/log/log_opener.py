@@ -58,7 +58,7 @@ def open_in_slices(
     names = disk.list_directory(directory)
     opened = None
     unflushed: list[str] = []
-    has_cut = False
+    is_flushed_at_once = False
     is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
     if is_new:
         opened = _begin(disk, directory, log_start_offset)
@@ -67,7 +67,7 @@ def open_in_slices(
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
         settings = LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
-        opened, unflushed, has_cut = yield from _load(disk, directory, settings, journal)
+        opened, unflushed, is_flushed_at_once = yield from _load(disk, directory, settings, journal)
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
     local.new_paths.update(dict.fromkeys(unflushed, opened.log_end_offset))
@@ -90,19 +90,10 @@ def open_in_slices(
         topic_id=topic_id,
         rng=rng,
     )
-    if has_cut:
-        _flush_cut(disk, log)
+    if is_flushed_at_once:
+        for path in log.unflushed_paths():
+            disk.flush(path)
     return log
-
-
-def _flush_cut(disk: LogDisk, log: UnifiedLog) -> None:
-    """Flush truncated files before the first append.
-
-    Otherwise a power failure could mix old and new bytes. If a client has sent a batch again, the two differ in the leader
-    epoch only, which the CRC does not cover.
-    """
-    for path in log.unflushed_paths():
-        disk.flush(path)
 
 
 open_log = at_once(open_in_slices)
@@ -136,7 +127,13 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
 def _load(
     disk: Disk, directory: str, settings: LoadSettings, journal: LoadJournal | None
 ) -> Slices[tuple[OpenedLog, list[str], bool]]:
-    """Load the log; return it, the files that the load has not flushed, and whether it has truncated one."""
+    """Load the log; return it, the files that are not flushed, and whether to flush them before the first append.
+
+    That is so if files were truncated: a power failure could mix old and new bytes, and if a client has sent a batch again, the
+    two differ in the leader epoch only, which the CRC does not cover. And if an index was overwritten and its segment ends at
+    the recovery point: after the next roll no recovery reads that segment again, and a power failure could leave an index of
+    old and new entries.
+    """
     live = LiveDisk(disk)
     try:
         loaded = yield from load_log_in_slices(live, directory, settings, journal)
@@ -145,7 +142,8 @@ def _load(
         loaded = yield from load_log_in_slices(planned, directory, settings, journal)
         apply_changes(disk, planned.changes(), Discard(disk))
     unflushed = [path for path in live.unflushed if disk.exists(path)]
-    return _opened(disk, directory, loaded), unflushed, live.has_cut
+    is_mixable = live.has_overwritten and loaded.recovery_point >= loaded.log_end_offset
+    return _opened(disk, directory, loaded), unflushed, live.has_cut or is_mixable
 
 
 def _opened(disk: Disk, directory: str, loaded: LoadedLog) -> OpenedLog:

@@ -135,3 +135,33 @@ def test_what_a_recovery_cuts_is_off_the_device_before_anything_is_appended_ther
     opened = LiveLog(live.directory, LogConfig(), disk=Watched())
     assert opened.log.log_end_offset == 3
     assert Watched.flushed == [sound]
+
+
+def test_an_index_that_a_recovery_overwrites_below_the_recovery_point_is_flushed_at_once(tmp_path: Path) -> None:
+    """After the next roll no recovery reads the segment again: a power failure would leave old and new entries side by side."""
+    config = LogConfig(index_interval_bytes=0)
+    live = LiveLog(tmp_path / "t-0", config)
+    for _ in range(4):
+        live.append(new_batch([b"v"] * 3))
+    live.log.close()
+    index_path = live.directory / f"{0:020}.index"
+    entries = index_path.read_bytes()
+    assert len(entries) == 3 * 8
+    index_path.write_bytes(entries[8:])  # as valid as the whole, and another one
+
+    class Watched(OsDisk):
+        flushed: ClassVar[list[bytes]] = []
+
+        def flush(self, path: str) -> None:
+            if path == str(index_path):
+                self.flushed.append(index_path.read_bytes())
+            super().flush(path)
+
+    again = LiveLog.__new__(LiveLog)
+    again.directory, again.config, again.disk = live.directory, config, Watched()
+    again.files = live.files
+    assert again.open(recovery_point=12).log_end_offset == 12
+    assert [data[: len(entries)] for data in Watched.flushed] == [entries]
+    Watched.flushed.clear()
+    assert again.open(recovery_point=12).log_end_offset == 12
+    assert Watched.flushed == [], "it is as it should be"

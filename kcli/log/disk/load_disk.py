@@ -46,7 +46,8 @@ class LiveDisk:
     """A LoadDisk that changes the files of `disk` at once.
 
     `unflushed` are the files that were written but not flushed: those of segments that a later recovery would not rebuild must
-    be flushed before the recovery point rises. `has_cut` is True if a file was truncated.
+    be flushed before the recovery point rises. `has_cut` is True if a file was truncated, `has_overwritten` if a file got
+    other bytes in place of its own.
     """
 
     is_planned = False
@@ -54,7 +55,7 @@ class LiveDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.unflushed: dict[str, None] = {}
-        self.has_cut = False
+        self.has_cut = self.has_overwritten = False
         # These are the calls of the disk itself.
         self.open_file, self.read_file, self.list_directory = disk.open_file, disk.read_file, disk.list_directory
         self.is_directory, self.exists, self.is_regular = disk.is_directory, disk.exists, disk.is_regular
@@ -87,8 +88,12 @@ class LiveDisk:
             self.unflushed[path] = None
             return
         size = disk.size(path)
-        if size == len(data) and disk.read_file(path, size) == data:
+        file = disk.open_file(path)
+        before = file.read_at(0, len(data))
+        file.close()
+        if before == data and size == len(data):
             return
+        self.has_overwritten |= before != data
         if size > len(data):
             disk.truncate(path, len(data))
         disk.write_at(path, 0, data)

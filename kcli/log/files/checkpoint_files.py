@@ -44,7 +44,7 @@ _NO_UNCLEANABLE_PARTITIONS = encode_uncleanable_partitions(())
 class _WholeFile:
     """The file of one kind in a log directory; `_written` are the bytes that it is known to have."""
 
-    __slots__ = ("_disk", "_in_flight", "_next", "_written", "path")
+    __slots__ = ("_disk", "_in_flight", "_next", "_times_written_now", "_written", "path")
 
     def __init__(self, disk: Disk, directory: str, kind: FileKind) -> None:
         self.path = join_path(directory, kind.value)
@@ -52,6 +52,7 @@ class _WholeFile:
         self._written: bytes | None = None
         self._in_flight = False
         self._next: bytes | None = None
+        self._times_written_now = 0
 
     def _write(self, data: bytes, on_error: OnError) -> FlushRequest | None:
         if self._in_flight:
@@ -60,23 +61,28 @@ class _WholeFile:
         return begin_flushes(self._replace(data, on_error))
 
     def _replace(self, data: bytes, on_error: OnError) -> Flushes:
+        times = self._times_written_now
         while data != self._written:
             self._in_flight, self._written = True, None
             try:
-                yield from replace_file(self._disk, self.path, data)
+                yield from replace_file(self._disk, self.path, data, lambda: times == self._times_written_now)
             except OSError as error:
                 self._in_flight, self._next = False, None
                 on_error(error)
                 return
+            if times != self._times_written_now:
+                return  # `_write_now` has replaced the file, and the temporary one with it
             self._written = data
             data, self._next = data if self._next is None else self._next, None
         self._in_flight = False
 
     def _write_now(self, data: bytes) -> None:
-        self._next = None
         if self._in_flight or data != self._written:
+            self._times_written_now += 1
+            self._in_flight = False
             self._disk.write_file(self.path, data)
             self._written = data
+        self._next = None
 
 
 class OffsetCheckpointFile(_WholeFile):
