@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from kcli.server.config.definitions import GROUP_KEYS
 from kcli.server.config.request_errors import invalid_config
-from kcli.server.config.server_config import ServerConfig
+from kcli.server.config.server_config import ConfigReader, ServerConfig
 from kcli.server.config.values import ConfigError, ConfigValue, default_value, nearest_name, parse_value
 
 KINDS = ("consumer", "share", "streams")
@@ -39,6 +39,12 @@ _BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replic
 def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
     """Return the values of a group's keys if the group sets none."""
     return {key.name: config[key.broker_keys[0]] if key.broker_keys else default_value(key) for key in GROUP_KEYS.definitions()}
+
+
+def group_int(config: ConfigReader, overrides: Mapping[str, str], name: str) -> int:
+    """Return the value of an integer key of a group, which has these settings of its own."""
+    text = overrides.get(name)
+    return config.get_int(f"group.{name}") if text is None else int(text)
 
 
 def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:

@@ -129,6 +129,7 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
 
 
 def write_classic(
