@@ -212,7 +212,7 @@ class ConsumerGroupManager:
 
     def _advance(self, change: ConsumerGroupChange, member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
         """Take over what the member states, and let the group and the member go on from there."""
-        group = change.group
+        group, resolve = change.group, partial(self._resolve, request.may_describe)
         updated = changed_subscription(
             member,
             instance_id=request.instance_id,
@@ -231,12 +231,18 @@ class ConsumerGroupManager:
         has_new_names = updated.subscribed_topic_names != member.subscribed_topic_names
         is_changed = has_new_names or has_new_regex
         if has_new_regex:
-            change.resolve_regexes(partial(self._resolve, request.may_describe), only_new=True)
+            change.resolve_regexes(resolve, only_new=True)
         checked = self._checked.get(group.group_id)
         is_old = self._is_old(change, checked)
         if is_changed or is_old:
-            has_new_topics = is_old and self._refresh_regexes(change, checked, request)
+            is_due = self._are_regexes_due(group, checked)
+            has_new_topics = (
+                is_old and is_due and bool(group.resolved_regexes) and change.resolve_regexes(resolve, only_new=False)
+            )
             change.update_epoch(is_changed or has_new_topics)
+            if is_due:
+                version = self._metadata.topics_version
+                self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
         change.update_target(self._default_assignor(), self._group_int(group.group_id, "assignment.interval.ms"))
         return change.reconcile(updated, request.owned, is_changed)
 
@@ -252,19 +258,10 @@ class ConsumerGroupManager:
         interval_ms = self._config.get_int("group.consumer.regex.refresh.interval.ms")
         return bool(change.regexes) and self._timer.clock_ms >= checked.at_ms + interval_ms
 
-    def _refresh_regexes(self, change: ConsumerGroupChange, checked: _Checked | None, request: ConsumerHeartbeat) -> bool:
-        """Resolve the patterns again, since topics may have changed; return whether the topics of a pattern have.
-
-        A group with patterns is compared with its topics by every heartbeat until the least time between two of these is over.
-        """
-        now_ms, has_changed = self._timer.clock_ms, False
-        if change.group.resolved_regexes:
-            if checked is not None and now_ms < checked.at_ms + _MIN_REGEX_REFRESH_MS:
-                return False
-            has_changed = change.resolve_regexes(partial(self._resolve, request.may_describe), only_new=False)
-        epoch = change.epoch + has_changed
-        self._checked[change.group.group_id] = _Checked(self._metadata.topics_version, now_ms, epoch)
-        return has_changed
+    def _are_regexes_due(self, group: ConsumerGroup, checked: _Checked | None) -> bool:
+        """Return whether the patterns of a group may be resolved again; until then every heartbeat looks at its topics."""
+        is_early = checked is not None and self._timer.clock_ms < checked.at_ms + _MIN_REGEX_REFRESH_MS
+        return not (is_early and group.resolved_regexes)
 
     def _resolve(self, may_describe: Callable[[str], bool], regex: str) -> list[str]:
         matches = compile_regex(regex)
