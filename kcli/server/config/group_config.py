@@ -25,7 +25,7 @@ from kcli.server.config.values import ConfigError, ConfigValue, default_value, n
 
 KINDS = ("consumer", "share", "streams")
 # A group's key -> the broker keys of its lowest and highest value; "" for none.
-_BOUNDS = {
+BOUNDS = {
     f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
     for kind in KINDS
     for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
@@ -33,7 +33,7 @@ _BOUNDS = {
     f"share.{what}": (f"group.share.min.{what}", f"group.share.max.{what}")
     for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks")
 }
-_BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
+BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
 
 
 def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
@@ -41,10 +41,10 @@ def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
     return {key.name: config[key.broker_keys[0]] if key.broker_keys else default_value(key) for key in GROUP_KEYS.definitions()}
 
 
-def group_int(config: ConfigReader, overrides: Mapping[str, str], name: str) -> int:
-    """Return the value of an integer key of a group, which has these settings of its own."""
-    text = overrides.get(name)
-    return config.get_int(f"group.{name}") if text is None else int(text)
+def group_int(config: ConfigReader, overrides: Mapping[str, str], broker_key: str) -> int:
+    """Return the setting of a group, which has these of its own, or else the broker's, whose key begins with `group.`."""
+    text = overrides.get(broker_key.removeprefix("group."))
+    return config.get_int(broker_key) if text is None else int(text)
 
 
 def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> No
         except ConfigError as error:
             raise invalid_config(str(error)) from error
     for name in overrides:
-        for bound_key, sign in zip(_BOUNDS.get(name, ()), (1, -1)):
+        for bound_key, sign in zip(BOUNDS.get(name, ()), (1, -1)):
             if bound_key and sign * values[name] < sign * config[bound_key]:
                 word = "below" if sign == 1 else "above"
                 raise invalid_config(f"{name}={values[name]} must not be {word} {bound_key}={config[bound_key]} of the brokers")

@@ -14,7 +14,7 @@ once in consumer.assignment.interval.ms, and members reach it by their own heart
 in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
 again when topics have changed, at most once in 10 s.
 
-A heartbeat of a member that has nothing to do sets a deadline and makes no record; the one task of a session looks at the
+A heartbeat of a member that has nothing to do sets a deadline and makes no record; the one task of a session checks the
 deadline and is scheduled again.
 
     refused                                                       error
@@ -175,7 +175,7 @@ class ConsumerGroupManager:
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
 
     def _group_int(self, group_id: str, key: str) -> int:
-        return group_int(self._config, self._metadata.image.configs_of("GROUP").get(group_id, {}), f"consumer.{key}")
+        return group_int(self._config, self._metadata.image.configs_of("GROUP").get(group_id, {}), key)
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -205,7 +205,7 @@ class ConsumerGroupManager:
         result = HeartbeatResult(
             moved.member_id,
             moved.member_epoch,
-            self._group_int(request.group_id, "heartbeat.interval.ms"),
+            self._group_int(request.group_id, "group.consumer.heartbeat.interval.ms"),
             {topic_id: sorted(found) for topic_id, found in moved.assigned_partitions.items()} if is_new else None,
         )
         return Decision(result, change.records)
@@ -243,7 +243,7 @@ class ConsumerGroupManager:
             if is_due:
                 version = self._metadata.topics_version
                 self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
-        change.update_target(self._default_assignor(), self._group_int(group.group_id, "assignment.interval.ms"))
+        change.update_target(self._default_assignor(), self._group_int(group.group_id, "group.consumer.assignment.interval.ms"))
         return change.reconcile(updated, request.owned, is_changed)
 
     def _default_assignor(self) -> str:
@@ -259,7 +259,7 @@ class ConsumerGroupManager:
         return bool(change.regexes) and self._timer.clock_ms >= checked.at_ms + interval_ms
 
     def _are_regexes_due(self, group: ConsumerGroup, checked: _Checked | None) -> bool:
-        """Return whether the patterns of a group may be resolved again; until then every heartbeat looks at its topics."""
+        """Return whether the patterns of a group may be resolved again; until then every heartbeat checks its topics."""
         is_early = checked is not None and self._timer.clock_ms < checked.at_ms + _MIN_REGEX_REFRESH_MS
         return not (is_early and group.resolved_regexes)
 
@@ -330,7 +330,7 @@ class ConsumerGroupManager:
         session = self._sessions.get((group_id, member_id))
         if session is None:
             session = self._sessions[group_id, member_id] = _Session()
-        deadline_ms = self._timer.clock_ms + self._group_int(group_id, "session.timeout.ms")
+        deadline_ms = self._timer.clock_ms + self._group_int(group_id, "group.consumer.session.timeout.ms")
         session.deadline_ms = deadline_ms
         if session.task is None or deadline_ms < session.task.at_ms:
             if session.task is not None:
