@@ -27,6 +27,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.groups import Gather
 from kcli.server.apis.metadata import authorized_operations
+from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
@@ -188,7 +189,7 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     if not all(context.is_allowed("DESCRIBE", "TOPIC", name) for name in used):
         raise CoordinatorError(error_codes.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS)
     answer.group_state, answer.members = group.state, members
-    answer.group_epoch, answer.assignment_epoch = group.group_epoch, max(group.assignment_epoch, 0)
+    answer.group_epoch, answer.assignment_epoch = max(group.group_epoch, FIRST_GROUP_EPOCH), max(group.assignment_epoch, 0)
     answer.assignor_name = shard.consumer.assignor_name(group)
     return Decision(None)
 
@@ -203,11 +204,20 @@ def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMembe
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscribed_topic_names),
-        subscribed_topic_regex=member.subscribed_topic_regex or None,
-        assignment=_assignment(context, {topic_id: [*found] for topic_id, found in member.assigned_partitions.items()}),
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_assignment(context, _kept(member)),
         target_assignment=_assignment(context, group.target_assignment.get(member.member_id, {})),
         member_type=_CONSUMER_MEMBER if member.classic_protocols is None else _CLASSIC_MEMBER,
     )
+
+
+def _kept(member: ConsumerMember) -> dict[Uuid, list[int]]:
+    """Return the partitions that a member has, those that it has not revoked yet among them."""
+    kept: dict[Uuid, list[int]] = {}
+    for part in (member.assigned_partitions, member.partitions_pending_revocation):
+        for topic_id, indexes in part.items():
+            kept[topic_id] = [*kept.get(topic_id, ()), *indexes]
+    return kept
 
 
 def _assignment(context: RequestContext, found: dict[Uuid, list[int]]) -> Message:

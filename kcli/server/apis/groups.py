@@ -95,6 +95,9 @@ def handle_join_group(context: RequestContext, request: Message) -> None:
         supports_skipping_assignment=context.version >= _SKIP_ASSIGNMENT_VERSION,
         reason=request.reason,
     )
+    if not request.member_id:
+        # Its records are applied before the join is decided; if it cannot be written, the join is answered with the error.
+        context.broker.groups.write(request.group_id, lambda shard: shard.make_classic(request.group_id), lambda *result: None)
     _execute(context, request.group_id, lambda shard: shard.classic.join(join, respond), refuse)
 
 
@@ -177,7 +180,7 @@ def handle_leave_group(context: RequestContext, request: Message) -> None:
             ]
             context.respond(context.new("LeaveGroupResponse", members=answers))
 
-    context.broker.groups.write(request.group_id, lambda shard: shard.classic.leave(request.group_id, members), left)
+    context.broker.groups.write(request.group_id, lambda shard: shard.leave(request.group_id, members), left)
 
 
 def _is_allowed(context: RequestContext, group_id: str, refuse: Callable[[int], None]) -> bool:

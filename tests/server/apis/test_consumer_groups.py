@@ -17,6 +17,8 @@ from kcli.protocol.apis import (
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
+    JOIN_GROUP,
+    LEAVE_GROUP,
     LIST_GROUPS,
     OFFSET_COMMIT,
     OFFSET_DELETE,
@@ -84,7 +86,7 @@ def test_a_group_from_the_first_member_to_its_deletion(node: WholeNode) -> None:
     assert (found.group_state, found.group_epoch, found.assignment_epoch, found.assignor_name) == ("Stable", 2, 2, "uniform")
     (member,) = found.members
     assert (member.member_id, member.member_epoch, member.client_id, member.client_host) == ("m1", 2, "test", "/127.0.0.1")
-    assert (member.member_type, member.subscribed_topic_names, member.subscribed_topic_regex) == (1, ["orders"], None)
+    assert (member.member_type, member.subscribed_topic_names, member.subscribed_topic_regex) == (1, ["orders"], "")
     assert member.assignment == member.target_assignment
     assert member.assignment.topic_partitions[0].topic_name == "orders"
     assert found.authorized_operations > 0
@@ -123,6 +125,27 @@ def test_a_group_continues_after_a_restart(tmp_path: Path) -> None:
     node.advance(45_001)
     assert describe(node).group_state == "Empty"
     node.stop()
+
+
+def test_an_empty_group_changes_its_protocol(node: WholeNode) -> None:
+    """A classic join takes over an empty consumer group with its offsets; an administrator removes members by LeaveGroup."""
+    beat(node)
+    beat(node, "s1", instance_id="i1")
+    assert commit(node, "m1", 2) == 0
+    names = [{"member_id": "m1"}, {"member_id": "", "group_instance_id": "i1"}, {"member_id": "m9"}]
+    members = [struct(LEAVE_GROUP, "MemberIdentity", **name) for name in names]
+    left = ask(node, LEAVE_GROUP, 5, group_id=GROUP, members=members).members
+    assert [one.error_code for one in left] == [0, 0, error_codes.UNKNOWN_MEMBER_ID]
+    assert describe(node).group_epoch == 4
+    protocol = struct(JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=b"")
+    join = {"session_timeout_ms": 10_000, "member_id": "", "protocol_type": "consumer", "protocols": [protocol]}
+    assert ask(node, JOIN_GROUP, 9, group_id=GROUP, **join).error_code == error_codes.MEMBER_ID_REQUIRED
+    (listed,) = ask(node, LIST_GROUPS, 5).groups
+    assert listed.group_type == "classic"
+    assert describe(node).error_message == f"Group {GROUP} is not a consumer group."
+    assert beat(node).member_epoch == 2
+    wanted = struct(OFFSET_FETCH, "OffsetFetchRequestGroup", group_id=GROUP, topics=None)
+    assert ask(node, OFFSET_FETCH, 9, groups=[wanted]).groups[0].topics[0].partitions[0].committed_offset == 5
 
 
 def test_offsets_of_members(node: WholeNode) -> None:

@@ -80,7 +80,7 @@ class ConsumerGroupChange:
 
     def remove_members(self, member_ids: Iterable[str]) -> None:
         """Remove members, and the patterns that only they were subscribed to."""
-        removed = frozenset(member_ids)
+        removed = dict.fromkeys(member_ids)
         for member_id in removed:
             self.records += member_tombstones(self.group.group_id, member_id)
         self.members = {key: member for key, member in self.members.items() if key not in removed}
@@ -116,7 +116,13 @@ class ConsumerGroupChange:
 
     def all_names(self) -> set[str]:
         """Return the names of the topics that any member is subscribed to."""
-        return {name for member in self.members.values() for name in self.subscribed_names(member)}
+        names: set[str] = set()
+        regexes: set[str] = set()
+        for member in self.members.values():
+            names.update(member.subscribed_topic_names)
+            if member.subscribed_topic_regex:
+                regexes.add(member.subscribed_topic_regex)
+        return names.union(*(self.regexes.get(regex, ()) for regex in regexes))
 
     def update_epoch(self, is_changed: bool) -> None:
         """Begin the next group epoch if subscriptions have changed, or the topics that the group is subscribed to."""
@@ -202,5 +208,6 @@ def compile_regex(regex: str) -> Callable[[str], object]:
     try:
         return re2.compile(regex, options).fullmatch  # type: ignore[no-any-return]
     except re2.error as error:
-        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
         raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error

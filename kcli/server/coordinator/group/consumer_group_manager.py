@@ -28,7 +28,7 @@ deadline and is scheduled again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -39,8 +39,16 @@ from kcli.protocol import error_codes
 from kcli.server.config.group_config import group_int
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.classic_group_manager import LeaveResult, LeavingMember
 from kcli.server.coordinator.group.classic_rebalances import Records, Write
 from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription, compile_regex
+from kcli.server.coordinator.group.consumer_members import (
+    check_epoch,
+    check_static,
+    find_leaving,
+    static_member,
+    unknown_member,
+)
 from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
@@ -188,6 +196,8 @@ class ConsumerGroupManager:
         if request.member_epoch == 0 and not isinstance(group, ConsumerGroup):
             records = () if group is None else self._remove_classic(request.group_id)
             group = ConsumerGroup(request.group_id)
+        elif group is None:
+            raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
         else:
             group = self.find(request.group_id)
         max_size = self._config.get_int("group.consumer.max.size")
@@ -274,9 +284,9 @@ class ConsumerGroupManager:
         if request.instance_id is None:
             member = group.members.get(member_id)
             if member is None and not is_joining:
-                raise _unknown_member(group.group_id, member_id)
+                raise unknown_member(group.group_id, member_id)
         else:
-            member = _static_member(group, request.instance_id, member_id)
+            member = static_member(group, request.instance_id, member_id)
             if member is not None and is_joining:
                 if member.member_epoch != LEAVE_STATIC_EPOCH:
                     text = (
@@ -290,10 +300,10 @@ class ConsumerGroupManager:
             if member is None and is_joining:
                 member = group.members.get(member_id)
             else:
-                _check_static(member, request.instance_id, member_id)
+                check_static(member, request.instance_id, member_id)
         if member is None:
             return ConsumerMember(member_id, member_epoch=0, subscribed_topic_regex="")
-        _check_epoch(member, request)
+        check_epoch(member, request.member_epoch, request.owned)
         return member
 
     # ----------------------------------------------------------------------------------------------------- leave, fence
@@ -304,25 +314,40 @@ class ConsumerGroupManager:
         if request.instance_id is None:
             member = group.members.get(request.member_id)
             if member is None:
-                raise _unknown_member(request.group_id, request.member_id)
+                raise unknown_member(request.group_id, request.member_id)
         else:
-            member = _check_static(
-                _static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
+            member = check_static(
+                static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
             )
             if request.member_epoch == LEAVE_STATIC_EPOCH:
                 left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, partitions_pending_revocation={})
                 return Decision(result, (current_record(group.group_id, left),))
-        return Decision(result, self._fence(group, member, "it has left"))
+        return Decision(result, self._fence(group, (member,), "it has left"))
 
-    def _fence(self, group: ConsumerGroup, member: ConsumerMember, reason: str) -> Records:
-        """Remove a member."""
-        text = f"group {group.group_id} loses member {member.member_id}: {reason}"
-        self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
-        session = self._sessions.pop((group.group_id, member.member_id), None)
-        if session is not None:
-            session.cancel()
+    def remove_members(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
+        """Remove members as an administrator asks (LeaveGroup), all of them in one group epoch; each one has its own error."""
+        results: list[LeaveResult] = []
+        removed: dict[str, ConsumerMember] = {}
+        for one in leaving:
+            code = error_codes.NONE
+            try:
+                member = find_leaving(group, one)
+                removed[member.member_id] = member
+            except CoordinatorError as error:
+                code = error.code
+            results.append(LeaveResult(code, one.member_id, one.instance_id))
+        return Decision(results, self._fence(group, list(removed.values()), "it is removed") if removed else ())
+
+    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Records:
+        """Remove members."""
+        for member in members:
+            text = f"group {group.group_id} loses member {member.member_id}: {reason}"
+            self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
+            session = self._sessions.pop((group.group_id, member.member_id), None)
+            if session is not None:
+                session.cancel()
         change = self._change(group)
-        change.remove_members((member.member_id,))
+        change.remove_members([member.member_id for member in members])
         change.update_epoch(True)
         return change.records
 
@@ -365,7 +390,7 @@ class ConsumerGroupManager:
         if not isinstance(group, ConsumerGroup) or member is None:
             self._sessions.pop((group_id, member_id), None)
             return ()
-        return self._fence(group, member, reason) if epoch in (None, member.member_epoch) else ()
+        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else ()
 
     def _execute(self, operation: Callable[[], Records]) -> None:
         def respond(result: CoordinatorError | None, now_ms: int) -> None:
@@ -395,7 +420,7 @@ class ConsumerGroupManager:
             return
         member = group.members.get(member_id)
         if member is None:
-            raise _unknown_member(group.group_id, member_id)
+            raise unknown_member(group.group_id, member_id)
         if version is not None and version < _COMMIT_VERSION:
             text = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
             raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
@@ -421,7 +446,7 @@ class ConsumerGroupManager:
             return
         member = group.members.get(member_id or "")
         if member is None:
-            raise _unknown_member(group.group_id, member_id or "")
+            raise unknown_member(group.group_id, member_id or "")
         if epoch != member.member_epoch:
             text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
             raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
@@ -440,41 +465,3 @@ class ConsumerGroupManager:
             raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
         self._checked.pop(group.group_id, None)
         return group_tombstones(group)
-
-
-def _static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember | None:
-    """Return the member with an instance id; it is looked for if it is not the one with this member id."""
-    expected = group.members.get(member_id)
-    if expected is not None and expected.instance_id == instance_id:
-        return expected
-    return next((member for member in group.members.values() if member.instance_id == instance_id), None)
-
-
-def _check_static(member: ConsumerMember | None, instance_id: str, member_id: str) -> ConsumerMember:
-    """Return the member with an instance id if it has this member id. Raises CoordinatorError."""
-    if member is None:
-        raise CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if member.member_id != member_id:
-        text = f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}."
-        raise CoordinatorError(error_codes.FENCED_INSTANCE_ID, text)
-    return member
-
-
-def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    epoch = request.member_epoch
-    if epoch in (0, member.member_epoch):
-        return
-    if epoch == member.previous_member_epoch and request.owned is not None and epoch < member.member_epoch:
-        assigned = member.assigned_partitions
-        if all(index in assigned.get(topic_id, ()) for topic_id, found in request.owned.items() for index in found):
-            return
-    size = "greater" if epoch > member.member_epoch else "smaller"
-    text = (
-        f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
-        f"({member.member_epoch}). The member must abandon all its partitions and rejoin."
-    )
-    raise CoordinatorError(error_codes.FENCED_MEMBER_EPOCH, text)
-
-
-def _unknown_member(group_id: str, member_id: str) -> CoordinatorError:
-    return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")

@@ -25,7 +25,7 @@ from kcli.server.apis.slices import SliceScheduler
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
-from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, ListedGroup
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, LeaveResult, LeavingMember, ListedGroup
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
@@ -112,6 +112,16 @@ class GroupShard:
             text = f"Group {group_id} is not a consumer group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
         return (self.classic.delete(group_id),)
+
+    def make_classic(self, group_id: str) -> Decision[None]:
+        """Remove an empty consumer group, so that a classic group can have its id and its offsets."""
+        group = self.consumer_group(group_id)
+        return Decision(None, () if group is None or group.members else list(self.consumer.delete(group)))
+
+    def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
+        """Remove members of a group of either protocol. Raises CoordinatorError."""
+        group = self.consumer_group(group_id)
+        return self.classic.leave(group_id, leaving) if group is None else self.consumer.remove_members(group, leaving)
 
     def _remove_records(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the records that remove a group, which must be empty. Raises CoordinatorError."""
