@@ -20,12 +20,12 @@ from collections.abc import Mapping
 
 from kcli.server.config.definitions import GROUP_KEYS
 from kcli.server.config.request_errors import invalid_config
-from kcli.server.config.server_config import ConfigReader, ServerConfig
+from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.values import ConfigError, ConfigValue, default_value, nearest_name, parse_value
 
 KINDS = ("consumer", "share", "streams")
 # A group's key -> the broker keys of its lowest and highest value; "" for none.
-BOUNDS = {
+_BOUNDS = {
     f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
     for kind in KINDS
     for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
@@ -33,18 +33,12 @@ BOUNDS = {
     f"share.{what}": (f"group.share.min.{what}", f"group.share.max.{what}")
     for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks")
 }
-BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
+_BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
 
 
 def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
     """Return the values of a group's keys if the group sets none."""
     return {key.name: config[key.broker_keys[0]] if key.broker_keys else default_value(key) for key in GROUP_KEYS.definitions()}
-
-
-def group_int(config: ConfigReader, overrides: Mapping[str, str], broker_key: str) -> int:
-    """Return the setting of a group, which has these of its own, or else the broker's, whose key begins with `group.`."""
-    text = overrides.get(broker_key.removeprefix("group."))
-    return config.get_int(broker_key) if text is None else int(text)
 
 
 def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:
@@ -59,7 +53,7 @@ def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> No
         except ConfigError as error:
             raise invalid_config(str(error)) from error
     for name in overrides:
-        for bound_key, sign in zip(BOUNDS.get(name, ()), (1, -1)):
+        for bound_key, sign in zip(_BOUNDS.get(name, ()), (1, -1)):
             if bound_key and sign * values[name] < sign * config[bound_key]:
                 word = "below" if sign == 1 else "above"
                 raise invalid_config(f"{name}={values[name]} must not be {word} {bound_key}={config[bound_key]} of the brokers")

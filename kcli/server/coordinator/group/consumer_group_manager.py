@@ -36,7 +36,6 @@ from typing import NamedTuple
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
-from kcli.server.config.group_config import group_int
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group_manager import LeaveResult, LeavingMember
@@ -182,8 +181,11 @@ class ConsumerGroupManager:
     def _change(self, group: ConsumerGroup) -> ConsumerGroupChange:
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
 
-    def _group_int(self, group_id: str, key: str) -> int:
-        return group_int(self._config, self._metadata.image.configs_of("GROUP").get(group_id, {}), key)
+    def _group_int(self, group_id: str, broker_key: str) -> int:
+        """Return a setting of a group, or the broker's, whose key begins with `group.`."""
+        overrides = self._metadata.image.configs_of("GROUP").get(group_id, {})
+        text = overrides.get(broker_key.removeprefix("group."))
+        return self._config.get_int(broker_key) if text is None else int(text)
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
