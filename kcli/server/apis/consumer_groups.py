@@ -56,7 +56,7 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Message) -
         _check_heartbeat(context, request)
     except CoordinatorError as error:
         return _refused(context, error)
-    owned = request.topic_partitions
+    owned, names = request.topic_partitions, request.subscribed_topic_names
     heartbeat = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -66,7 +66,7 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Message) -
         rebalance_timeout_ms=None if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
         client_id=context.client_id or "",
         client_host=f"/{context.connection.client_host}",
-        topic_names=request.subscribed_topic_names,
+        topic_names=None if names is None else sorted(set(names)),
         topic_regex=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None if owned is None else {topic.topic_id: topic.partitions for topic in owned},
@@ -203,7 +203,7 @@ def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMembe
         member_epoch=member.member_epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=sorted(member.subscribed_topic_names),
+        subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
         assignment=_assignment(context, _kept(member)),
         target_assignment=_assignment(context, group.target_assignment.get(member.member_id, {})),

@@ -7,6 +7,7 @@ are models: they revoke what they are no longer assigned, late at times, and som
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -219,6 +220,16 @@ def test_records_are_those_of_kafka() -> None:
     groups.reload()
 
 
+def test_a_hash_with_racks_is_that_of_kafka() -> None:
+    """Kafka 4.3.1 wrote this hash for two topics of a broker with a rack, and a third one that does not exist."""
+    groups = Groups()
+    groups.set_topic("orders", 3, Uuid.parse("8-UQdQuXTjiFjTnavgOgpQ"))
+    groups.set_topic("pay", 2, Uuid.parse("2DkXupffRbOmmr6moIWEDA"))
+    broker = message_type("metadata_records", "RegisterBrokerRecord").new(broker_id=1, rack="r\u00c3\u00bcck-1")
+    groups.metadata.image.apply(broker)
+    assert TopicHashes(groups.metadata).group_hash(["pay", "orders", "no"]) == 4927973137845095759
+
+
 def test_the_hash_has_the_racks_of_replicas(groups: Groups) -> None:
     """A group rebalances when a broker gets another rack, and when a topic that it waits for is made."""
     hashes = TopicHashes(groups.metadata)
@@ -385,6 +396,15 @@ def test_patterns_follow_the_topics(groups: Groups) -> None:
     result = groups.heartbeat("m1", epoch + 1, topic_names=["orders"], topic_regex="")
     assert kinds(groups)[:2] == ["5", "-16"]
     assert result.assignment == {ORDERS: [0, 1, 2]}
+
+
+def test_patterns_need_a_package(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without google-re2 a pattern is refused, and the sentence says what to install."""
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(CoordinatorError, match="pip install google-re2") as caught:
+        groups.heartbeat("m1", topic_names=None, topic_regex="orders")
+    assert caught.value.code == error_codes.INVALID_REGULAR_EXPRESSION
+    assert not groups.log
 
 
 def test_a_changed_subscription_revokes_before_the_next_target() -> None:

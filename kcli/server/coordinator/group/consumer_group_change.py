@@ -201,7 +201,7 @@ def compile_regex(regex: str) -> Callable[[str], object]:
     try:
         import re2
     except ImportError as error:
-        text = "subscriptions by pattern need the package google-re2 on the broker: pip install kafka-kcli[regex]"
+        text = "subscriptions by pattern need the package google-re2 on the broker: pip install google-re2"
         raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error
     options = re2.Options()
     options.log_errors = False

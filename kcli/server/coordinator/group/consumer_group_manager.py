@@ -66,7 +66,10 @@ _UUID_BYTES = 16
 
 
 class ConsumerHeartbeat(NamedTuple):
-    """A heartbeat; None is a field that has not changed. `may_describe` says whether the client may see a topic."""
+    """A heartbeat; None is a field that has not changed; `topic_names` are sorted, as in records.
+
+    `may_describe` says whether the client may see a topic.
+    """
 
     group_id: str
     member_id: str
