@@ -264,6 +264,7 @@ def other_protocols(exchange: Exchange) -> None:
     fields = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "member_id": "", "protocol_type": "consumer"}
     answer = client.ask(apis.JOIN_GROUP, 9, **group, **fields, protocols=[protocol])
     exchange.note("classic join of an empty consumer group", answer.error_code)
+    time.sleep(INTERVAL_S)  # Kafka answers before the record is committed, and lists what is committed
     exchange.list_groups("after the change")
     exchange.beat("range", group_id="range", server_assignor="range", subscribed_topic_names=["orders", "pay", "none"])
     exchange.describe("range", "range")
