@@ -8,11 +8,15 @@ from kcli.state.metadata_values import PartitionRegistration
 
 
 class MetadataCache:
-    """The image of the committed records, and the offset of the last record applied, -1 for none."""
+    """The image of the committed records, and the offset of the last record applied, -1 for none.
+
+    `topics_version` counts the changes of topics, of their partitions and of the racks of brokers.
+    """
 
     def __init__(self) -> None:
         self.image = MetadataImage()
         self.offset = -1
+        self.topics_version = 0
 
     def topic_name(self, topic_id: Uuid) -> str | None:
         """Return the name of the topic with that id, None for an unknown id."""

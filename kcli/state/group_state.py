@@ -23,11 +23,11 @@ the same partition by then; the ABORT marker drops them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import NamedTuple, TypeVar
 
-from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
@@ -235,12 +235,20 @@ class GroupState(MapsState):
         if group is None or (value is None and key.member_id not in group.members):
             return
         member = self._changed_member(group, key.member_id)
-        if isinstance(member, ConsumerMember):
-            apply_current_consumer(member, value)
+        if isinstance(member, ConsumerMember) and isinstance(group, ConsumerGroup):
+            self._apply_current_consumer(group, member, value)
         elif isinstance(member, ShareMember):
             apply_current_share(member, value)
-        else:
+        elif isinstance(member, StreamsMember):
             apply_current_streams(member, value)
+
+    def _apply_current_consumer(self, group: ConsumerGroup, member: ConsumerMember, value: Message | None) -> None:
+        for key in _partitions_of(member):
+            if group.owners.get(key) == member.member_id:
+                self._remove(group.owners, key)
+        apply_current_consumer(member, value)
+        for key in _partitions_of(member):
+            self._put(group.owners, key, member.member_id)
 
     def _partition_metadata(self, key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, ConsumerGroup) if value is None else self._group(key.group_id, ConsumerGroup)
@@ -266,6 +274,13 @@ class GroupState(MapsState):
         if group is not None:
             self._assign(group, "topology_epoch", NO_EPOCH if value is None else value.epoch)
             self._assign(group, "subtopologies", {} if value is None else subtopologies(value))
+
+
+def _partitions_of(member: ConsumerMember) -> Iterator[tuple[Uuid, int]]:
+    for found in (member.assigned_partitions, member.partitions_pending_revocation):
+        for topic_id, indexes in found.items():
+            for index in indexes:
+                yield topic_id, index
 
 
 def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:

@@ -176,12 +176,16 @@ class ModernGroup:
 
 @dataclass(slots=True)
 class ConsumerGroup(ModernGroup):
-    """A group of the consumer protocol. `resolved_regexes` has the topics that matched each subscribed pattern."""
+    """A group of the consumer protocol. `resolved_regexes` has the topics that matched each subscribed pattern.
+
+    `owners` has the id of the member of each partition that one has or has not revoked yet.
+    """
 
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
     has_partition_metadata: bool = False
+    owners: dict[tuple[Uuid, int], str] = field(default_factory=dict, repr=False, compare=False)
     kind: ClassVar[str] = "consumer"
 
     def new_member(self, member_id: str) -> ConsumerMember:

@@ -34,6 +34,7 @@ _COMMIT_BY_ID_VERSION = 10
 _NOT_FOUND_VERSION = 9  # of OffsetCommit
 _FETCH_BY_ID_VERSION = 10
 _FETCH_GROUPS_VERSION = 8
+_FETCH_MEMBER_VERSION = 9  # of OffsetFetch: a member of a consumer group states its epoch
 _FETCH_ERROR_VERSION = 2  # of OffsetFetch: from here on the answer has an error code of its own
 
 
@@ -69,10 +70,14 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
 
     def decide(shard: GroupShard) -> Decision[list[int]]:
         member_id, instance_id = request.member_id, request.group_instance_id
+        epoch = request.generation_id_or_member_epoch
+        group = shard.consumer_group(group_id)
+        if group is not None:
+            partitions = ((commit.topic, commit.partition) for commit in commits)
+            shard.consumer.validate_offset_commit(group, member_id, instance_id, epoch, context.version, partitions)
+            return shard.commit_offsets(group_id, commits, request.retention_time_ms)
         try:
-            shard.classic.validate_offset_commit(
-                group_id, member_id, instance_id, request.generation_id_or_member_epoch, is_transactional=False
-            )
+            shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=False)
         except CoordinatorError as error:
             if error.code == error_codes.GROUP_ID_NOT_FOUND and context.version < _NOT_FOUND_VERSION:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
@@ -161,6 +166,9 @@ class _OffsetFetch:
             return
 
         def decide(shard: GroupShard) -> Decision[list[Message]]:
+            known = shard.consumer_group(group.group_id)
+            if known is not None and self._context.version >= _FETCH_MEMBER_VERSION:
+                shard.consumer.validate_offset_fetch(known, group.member_id, group.member_epoch)
             if group.topics is None:
                 return Decision(self._all_topics(shard, group.group_id))
             return Decision([self._one_topic(shard, group.group_id, topic) for topic in group.topics])
@@ -268,7 +276,11 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
 
 
 def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: GroupShard) -> Decision[None]:
-    is_kept = shard.classic.validate_offset_delete(group_id)
+    group = shard.consumer_group(group_id)
+    if group is None:
+        is_kept = shard.classic.validate_offset_delete(group_id)
+    else:
+        is_kept = shard.consumer.subscribed_topics(group).__contains__
     records = []
     for topic, answer in valid:
         if is_kept(topic):

@@ -42,7 +42,6 @@ _PROTOCOL_NULL_VERSION = 7  # of JoinGroup: the protocol's name may be null
 _PROTOCOL_VERSION = 5  # of SyncGroup: it states the protocol
 _BATCHED_LEAVE_VERSION = 3
 _NOT_FOUND_VERSION = 6  # of DescribeGroups
-CLASSIC = "classic"
 _OPERATIONS_VERSION = 3  # of DescribeGroups
 
 
@@ -96,6 +95,9 @@ def handle_join_group(context: RequestContext, request: Message) -> None:
         supports_skipping_assignment=context.version >= _SKIP_ASSIGNMENT_VERSION,
         reason=request.reason,
     )
+    if not request.member_id:
+        # Its records are applied before the join is decided; if it cannot be written, the join is answered with the error.
+        context.broker.groups.write(request.group_id, lambda shard: shard.make_classic(request.group_id), lambda *result: None)
     _execute(context, request.group_id, lambda shard: shard.classic.join(join, respond), refuse)
 
 
@@ -178,7 +180,7 @@ def handle_leave_group(context: RequestContext, request: Message) -> None:
             ]
             context.respond(context.new("LeaveGroupResponse", members=answers))
 
-    context.broker.groups.write(request.group_id, lambda shard: shard.classic.leave(request.group_id, members), left)
+    context.broker.groups.write(request.group_id, lambda shard: shard.leave(request.group_id, members), left)
 
 
 def _is_allowed(context: RequestContext, group_id: str, refuse: Callable[[int], None]) -> bool:
@@ -195,7 +197,7 @@ def _is_allowed(context: RequestContext, group_id: str, refuse: Callable[[int], 
 # ------------------------------------------------------------------------------------------------------- administration
 
 
-class _Gather:
+class Gather:
     """Responds when each of `count` parts of an answer is there."""
 
     def __init__(self, count: int, respond: Callable[[], None]) -> None:
@@ -214,7 +216,7 @@ def handle_describe_groups(context: RequestContext, request: Message) -> None:
     """Answer a DescribeGroupsRequest."""
     answers = [context.new("DescribedGroup", group_id=group_id) for group_id in request.groups]
     response = context.new("DescribeGroupsResponse", groups=answers)
-    gather = _Gather(len(answers), partial(context.respond, response))
+    gather = Gather(len(answers), partial(context.respond, response))
     for answer in answers:
         if not context.is_allowed("DESCRIBE", "GROUP", answer.group_id):
             answer.error_code = error_codes.GROUP_AUTHORIZATION_FAILED
@@ -246,7 +248,7 @@ def _described(
     context: RequestContext,
     request: Message,
     answer: Message,
-    gather: _Gather,
+    gather: Gather,
     result: CoordinatorError | None,
     now_ms: int,
 ) -> None:
@@ -275,12 +277,12 @@ def handle_list_groups(context: RequestContext, request: Message) -> Message:
             group_id=group.group_id,
             protocol_type=group.protocol_type,
             group_state=group.state,
-            group_type=CLASSIC,
+            group_type=group.group_type,
         )
         for shard in runtime.shards()
         for group in shard.list_groups()
         if (not states or group.state.lower() in states)
-        and (not types or CLASSIC.lower() in types)
+        and (not types or group.group_type in types)
         and (sees_all or context.is_allowed("DESCRIBE", "GROUP", group.group_id))
     ]
     return context.new("ListGroupsResponse", groups=groups)
@@ -290,7 +292,7 @@ def handle_delete_groups(context: RequestContext, request: Message) -> None:
     """Answer a DeleteGroupsRequest when the groups are deleted."""
     answers = [context.new("DeletableGroupResult", group_id=group_id) for group_id in dict.fromkeys(request.groups_names)]
     response = context.new("DeleteGroupsResponse", results=answers)
-    gather = _Gather(len(answers), partial(context.respond, response))
+    gather = Gather(len(answers), partial(context.respond, response))
 
     def deleted(answer: Message, code: int | CoordinatorError, now_ms: int) -> None:
         answer.error_code = code.code if isinstance(code, CoordinatorError) else code

@@ -70,6 +70,7 @@ _OPERATIONS = {
         *("CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION"),
         *("DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE"),
     ),
+    "GROUP": ("READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
 }
 _CODES = {name: code for code, name in ACL_OPERATIONS.items()}
 

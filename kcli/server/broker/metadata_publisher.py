@@ -44,6 +44,10 @@ TOPICS_A_LOG = 15
 # Does a piece of work at `now_ms` and returns the number of opened logs that it counts as.
 Work = Callable[[int], int]
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
+# Groups are assigned again after these; a metadata transaction applies its records when it ends.
+_TOPIC_RECORDS = frozenset(
+    ("TopicRecord", "PartitionRecord", "RemoveTopicRecord", "RegisterBrokerRecord", "EndTransactionRecord")
+)
 PartitionKey = tuple[Uuid, int]
 
 
@@ -95,6 +99,8 @@ class MetadataPublisher:
             elif kind == "ClearElrRecord":
                 changed.update(dict.fromkeys(self._all_partitions()))
             image.apply(record)
+            if kind in _TOPIC_RECORDS or (kind == "PartitionChangeRecord" and record.replicas is not None):
+                self._metadata.topics_version += 1
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
         self._metadata.offset = last_offset

@@ -72,6 +72,19 @@ controller.quorum.voters: The controllers of a static quorum, each as id@host:po
 default.replication.factor: The number of replicas of a partition if neither the client nor an assignment sets it.
 delete.topic.enable: Whether topics can be deleted.
 fetch.max.bytes: The largest number of bytes of records in a fetch response, whatever the client requests.
+group.consumer.assignment.interval.ms: The shortest time between two assignments of a consumer group, in ms.
+group.consumer.assignors: The assignors of consumer groups, uniform and range; the first is the default.
+group.consumer.heartbeat.interval.ms: How often the members of consumer groups send heartbeats, in ms.
+group.consumer.max.assignment.interval.ms: The highest assignment interval that a group may set, in ms.
+group.consumer.max.heartbeat.interval.ms: The highest heartbeat interval that a group may set, in ms.
+group.consumer.max.session.timeout.ms: The highest session timeout that a group may set, in ms.
+group.consumer.max.size: The number of members of a consumer group.
+group.consumer.min.assignment.interval.ms: The lowest assignment interval that a group may set, in ms.
+group.consumer.min.heartbeat.interval.ms: The lowest heartbeat interval that a group may set, in ms.
+group.consumer.min.session.timeout.ms: The lowest session timeout that a group may set, in ms.
+group.consumer.regex.refresh.interval.ms: How often subscriptions by pattern are resolved again if no topic changes, in ms.
+group.consumer.session.timeout.ms: The time without a heartbeat after which a member of a consumer group is removed, in ms.
+group.coordinator.rebalance.protocols: The protocols of groups that are served; share and streams are not served yet.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS, Serving
+from kcli.server.config.group_config import _BOUNDS
 from tests.conftest import ROOT
 
 SERVED = [key.name for key in BROKER_KEYS.definitions() if key.serving == Serving.SERVED]
@@ -21,4 +22,5 @@ def sources() -> str:
 @pytest.mark.parametrize("name", SERVED)
 def test_a_served_key_is_read(name: str, sources: str) -> None:
     behind = {one for key in TOPIC_KEYS.definitions() if key.serving == Serving.SERVED for one in key.broker_keys}
-    assert name in behind or f'"{name}"' in sources
+    limits = {key for keys in _BOUNDS.values() for key in keys}
+    assert name in behind | limits or f'"{name}"' in sources

@@ -80,6 +80,7 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
 
 
 class JoinedMember(NamedTuple):

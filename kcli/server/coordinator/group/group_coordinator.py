@@ -4,7 +4,8 @@
     -------------------  -----------------------------------------------------------------------------------------------
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
-                         groups; OffsetManager, the offsets; the periodic expiry of offsets and empty groups
+                         groups; ConsumerGroupManager, the consumer groups; OffsetManager, the offsets; the periodic expiry
+                         of offsets and empty groups
 
 The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
 """
@@ -21,10 +22,12 @@ from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.coordinator_record import EndTransaction, ShardRecord
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.classic_messages import ListedGroup
+from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember, ListedGroup
+from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line
@@ -33,7 +36,7 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup
+from kcli.state.groups import ClassicGroup, ConsumerGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -50,6 +53,8 @@ class GroupShard:
         index: int,
         runtime: CoordinatorRuntime[GroupShard],
         config: ConfigReader,
+        metadata: MetadataCache,
+        hashes: TopicHashes,
         timer: Timer,
         scheduler: Scheduler,
         rng: Random,
@@ -69,6 +74,9 @@ class GroupShard:
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
+        self.consumer = ConsumerGroupManager(
+            self.state, config, metadata, hashes, timer, rng, self._write, self._remove_classic, report
+        )
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
         self._runtime.write(self.index, lambda shard: operation(), respond)
@@ -83,6 +91,7 @@ class GroupShard:
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups."""
         self.classic.loaded(now_ms)
+        self.consumer.loaded()
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -90,6 +99,41 @@ class GroupShard:
         if self._expiry is not None:
             self._expiry.cancel()
         self.classic.unloaded()
+        self.consumer.unloaded()
+
+    # ---------------------------------------------------------------------------------------------------------- groups
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return the group if it is one of the consumer protocol."""
+        group = self.state.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
+        """Remove an empty classic group, so that a consumer group can have its id and its offsets. Raises CoordinatorError."""
+        try:
+            self.classic.delete_check(group_id)
+        except CoordinatorError as error:
+            text = f"Group {group_id} is not a consumer group."
+            raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
+        return (self.classic.delete(group_id),)
+
+    def make_classic(self, group_id: str) -> Decision[None]:
+        """Remove an empty consumer group, so that a classic group can have its id and its offsets."""
+        group = self.consumer_group(group_id)
+        return Decision(None, () if group is None or group.members else list(self.consumer.delete(group)))
+
+    def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
+        """Remove members of a group of either protocol. Raises CoordinatorError."""
+        group = self.consumer_group(group_id)
+        return self.classic.leave(group_id, leaving) if group is None else self.consumer.remove_members(group, leaving)
+
+    def _remove_records(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return the records that remove a group, which must be empty. Raises CoordinatorError."""
+        group = self.consumer_group(group_id)
+        if group is not None:
+            return list(self.consumer.delete(group))
+        self.classic.delete_check(group_id)
+        return [self.classic.delete(group_id)]
 
     # --------------------------------------------------------------------------------------------------------- offsets
 
@@ -104,14 +148,21 @@ class GroupShard:
     def delete_group(self, group_id: str) -> Decision[int]:
         """Decide the deletion of a group and its offsets; the response is an error code."""
         try:
-            self.classic.delete_check(group_id)
+            removed = self._remove_records(group_id)
         except CoordinatorError as error:
             return Decision(error.code)
-        return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), self.classic.delete(group_id)])
+        return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), *removed])
 
     def list_groups(self) -> list[ListedGroup]:
         """Return all groups of the partition."""
-        return list(self.classic.list())
+        return [
+            *self.classic.list(),
+            *(
+                ListedGroup(group.group_id, group.kind, group.state, group.kind)
+                for group in self.state.groups.values()
+                if not isinstance(group, ClassicGroup)
+            ),
+        ]
 
     def _schedule_expiry(self, now_ms: int) -> None:
         interval_ms = self._config.get_int("offsets.retention.check.interval.ms")
@@ -135,13 +186,15 @@ class GroupShard:
         records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
         try:
             if is_without_offsets:
-                self.classic.delete_check(group_id)
-                records.append(self.classic.delete(group_id))
+                records += self._remove_records(group_id)
         except CoordinatorError:
             pass  # the group has members, or is one without a record
         return Decision(None, records)
 
     def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
+        consumer_group = self.consumer_group(group_id)
+        if consumer_group is not None:
+            return ExpiryRule(None, self.consumer.subscribed_topics(consumer_group))
         group = self.classic.groups.get(group_id)
         if group is None:
             stored = self.state.groups.get(group_id)
@@ -172,9 +225,10 @@ class GroupCoordinator:
         self._config = config
         self._metadata = metadata
         self._report = report
+        hashes = TopicHashes(metadata)
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, timer, scheduler, rng, report),
+            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, report),
             replica_manager,
             timer,
             scheduler,
@@ -203,16 +257,15 @@ class GroupCoordinator:
         for shard in self.runtime.shards():
             records = shard.offsets.delete_topics(names)
             if records:
-                decision: Decision[int] = Decision(len(records), records)
-                self.runtime.write(shard.index, partial(_decided, decision), self._log_deleted)
+                self.runtime.write(shard.index, partial(_decide_records, records), self._log_deleted)
 
     def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, int):
             self._report(Line(f"{response} committed offsets of deleted topics are deleted", count=response))
 
 
-def _decided(decision: Decision[int], shard: GroupShard) -> Decision[int]:
-    return decision
+def _decide_records(records: Sequence[CoordinatorRecord], shard: GroupShard) -> Decision[int]:
+    return Decision(len(records), records)
 
 
 def _ignore(response: CoordinatorError | None, now_ms: int) -> None:

@@ -19,7 +19,7 @@ When an offset of a group expires:
     any, the record has an expiry time                         expires at that time
     no protocol type (a consumer that assigns for itself)      the commit
     classic, empty                                             the time at which the group became empty
-    classic with consumers, stable                             the commit, of topics that no member is subscribed to
+    consumer; classic with consumers, stable                   the commit, of topics that no member is subscribed to
     anything else                                              never
 """
 

@@ -1,0 +1,213 @@
+"""A change of a consumer group by one operation: what it decides, as records, in Kafka's order.
+
+    step                        records
+    --------------------------  ----------------------------------------------------------------------------------------
+    put, replace, remove        the member and its subscription, or tombstones
+    change_regex, refresh       the topics that match a pattern, or a tombstone
+    update_epoch                the next group epoch, if a subscription, a topic or the racks of one have changed
+    update_target               the target of each member that has another one, and the epoch of the target
+    reconcile                   the next assignment of the member
+
+The group itself does not change: the records are applied when the operation is decided. A heartbeat that changes nothing copies
+nothing and costs the same in groups of any size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
+from kcli.server.coordinator.group.consumer_records import (
+    current_record,
+    group_record,
+    member_record,
+    member_tombstones,
+    partition_metadata_tombstone,
+    regex_record,
+    regex_tombstone,
+    target_epoch_record,
+    target_record,
+)
+from kcli.server.coordinator.group.current_assignment import Target, is_reconciled, next_assignment
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.metadata_cache import MetadataCache
+from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+
+FIRST_GROUP_EPOCH = 1
+
+
+class ConsumerGroupChange:
+    """A change of `group` at `now_ms` on the wall clock. `records`, `epoch`, `members` and `regexes` are those after it."""
+
+    def __init__(self, group: ConsumerGroup, metadata: MetadataCache, hashes: TopicHashes, now_ms: int) -> None:
+        self.group = group
+        self.records: list[CoordinatorRecord] = []
+        self.epoch = max(group.group_epoch, FIRST_GROUP_EPOCH)
+        self.members = group.members
+        self.regexes = group.resolved_regexes
+        self._targets = group.target_assignment
+        self._target_epoch = max(group.assignment_epoch, 0)
+        self._metadata = metadata
+        self._hashes = hashes
+        self._now_ms = now_ms
+
+    # --------------------------------------------------------------------------------------------------------- members
+
+    def put_member(self, member: ConsumerMember) -> None:
+        """Add a member, or change its subscription."""
+        self.members = self.members | {member.member_id: member}
+        self.records.append(member_record(self.group.group_id, member))
+
+    def replace_member(self, old_id: str, member: ConsumerMember) -> None:
+        """Let a static member take the place of the one with the same instance id."""
+        group_id = self.group.group_id
+        target = self._targets.get(old_id, {})
+        self.records += member_tombstones(group_id, old_id)
+        self.members = {key: found for key, found in self.members.items() if key != old_id} | {member.member_id: member}
+        self._targets = {key: found for key, found in self._targets.items() if key != old_id} | {member.member_id: target}
+        self.records += (
+            member_record(group_id, member),
+            target_record(group_id, member.member_id, target),
+            current_record(group_id, member),
+        )
+
+    def remove_members(self, member_ids: Iterable[str]) -> None:
+        """Remove members, and the patterns that only they were subscribed to."""
+        removed = dict.fromkeys(member_ids)
+        for member_id in removed:
+            self.records += member_tombstones(self.group.group_id, member_id)
+        self.members = {key: member for key, member in self.members.items() if key not in removed}
+        self._drop_unused_regexes()
+
+    def _drop_unused_regexes(self) -> None:
+        used = {member.subscribed_topic_regex for member in self.members.values()}
+        for regex in self.regexes.keys() - used:
+            self.records.append(regex_tombstone(self.group.group_id, regex))
+        self.regexes = {regex: topics for regex, topics in self.regexes.items() if regex in used}
+
+    # ------------------------------------------------------------------------------------------------------- subscriptions
+
+    def resolve_regexes(self, resolve: Callable[[str], list[str]], *, only_new: bool) -> bool:
+        """Find the topics of patterns, of new ones only or of all; return whether those of a known pattern have changed."""
+        self._drop_unused_regexes()
+        has_changed = False
+        for regex in {member.subscribed_topic_regex: None for member in self.members.values()}:
+            known = self.regexes.get(regex or "")
+            if not regex or (known is not None and only_new):
+                continue
+            topics = resolve(regex)
+            if known is None or known != topics:
+                has_changed = True
+                self.regexes = self.regexes | {regex: topics}
+                version = self._metadata.offset
+                self.records.append(regex_record(self.group.group_id, regex, topics, version, self._now_ms))
+        return has_changed
+
+    def subscribed_names(self, member: ConsumerMember) -> set[str]:
+        """Return the names of the topics that a member is subscribed to; not all of them need exist."""
+        return {*member.subscribed_topic_names, *self.regexes.get(member.subscribed_topic_regex or "", ())}
+
+    def all_names(self) -> set[str]:
+        """Return the names of the topics that any member is subscribed to."""
+        names: set[str] = set()
+        regexes: set[str] = set()
+        for member in self.members.values():
+            names.update(member.subscribed_topic_names)
+            if member.subscribed_topic_regex:
+                regexes.add(member.subscribed_topic_regex)
+        return names.union(*(self.regexes.get(regex, ()) for regex in regexes))
+
+    def update_epoch(self, is_changed: bool) -> None:
+        """Begin the next group epoch if subscriptions have changed, or the topics that the group is subscribed to."""
+        found = self._hashes.group_hash(self.all_names())
+        if is_changed or found != self.group.metadata_hash:
+            self.epoch += 1
+            self.records.append(group_record(self.group.group_id, self.epoch, found))
+        if self.group.has_partition_metadata:
+            self.records.append(partition_metadata_tombstone(self.group.group_id))
+
+    # ------------------------------------------------------------------------------------------------------ assignment
+
+    def update_target(self, default_assignor: str, interval_ms: int) -> None:
+        """Assign the partitions again if the group is in a later epoch, and `interval_ms` after the last assignment."""
+        group = self.group
+        since_ms = group.assignment_timestamp_ms
+        if self.epoch <= self._target_epoch or (since_ms and interval_ms and self._now_ms < since_ms + interval_ms):
+            return
+        image = self._metadata.image
+        members = [
+            MemberSpec(
+                member_id,
+                member.instance_id,
+                self._topic_ids(member),
+                self._targets.get(member_id, {}),
+            )
+            for member_id, member in self.members.items()
+        ]
+        topics = {topic_id for member in members for topic_id in member.topics}
+        counts = {topic_id: len(image.topics[topic_id].partitions) for topic_id in topics}
+        targets = ASSIGNORS[self.preferred_assignor(default_assignor)](members, counts)
+        for member_id, target in targets.items():
+            known = self._targets.get(member_id)
+            if known is None or not _is_same(known, target):
+                self.records.append(target_record(group.group_id, member_id, target))
+        self._targets, self._target_epoch = targets, self.epoch
+        self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
+
+    def preferred_assignor(self, default: str) -> str:
+        """Return the assignor that most members ask for, `default` if none does."""
+        votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor in ASSIGNORS)
+        return votes.most_common(1)[0][0] or default if votes else default
+
+    def reconcile(self, member: ConsumerMember, reported: Partitions | None, has_new_subscription: bool) -> ConsumerMember:
+        """Return the member with its next assignment; the change has its record if it is another one."""
+        if is_reconciled(member, self._target_epoch) and not has_new_subscription:
+            return member
+        partitions = self._targets.get(member.member_id, {})
+        target = Target(self._target_epoch, partitions, self._topic_ids(member))
+        owners = self.group.owners
+        moved = next_assignment(
+            member, target, lambda topic_id, index: (topic_id, index) in owners, reported, has_new_subscription
+        )
+        if moved != member:
+            self.records.append(current_record(self.group.group_id, moved))
+            return moved
+        return member
+
+    def _topic_ids(self, member: ConsumerMember) -> frozenset[Uuid]:
+        ids = self._metadata.image.topic_ids
+        return frozenset(ids[name] for name in self.subscribed_names(member) if name in ids)
+
+
+def changed_subscription(member: ConsumerMember, **fields: Any) -> ConsumerMember:
+    """Return the member with those fields changed that are not None, the same member if nothing changes."""
+    changes = {name: value for name, value in fields.items() if value is not None and getattr(member, name) != value}
+    return replace(member, **changes) if changes else member
+
+
+def _is_same(first: Partitions, second: Partitions) -> bool:
+    return first.keys() == second.keys() and all(set(first[topic_id]) == set(second[topic_id]) for topic_id in first)
+
+
+def compile_regex(regex: str) -> Callable[[str], object]:
+    """Return a function: whether a topic's name matches a pattern of RE2's syntax. Raises CoordinatorError."""
+    try:
+        import re2
+    except ImportError as error:
+        text = "subscriptions by pattern need the package google-re2 on the broker: pip install google-re2"
+        raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(regex, options).fullmatch  # type: ignore[no-any-return]
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
+        raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error

@@ -1,0 +1,472 @@
+"""The operations of consumer groups of one shard (KIP-848; Kafka: the consumer part of GroupMetadataManager).
+
+    operation              decides
+    ---------------------  ---------------------------------------------------------------------------------------------
+    heartbeat, epoch 0     a new member, or one that begins again; a static one takes the place of the member that has left
+    heartbeat, above 0     changes of the subscription, a new target if the group has changed, the member's next assignment
+    heartbeat, -1          the member leaves
+    heartbeat, -2          a static member leaves for a time; its partitions stay its own until its session ends
+    session timeout        the member is removed
+    rebalance timeout      a member that has not revoked partitions in time is removed
+
+Group epoch, target epoch and member epoch follow each other: a change begins a group epoch, a target is made for it at most
+once in consumer.assignment.interval.ms, and members reach it by their own heartbeats (`current_assignment`). All of that is
+in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
+again when topics have changed, at most once in 10 s.
+
+A heartbeat of a member that has nothing to do sets a deadline and makes no record; the one task of a session checks the
+deadline and is scheduled again.
+
+    refused                                                       error
+    ------------------------------------------------------------  ------------------------------------------------------
+    epoch above 0, group or member unknown                        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID
+    epoch of another time (the last one is accepted with the      FENCED_MEMBER_EPOCH
+    partitions of the member: its answer may have been lost)
+    instance id of a member that has not left, of another member  UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID
+    a new member of a full group                                  GROUP_MAX_SIZE_REACHED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.rng import Random
+from kcli.protocol import error_codes
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember
+from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription, compile_regex
+from kcli.server.coordinator.group.consumer_members import (
+    check_epoch,
+    check_static,
+    find_leaving,
+    static_member,
+    unknown_member,
+)
+from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
+from kcli.server.coordinator.group.current_assignment import UNREVOKED
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.log_lines import Line, WarningLine
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.group_state import GroupState
+from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+_COMMIT_VERSION = 9  # of OffsetCommit: the first with member epochs
+_MIN_REGEX_REFRESH_MS = 10_000
+_UUID_BYTES = 16
+
+
+class ConsumerHeartbeat(NamedTuple):
+    """A heartbeat; None is a field that has not changed; `topic_names` are sorted, as in records.
+
+    `may_describe` says whether the client may see a topic.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int | None
+    client_id: str
+    client_host: str
+    topic_names: list[str] | None
+    topic_regex: str | None
+    assignor: str | None
+    owned: Partitions | None
+    may_describe: Callable[[str], bool]
+
+    @property
+    def is_full(self) -> bool:
+        """True if the member states everything: it is then answered with its whole assignment."""
+        has_topics = self.topic_names is not None or self.topic_regex is not None
+        return self.rebalance_timeout_ms is not None and has_topics and self.owned is not None
+
+
+class HeartbeatResult(NamedTuple):
+    """The answer to a heartbeat; `assignment` is None if it is as before."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: dict[Uuid, list[int]] | None = None
+
+
+class _Session:
+    """The timers of a member."""
+
+    __slots__ = ("deadline_ms", "rebalance", "task")
+
+    def __init__(self) -> None:
+        self.deadline_ms = 0
+        self.task: TimerTask | None = None
+        self.rebalance: TimerTask | None = None
+
+    def cancel(self) -> None:
+        """Cancel the timers."""
+        for task in (self.task, self.rebalance):
+            if task is not None:
+                task.cancel()
+
+
+class _Checked(NamedTuple):
+    """When a group was compared with its topics: topics_version, the node's clock, and the group epoch that was decided."""
+
+    topics_version: int
+    at_ms: int
+    epoch: int
+
+
+class ConsumerGroupManager:
+    """The consumer groups of one shard; `write` executes the operations of timers.
+
+    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        config: ConfigReader,
+        metadata: MetadataCache,
+        hashes: TopicHashes,
+        timer: Timer,
+        rng: Random,
+        write: Write,
+        remove_classic: Callable[[str], Records],
+        report: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._config = config
+        self._metadata = metadata
+        self._hashes = hashes
+        self._timer = timer
+        self._rng = rng
+        self._write = write
+        self._remove_classic = remove_classic
+        self._report = report
+        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._checked: dict[str, _Checked] = {}
+
+    def loaded(self) -> None:
+        """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
+        for group in self._groups():
+            for member in group.members.values():
+                self._extend_session(group.group_id, member.member_id)
+                self._watch_revocation(group.group_id, member)
+
+    def unloaded(self) -> None:
+        """Cancel all timers."""
+        for session in self._sessions.values():
+            session.cancel()
+        self._sessions.clear()
+        self._checked.clear()
+
+    def _groups(self) -> Iterator[ConsumerGroup]:
+        return (group for group in self._state.groups.values() if isinstance(group, ConsumerGroup))
+
+    def find(self, group_id: str) -> ConsumerGroup:
+        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
+        group = self._state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
+
+    def _change(self, group: ConsumerGroup) -> ConsumerGroupChange:
+        return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
+
+    def _group_int(self, group_id: str, broker_key: str) -> int:
+        """Return a setting of a group, or the broker's, whose key begins with `group.`."""
+        overrides = self._metadata.image.configs_of("GROUP").get(group_id, {})
+        text = overrides.get(broker_key.removeprefix("group."))
+        return self._config.get_int(broker_key) if text is None else int(text)
+
+    # ------------------------------------------------------------------------------------------------------- heartbeat
+
+    def heartbeat(self, request: ConsumerHeartbeat) -> Decision[HeartbeatResult]:
+        """Decide a heartbeat. Raises CoordinatorError."""
+        if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+            return self._leave(request)
+        records: Records = ()
+        group = self._state.groups.get(request.group_id)
+        if request.member_epoch == 0 and not isinstance(group, ConsumerGroup):
+            records = () if group is None else self._remove_classic(request.group_id)
+            group = ConsumerGroup(request.group_id)
+        elif group is None:
+            raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
+        else:
+            group = self.find(request.group_id)
+        max_size = self._config.get_int("group.consumer.max.size")
+        if len(group.members) >= max_size and request.member_id not in group.members:
+            text = f"The consumer group has reached its maximum capacity of {max_size} members."
+            raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
+        change = self._change(group)
+        change.records += records
+        member = self._find_member(change, request)
+        moved = self._advance(change, member, request)
+        self._extend_session(request.group_id, moved.member_id)
+        if moved is not member and (moved.state, moved.member_epoch) != (member.state, member.member_epoch):
+            self._watch_revocation(request.group_id, moved)
+        is_new = request.is_full or moved.assigned_partitions != member.assigned_partitions
+        result = HeartbeatResult(
+            moved.member_id,
+            moved.member_epoch,
+            self._group_int(request.group_id, "group.consumer.heartbeat.interval.ms"),
+            {topic_id: sorted(found) for topic_id, found in moved.assigned_partitions.items()} if is_new else None,
+        )
+        return Decision(result, change.records)
+
+    def _advance(self, change: ConsumerGroupChange, member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+        """Take over what the member states, and let the group and the member go on from there."""
+        group, resolve = change.group, partial(self._resolve, request.may_describe)
+        updated = changed_subscription(
+            member,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            server_assignor=request.assignor,
+            subscribed_topic_names=request.topic_names,
+            subscribed_topic_regex=request.topic_regex,
+            client_id=request.client_id,
+            client_host=request.client_host,
+        )
+        is_new = member.member_id not in change.members
+        if updated is not member or is_new:
+            change.put_member(updated)
+        has_new_regex = (updated.subscribed_topic_regex or "") != (member.subscribed_topic_regex or "")
+        has_new_names = updated.subscribed_topic_names != member.subscribed_topic_names
+        is_changed = has_new_names or has_new_regex
+        if has_new_regex:
+            change.resolve_regexes(resolve, only_new=True)
+        checked = self._checked.get(group.group_id)
+        is_old = self._is_old(change, checked)
+        if is_changed or is_old:
+            is_due = self._are_regexes_due(group, checked)
+            has_new_topics = (
+                is_old and is_due and bool(group.resolved_regexes) and change.resolve_regexes(resolve, only_new=False)
+            )
+            change.update_epoch(is_changed or has_new_topics)
+            if is_due:
+                version = self._metadata.topics_version
+                self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
+        change.update_target(self._default_assignor(), self._group_int(group.group_id, "group.consumer.assignment.interval.ms"))
+        return change.reconcile(updated, request.owned, is_changed)
+
+    def _default_assignor(self) -> str:
+        return self._config.get_list("group.consumer.assignors")[0]
+
+    def _is_old(self, change: ConsumerGroupChange, checked: _Checked | None) -> bool:
+        """Return whether a group must be compared with its topics."""
+        if checked is None or checked.topics_version != self._metadata.topics_version:
+            return True
+        if checked.epoch > change.epoch:
+            return True  # the record of that epoch could not be written
+        interval_ms = self._config.get_int("group.consumer.regex.refresh.interval.ms")
+        return bool(change.regexes) and self._timer.clock_ms >= checked.at_ms + interval_ms
+
+    def _are_regexes_due(self, group: ConsumerGroup, checked: _Checked | None) -> bool:
+        """Return whether the patterns of a group may be resolved again; until then every heartbeat checks its topics."""
+        is_early = checked is not None and self._timer.clock_ms < checked.at_ms + _MIN_REGEX_REFRESH_MS
+        return not (is_early and group.resolved_regexes)
+
+    def _resolve(self, may_describe: Callable[[str], bool], regex: str) -> list[str]:
+        matches = compile_regex(regex)
+        return sorted(name for name in self._metadata.image.topic_ids if matches(name) and may_describe(name))
+
+    def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerMember:
+        """Return the member that sends a heartbeat, a new one if it joins. Raises CoordinatorError."""
+        group, is_joining = change.group, request.member_epoch == 0
+        member_id = request.member_id or str(Uuid(self._rng.randbytes(_UUID_BYTES)))
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None and not is_joining:
+                raise unknown_member(group.group_id, member_id)
+        else:
+            member = static_member(group, request.instance_id, member_id)
+            if member is not None and is_joining:
+                if member.member_epoch != LEAVE_STATIC_EPOCH:
+                    text = (
+                        f"Static member {member_id} with instance id {request.instance_id} cannot join the group because the "
+                        f"instance id is owned by {member.member_id} member."
+                    )
+                    raise CoordinatorError(error_codes.UNRELEASED_INSTANCE_ID, text)
+                successor = replace(member, member_id=member_id, member_epoch=0, previous_member_epoch=0)
+                change.replace_member(member.member_id, successor)
+                return successor
+            if member is None and is_joining:
+                member = group.members.get(member_id)
+            else:
+                check_static(member, request.instance_id, member_id)
+        if member is None:
+            return ConsumerMember(member_id, member_epoch=0, subscribed_topic_regex="")
+        check_epoch(member, request.member_epoch, request.owned)
+        return member
+
+    # ----------------------------------------------------------------------------------------------------- leave, fence
+
+    def _leave(self, request: ConsumerHeartbeat) -> Decision[HeartbeatResult]:
+        group = self.find(request.group_id)
+        result = HeartbeatResult(request.member_id, request.member_epoch)
+        if request.instance_id is None:
+            member = group.members.get(request.member_id)
+            if member is None:
+                raise unknown_member(request.group_id, request.member_id)
+        else:
+            member = check_static(
+                static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
+            )
+            if request.member_epoch == LEAVE_STATIC_EPOCH:
+                left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, partitions_pending_revocation={})
+                return Decision(result, (current_record(group.group_id, left),))
+        return Decision(result, self._fence(group, (member,), "it has left"))
+
+    def remove_members(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
+        """Remove members as an administrator asks (LeaveGroup), all of them in one group epoch; each one has its own error."""
+        results: list[LeaveResult] = []
+        removed: dict[str, ConsumerMember] = {}
+        for one in leaving:
+            code = error_codes.NONE
+            try:
+                member = find_leaving(group, one)
+                removed[member.member_id] = member
+            except CoordinatorError as error:
+                code = error.code
+            results.append(LeaveResult(code, one.member_id, one.instance_id))
+        return Decision(results, self._fence(group, list(removed.values()), "it is removed") if removed else ())
+
+    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Records:
+        """Remove members."""
+        for member in members:
+            text = f"group {group.group_id} loses member {member.member_id}: {reason}"
+            self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
+            session = self._sessions.pop((group.group_id, member.member_id), None)
+            if session is not None:
+                session.cancel()
+        change = self._change(group)
+        change.remove_members([member.member_id for member in members])
+        change.update_epoch(True)
+        return change.records
+
+    def _extend_session(self, group_id: str, member_id: str) -> None:
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            session = self._sessions[group_id, member_id] = _Session()
+        deadline_ms = self._timer.clock_ms + self._group_int(group_id, "group.consumer.session.timeout.ms")
+        session.deadline_ms = deadline_ms
+        if session.task is None or deadline_ms < session.task.at_ms:
+            if session.task is not None:
+                session.task.cancel()
+            session.task = self._timer.schedule(deadline_ms, partial(self._check_session, group_id, member_id, session))
+
+    def _check_session(self, group_id: str, member_id: str, session: _Session, now_ms: int) -> None:
+        if now_ms < session.deadline_ms:
+            check = partial(self._check_session, group_id, member_id, session)
+            session.task = self._timer.schedule(session.deadline_ms, check)
+            return
+        session.task = None
+        self._execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
+
+    def _watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
+        """Begin the rebalance timeout of a member that must revoke partitions, end that of any other."""
+        session = self._sessions[group_id, member.member_id]
+        if session.rebalance is not None:
+            session.rebalance.cancel()
+            session.rebalance = None
+        if member.state == UNREVOKED:
+            epoch, timeout_ms = member.member_epoch, member.rebalance_timeout_ms
+            reason = f"it has not revoked its partitions of epoch {epoch} within {timeout_ms} ms"
+            expire = partial(self._expire, group_id, member.member_id, epoch, reason)
+            at_ms = self._timer.clock_ms + timeout_ms
+            session.rebalance = self._timer.schedule(at_ms, lambda now_ms: self._execute(expire))
+
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+        """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
+        group = self._state.groups.get(group_id)
+        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
+        if not isinstance(group, ConsumerGroup) or member is None:
+            self._sessions.pop((group_id, member_id), None)
+            return ()
+        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else ()
+
+    def _execute(self, operation: Callable[[], Records]) -> None:
+        def respond(result: CoordinatorError | None, now_ms: int) -> None:
+            if result is not None:
+                self._report(WarningLine(f"cannot write that a member is removed: {result.message}", error=result.message))
+
+        self._write(lambda: Decision(None, operation()), respond)
+
+    # ------------------------------------------------------------------------------------------------- offsets, admin
+
+    def validate_offset_commit(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int | None,
+        partitions: Iterable[tuple[str, int]],
+    ) -> None:
+        """Check that a member may commit offsets of partitions; `version` is that of OffsetCommit, None in a transaction.
+
+        An epoch before the present one is accepted for partitions that the member has had since then. Raises CoordinatorError.
+        """
+        if epoch < 0 and not group.members:
+            return
+        if version is None and epoch < 0 and not member_id and instance_id is None:
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            raise unknown_member(group.group_id, member_id)
+        if version is not None and version < _COMMIT_VERSION:
+            text = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
+            raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
+        if epoch > member.member_epoch:
+            text = f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+            raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+        if epoch < member.member_epoch:
+            for topic, index in partitions:
+                self._check_assigned(member, epoch, topic, index)
+
+    def _check_assigned(self, member: ConsumerMember, epoch: int, topic: str, index: int) -> None:
+        topic_id = self._metadata.image.topic_ids.get(topic)
+        for found in (member.assigned_partitions, member.partitions_pending_revocation):
+            since = found.get(topic_id, {}).get(index) if topic_id is not None else None
+            if since is not None and since <= epoch:
+                return
+        text = f"Partition {topic}-{index} was not assigned to the member in epoch {epoch}."
+        raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+
+    def validate_offset_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+        """Check the member that fetches offsets, if the request states one. Raises CoordinatorError."""
+        if member_id is None and epoch < 0:
+            return
+        member = group.members.get(member_id or "")
+        if member is None:
+            raise unknown_member(group.group_id, member_id or "")
+        if epoch != member.member_epoch:
+            text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
+            raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+
+    def subscribed_topics(self, group: ConsumerGroup) -> frozenset[str]:
+        """Return the names of the topics that a group is subscribed to: their offsets are kept."""
+        return frozenset(self._change(group).all_names())
+
+    def assignor_name(self, group: ConsumerGroup) -> str:
+        """Return the name of the assignor that a group uses."""
+        return self._change(group).preferred_assignor(self._default_assignor())
+
+    def delete(self, group: ConsumerGroup) -> Iterator[CoordinatorRecord]:
+        """Return the records that delete a group. Raises CoordinatorError: NON_EMPTY_GROUP."""
+        if group.members:
+            raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
+        self._checked.pop(group.group_id, None)
+        return group_tombstones(group)

@@ -1,0 +1,135 @@
+"""The records of consumer groups, as Kafka 4.3 writes them (Kafka: GroupCoordinatorRecordHelpers).
+
+Partitions in records are sorted. A group without topics has no metadata hash: 0 is the default of that field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.state.groups import CONSUMER_MEMBER_STATES, AssignedPartitions, ConsumerGroup, ConsumerMember, Partitions
+
+_STATE_NUMBERS = {name: number for number, name in CONSUMER_MEMBER_STATES.items()}
+
+
+def _record(kind: str, key: Mapping[str, str], value: Mapping[str, Any] | None) -> CoordinatorRecord:
+    """Make a record, a tombstone if `value` is None."""
+    made = None if value is None else message_type("group_records", f"ConsumerGroup{kind}Value").new(**value)
+    return CoordinatorRecord(message_type("group_records", f"ConsumerGroup{kind}Key").new(**key), made)
+
+
+def _struct(kind: str, struct: str, **fields: Any) -> Message:
+    return message_type("group_records", f"ConsumerGroup{kind}Value").classes[struct](**fields)
+
+
+def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """Make the record of a group's epoch."""
+    return _record("Metadata", {"group_id": group_id}, {"epoch": epoch, "metadata_hash": metadata_hash})
+
+
+def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """Make the record of a member and its subscription."""
+    classic = None
+    if member.classic_protocols is not None:
+        protocols = [
+            _struct("MemberMetadata", "ClassicProtocol", name=name, metadata=metadata)
+            for name, metadata in member.classic_protocols.items()
+        ]
+        timeout_ms = member.session_timeout_ms
+        classic = _struct(
+            "MemberMetadata", "ClassicMemberMetadata", session_timeout_ms=timeout_ms, supported_protocols=protocols
+        )
+    value = {
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.subscribed_topic_names,
+        "subscribed_topic_regex": member.subscribed_topic_regex,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "server_assignor": member.server_assignor,
+        "classic_member_metadata": classic,
+    }
+    return _record("MemberMetadata", {"group_id": group_id, "member_id": member.member_id}, value)
+
+
+def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
+    """Make the record of the epoch of the target assignment, which was made at `now_ms` on the wall clock."""
+    value = {"assignment_epoch": epoch, "assignment_timestamp": now_ms}
+    return _record("TargetAssignmentMetadata", {"group_id": group_id}, value)
+
+
+def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
+    """Make the record of a member's target."""
+    topics = [
+        _struct("TargetAssignmentMember", "TopicPartition", topic_id=topic_id, partitions=sorted(partitions))
+        for topic_id, partitions in target.items()
+    ]
+    return _record("TargetAssignmentMember", {"group_id": group_id, "member_id": member_id}, {"topic_partitions": topics})
+
+
+def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """Make the record of a member's epoch, state and current assignment."""
+    value = {
+        "member_epoch": member.member_epoch,
+        "previous_member_epoch": member.previous_member_epoch,
+        "state": _STATE_NUMBERS[member.state],
+        "assigned_partitions": _assigned(member.assigned_partitions),
+        "partitions_pending_revocation": _assigned(member.partitions_pending_revocation),
+    }
+    return _record("CurrentMemberAssignment", {"group_id": group_id, "member_id": member.member_id}, value)
+
+
+def _assigned(assigned: AssignedPartitions) -> list[Message]:
+    return [_assigned_topic(topic_id, found) for topic_id, found in assigned.items()]
+
+
+def _assigned_topic(topic_id: Uuid, found: dict[int, int]) -> Message:
+    partitions = sorted(found)
+    epochs = [found[index] for index in partitions]
+    return _struct(
+        "CurrentMemberAssignment", "TopicPartitions", topic_id=topic_id, partitions=partitions, assignment_epochs=epochs
+    )
+
+
+def regex_record(group_id: str, regex: str, topics: list[str], version: int, now_ms: int) -> CoordinatorRecord:
+    """Make the record of the topics that match a pattern; `version` is the offset of the metadata that they are from."""
+    value = {"topics": topics, "version": version, "timestamp": now_ms}
+    return _record("RegularExpression", {"group_id": group_id, "regular_expression": regex}, value)
+
+
+def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    """Make the record that removes a pattern to which no member is subscribed any longer."""
+    return _record("RegularExpression", {"group_id": group_id, "regular_expression": regex}, None)
+
+
+def member_tombstones(group_id: str, member_id: str) -> Iterator[CoordinatorRecord]:
+    """Yield the records that remove a member; the order matters to Kafka, which checks it when it loads them."""
+    key = {"group_id": group_id, "member_id": member_id}
+    for kind in ("CurrentMemberAssignment", "TargetAssignmentMember", "MemberMetadata"):
+        yield _record(kind, key, None)
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """Make the record that removes what Kafka before 4.1 wrote in place of the metadata hash."""
+    return _record("PartitionMetadata", {"group_id": group_id}, None)
+
+
+def group_tombstones(group: ConsumerGroup) -> Iterator[CoordinatorRecord]:
+    """Yield the records that remove a group; like Kafka's, of all members the current assignments first."""
+    group_id = group.group_id
+    for kind in ("CurrentMemberAssignment", "TargetAssignmentMember"):
+        for member_id in group.members:
+            yield _record(kind, {"group_id": group_id, "member_id": member_id}, None)
+    yield _record("TargetAssignmentMetadata", {"group_id": group_id}, None)
+    for member_id in group.members:
+        yield _record("MemberMetadata", {"group_id": group_id, "member_id": member_id}, None)
+    for regex in group.resolved_regexes:
+        yield regex_tombstone(group_id, regex)
+    yield partition_metadata_tombstone(group_id)
+    yield _record("Metadata", {"group_id": group_id}, None)
