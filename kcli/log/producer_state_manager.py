@@ -62,6 +62,19 @@ class CompletedTxn(NamedTuple):
     is_aborted: bool
 
 
+class VerificationStateEntry:
+    """A producer without an open transaction here, whose transaction is being verified at its coordinator (KIP-890).
+
+    The object is the guard of the verification: a batch may begin the transaction if the entry is still the same one then.
+    """
+
+    __slots__ = ("created_ms", "producer_epoch")
+
+    def __init__(self, producer_epoch: int, created_ms: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.created_ms = created_ms
+
+
 class TxnMetadata:
     """A transaction; `last_offset` is the offset of its marker, None while it is open."""
 
@@ -218,6 +231,7 @@ class ProducerStateManager:
         on_damaged: Callable[[str, str], None] = _ignore,
     ) -> None:
         self.producers: dict[int, ProducerStateEntry] = {}
+        self.verifications: dict[int, VerificationStateEntry] = {}  # by producer id
         self.map_end_offset = 0
         self._disk = disk
         self._directory = directory
@@ -263,6 +277,22 @@ class ProducerStateManager:
             current.update(updated)
         for txn in info.started:
             self._open[txn.first_offset] = txn
+        # What was verified before a marker does not hold after it.
+        self.verifications.pop(updated.producer_id, None)
+
+    def is_transaction_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether a producer has a transaction open in this epoch."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.producer_epoch == producer_epoch and entry.current_txn_first_offset is not None
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, now_ms: int) -> VerificationStateEntry | None:
+        """Return the guard of a verification, None if the transaction of this epoch is open here."""
+        if self.is_transaction_open(producer_id, producer_epoch):
+            return None
+        guard = self.verifications.get(producer_id)
+        if guard is None or guard.producer_epoch != producer_epoch:
+            guard = self.verifications[producer_id] = VerificationStateEntry(producer_epoch, now_ms)
+        return guard
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """Return the last stable offset after the marker of a completed transaction."""
@@ -297,7 +327,10 @@ class ProducerStateManager:
         self._last_snapshot_offset = next(reversed(self._snapshots), log_start_offset)
 
     def remove_expired(self, now_ms: int, producer_id_expiration_ms: int) -> None:
-        """Remove producers without an open transaction whose last batch is older than producer.id.expiration.ms."""
+        """Remove producers without an open transaction whose last batch is older than producer.id.expiration.ms.
+
+        Verifications of that age are removed, too.
+        """
         expired = [
             entry.producer_id
             for entry in self.producers.values()
@@ -305,9 +338,15 @@ class ProducerStateManager:
         ]
         for producer_id in expired:
             del self.producers[producer_id]
+        self.verifications = {
+            producer_id: guard
+            for producer_id, guard in self.verifications.items()
+            if now_ms - guard.created_ms < producer_id_expiration_ms
+        }
 
     def _clear(self) -> None:
         self.producers.clear()
+        self.verifications.clear()
         self._open.clear()
         self._unreplicated.clear()
 

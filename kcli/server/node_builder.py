@@ -276,6 +276,7 @@ def build_node(
             log_manager,
             controller,
             channel,
+            peers,
             bound,
             log,
         )

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
     from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+    from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
+    from kcli.server.timing_wheel import Timer
 
 
 class BrokerParts(NamedTuple):
@@ -36,6 +39,8 @@ class BrokerParts(NamedTuple):
     metadata: MetadataCache
     replica_manager: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    txn_verification: AddPartitionsToTxnManager
     authorizer: Authorizer
     metrics: BrokerMetrics
     client_metrics: ClientMetricsManager
@@ -43,6 +48,7 @@ class BrokerParts(NamedTuple):
     topic_creation: AutoTopicCreationManager
     computations: Computations
     slices: SliceScheduler
+    timer: Timer
     disk: LogDisk
 
 

@@ -12,6 +12,8 @@ MetadataPublisher               applies committed metadata to partitions, config
 AssignmentsManager              reports the log directories of replicas; ReplicaMoves moves replicas between directories
 ProducerIdManager               ids for idempotent producers
 GroupCoordinator                consumer groups and their committed offsets
+TransactionCoordinator          transactional ids and their transactions
+AddPartitionsToTxnManager       verifies transactions before their first batch in a partition
 AutoTopicCreationManager        topics that clients name and that do not exist
 """
 
@@ -46,12 +48,15 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.controller.features import supported_features
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kcli.server.events import Connection, Effect
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
+from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
@@ -78,6 +83,7 @@ class Broker:
         log_manager: LogManager,
         metadata_log: MetadataSource,
         controller: NodeToControllerChannelManager,
+        peers: Peers,
         bound: BoundAddresses,
         report: Callable[[str], None],
     ) -> None:
@@ -98,12 +104,33 @@ class Broker:
         self.controller = controller
         self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, self.slices, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
+        self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
+        self.transactions = TransactionCoordinator(
+            self.config,
+            self.metadata,
+            self.replica_manager,
+            self.producer_ids,
+            peers,
+            config.inter_broker_listener_name,
+            timer,
+            self.slices,
+            report,
+        )
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
-        metadata, configs, replicas = self.metadata, self.topic_configs, self.replica_manager
         self.publisher = MetadataPublisher(
-            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, self.groups, timer, report
+            self.config,
+            self.metadata,
+            self.topic_configs,
+            self.replica_manager,
+            self.moves,
+            self.assignments,
+            self.metrics,
+            self.groups,
+            self.transactions,
+            timer,
+            report,
         )
         self._startup = BrokerStartup(self, metadata_log)
         self.parts = BrokerParts(
@@ -113,13 +140,18 @@ class Broker:
             metadata=self.metadata,
             replica_manager=self.replica_manager,
             groups=self.groups,
+            transactions=self.transactions,
+            txn_verification=AddPartitionsToTxnManager(
+                self.config, self.transactions.node_for, peers, config.inter_broker_listener_name, timer
+            ),
             authorizer=AllowAll(),
             metrics=self.metrics,
             client_metrics=self.client_metrics,
-            producer_ids=ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer),
+            producer_ids=self.producer_ids,
             topic_creation=AutoTopicCreationManager(self.config, self.controller, timer, report),
             computations=self.computations,
             slices=self.slices,
+            timer=timer,
             disk=disk,
         )
         self.fetch = FetchHandler(self.parts, rng)

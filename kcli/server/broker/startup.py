@@ -153,6 +153,7 @@ class BrokerStartup:
         self._broker.computations.forget()
         self._broker.slices.close()
         self._broker.groups.runtime.close()
+        self._broker.transactions.runtime.close()
         if not self._is_loaded:
             on_stopped(now_ms)
             return

@@ -38,11 +38,15 @@ class CoordinatorRecord(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """The end of a producer's transaction, as the transaction coordinator of `coordinator_epoch` has decided it."""
+    """The end of a producer's transaction, as the transaction coordinator of `coordinator_epoch` has decided it.
+
+    With `transaction_version` 2 the epoch of a marker is above that of the records. The log does not have the version.
+    """
 
     producer: Producer
     coordinator_epoch: int
     is_commit: bool
+    transaction_version: int = 0
 
 
 ShardRecord = CoordinatorRecord | EndTransaction

@@ -297,7 +297,7 @@ class CoordinatorRuntime(Generic[_Shard]):
             led.next_offset = base_offset + 1
             self._defer(led, None, respond)
             data = encode_marker_batch(end, self._timer.wall.at(self._timer.clock_ms))
-            self._append(led, base_offset, data, self._timer.clock_ms)
+            self._append(led, base_offset, data, self._timer.clock_ms, end.transaction_version)
         except CoordinatorError as error:
             respond(error, self._timer.clock_ms)
 
@@ -377,12 +377,13 @@ class CoordinatorRuntime(Generic[_Shard]):
             led.linger = None
         self._append(led, batch.base_offset, encode_data_batch(batch.records, batch.producer, self._codec), now_ms)
 
-    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int) -> None:
+    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int, transaction_version: int = 0) -> None:
         """Append a batch whose records are applied; on an error they are reverted, and their operations fail."""
         partition = led.partition
         led.is_appending = True
         try:
-            info = partition.append(memoryview(data), 1, self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR)
+            wall_ms, origin = self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR
+            info = partition.append(memoryview(data), 1, wall_ms, origin, transaction_version)
         except (AppendError, PartitionError) as error:
             self._revert(led, base_offset, error.code, str(error))
             return
