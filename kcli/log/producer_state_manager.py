@@ -280,20 +280,6 @@ class ProducerStateManager:
         # What was verified before a marker does not hold after it.
         self.verifications.pop(updated.producer_id, None)
 
-    def is_transaction_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether a producer has a transaction open in this epoch."""
-        entry = self.producers.get(producer_id)
-        return entry is not None and entry.producer_epoch == producer_epoch and entry.current_txn_first_offset is not None
-
-    def begin_verification(self, producer_id: int, producer_epoch: int, now_ms: int) -> VerificationStateEntry | None:
-        """Return the guard of a verification, None if the transaction of this epoch is open here."""
-        if self.is_transaction_open(producer_id, producer_epoch):
-            return None
-        guard = self.verifications.get(producer_id)
-        if guard is None or guard.producer_epoch != producer_epoch:
-            guard = self.verifications[producer_id] = VerificationStateEntry(producer_epoch, now_ms)
-        return guard
-
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """Return the last stable offset after the marker of a completed transaction."""
         others = (first for first, txn in self._open.items() if txn.producer_id != completed.producer_id)

@@ -105,21 +105,33 @@ class Broker:
         self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, self.slices, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
-        self.transactions = TransactionCoordinator(
+        self.transactions = self._make_transactions(peers)
+        self._bound = bound
+        self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
+        self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
+        self.publisher = self._make_publisher()
+        self._startup = BrokerStartup(self, metadata_log)
+        self.parts = self._make_parts(disk, peers)
+        self.fetch = FetchHandler(self.parts, rng)
+        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects, report)
+        handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
+        self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
+
+    def _make_transactions(self, peers: Peers) -> TransactionCoordinator:
+        return TransactionCoordinator(
             self.config,
             self.metadata,
             self.replica_manager,
             self.producer_ids,
             peers,
-            config.inter_broker_listener_name,
-            timer,
+            self.config.static.inter_broker_listener_name,
+            self.timer,
             self.slices,
-            report,
+            self.report,
         )
-        self._bound = bound
-        self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
-        self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
-        self.publisher = MetadataPublisher(
+
+    def _make_publisher(self) -> MetadataPublisher:
+        return MetadataPublisher(
             self.config,
             self.metadata,
             self.topic_configs,
@@ -129,35 +141,32 @@ class Broker:
             self.metrics,
             self.groups,
             self.transactions,
-            timer,
-            report,
+            self.timer,
+            self.report,
         )
-        self._startup = BrokerStartup(self, metadata_log)
-        self.parts = BrokerParts(
+
+    def _make_parts(self, disk: LogDisk, peers: Peers) -> BrokerParts:
+        return BrokerParts(
             node_id=self.node_id,
-            cluster_id=cluster_id,
+            cluster_id=self.cluster_id,
             config=self.config,
             metadata=self.metadata,
             replica_manager=self.replica_manager,
             groups=self.groups,
             transactions=self.transactions,
             txn_verification=AddPartitionsToTxnManager(
-                self.config, self.transactions.node_for, peers, config.inter_broker_listener_name, timer
+                self.config, self.transactions.node_for, peers, self.config.static.inter_broker_listener_name, self.timer
             ),
             authorizer=AllowAll(),
             metrics=self.metrics,
             client_metrics=self.client_metrics,
             producer_ids=self.producer_ids,
-            topic_creation=AutoTopicCreationManager(self.config, self.controller, timer, report),
+            topic_creation=AutoTopicCreationManager(self.config, self.controller, self.timer, self.report),
             computations=self.computations,
             slices=self.slices,
-            timer=timer,
+            timer=self.timer,
             disk=disk,
         )
-        self.fetch = FetchHandler(self.parts, rng)
-        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects, report)
-        handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
-        self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
 
     @property
     def image(self) -> MetadataImage:

@@ -101,8 +101,13 @@ class AddPartitionsToTxnManager:
         """Return the guard if a batch of the producer has to be verified, None if it need not be."""
         if operation is not TransactionSupportedOperation.ADD and not self.is_enabled:
             return None
-        wall_ms = self._timer.wall.at(self._timer.clock_ms)
-        return producers.begin_verification(producer.producer_id, producer.producer_epoch, wall_ms)
+        if is_transaction_open(producers, producer):
+            return None
+        guard = producers.verifications.get(producer.producer_id)
+        if guard is None or guard.producer_epoch != producer.producer_epoch:
+            guard = VerificationStateEntry(producer.producer_epoch, self._timer.wall.at(self._timer.clock_ms))
+            producers.verifications[producer.producer_id] = guard
+        return guard
 
     @property
     def is_enabled(self) -> bool:
@@ -111,7 +116,7 @@ class AddPartitionsToTxnManager:
 
     def check_verified(self, producers: ProducerStateManager, producer: Producer, guard: VerificationStateEntry | None) -> None:
         """Check that a transactional batch may be appended. Raises PartitionError: INVALID_TXN_STATE."""
-        if not self.is_enabled or producers.is_transaction_open(*producer):
+        if not self.is_enabled or is_transaction_open(producers, producer):
             return
         if guard is None or producers.verifications.get(producer.producer_id) is not guard:
             text = f"the batch of producer {producer.producer_id} is not part of an open transaction"
@@ -180,6 +185,12 @@ class AddPartitionsToTxnManager:
         is_concurrent = error_codes.CONCURRENT_TRANSACTIONS in codes.values()
         is_add = verification.operation is TransactionSupportedOperation.ADD
         return is_concurrent and is_add and now_ms < verification.deadline_ms
+
+
+def is_transaction_open(producers: ProducerStateManager, producer: Producer) -> bool:
+    """Return whether a producer has a transaction open in a partition, in this epoch."""
+    entry = producers.producers.get(producer.producer_id)
+    return entry is not None and entry.producer_epoch == producer.producer_epoch and entry.current_txn_first_offset is not None
 
 
 def _transaction(verification: _Verification) -> Message:

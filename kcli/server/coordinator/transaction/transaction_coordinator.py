@@ -269,7 +269,10 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         respond: Callable[[dict[TopicPartition, int], int], None],
     ) -> None:
-        """Respond with NONE for each partition that is in the transaction of a producer, an error for the others."""
+        """Respond with NONE for each partition that is in the transaction of a producer, an error for the others.
+
+        Nothing is raised: a CoordinatorError becomes the error of all partitions.
+        """
         partitions = list(partitions)
 
         def verify(shard: TransactionShard) -> Decision[dict[TopicPartition, int]]:
