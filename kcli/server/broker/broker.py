@@ -113,7 +113,7 @@ class Broker:
         self._startup = BrokerStartup(self, metadata_log)
         self.parts = self._make_parts(disk, peers)
         self.fetch = FetchHandler(self.parts, rng)
-        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects, report)
+        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
         handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
         self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
 

@@ -1,6 +1,6 @@
 """Verifies with the transaction coordinator that a partition is in a transaction, before its first batch (KIP-890).
 
-Kafka: AddPartitionsToTxnManager, and the verification guard of UnifiedLog. Without it a batch that arrives after its transaction
+Kafka: AddPartitionsToTxnManager and the verification guard of UnifiedLog. Without it a batch that arrives after its transaction
 was aborted opens one that no coordinator ends.
 
     step                         what happens
