@@ -131,7 +131,7 @@ class ProduceHandler:
         def append(now_ms: int) -> None:
             in_slices(context, produce.append_all(request), produce.finish, now_ms)
 
-        if transaction is None:
+        if transaction is None or _refusal(context, request) is not None:
             append(context.now_ms)
         else:
             transaction.verify(append)
