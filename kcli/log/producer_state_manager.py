@@ -24,7 +24,7 @@ the producers in the order of a Java HashMap: hence `hash_map_order`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -237,7 +237,8 @@ class ProducerStateManager:
         self._directory = directory
         self._explain = explain
         self._on_damaged = on_damaged
-        self._open: dict[int, TxnMetadata] = {}  # by first offset
+        # By ascending first offset; the first entry of a plain dict takes O(n) to find after deletions.
+        self._open: OrderedDict[int, TxnMetadata] = OrderedDict()
         self._unreplicated: dict[int, TxnMetadata] = {}  # completed; the marker is at or above the high watermark
         self._last_snapshot_offset = 0
         self._most_producers = 0
@@ -259,9 +260,11 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest transaction without a marker below the high watermark, None if there is none."""
-        if not self._open and not self._unreplicated:
-            return None
-        return min((*self._open, *self._unreplicated))
+        first_open = next(iter(self._open), None)
+        if not self._unreplicated:
+            return first_open
+        first_unreplicated = min(self._unreplicated)
+        return first_unreplicated if first_open is None else min(first_open, first_unreplicated)
 
     def prepare_update(self, producer_id: int) -> ProducerAppendInfo:
         """Return the ProducerAppendInfo for new batches of a producer."""
@@ -283,7 +286,7 @@ class ProducerStateManager:
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """Return the last stable offset after the marker of a completed transaction."""
         others = (first for first, txn in self._open.items() if txn.producer_id != completed.producer_id)
-        return min(others, default=completed.last_offset + 1)
+        return next(others, completed.last_offset + 1)
 
     def complete(self, completed: CompletedTxn) -> None:
         """Complete a transaction. Raises FormatError if none is open at its first offset."""
@@ -453,9 +456,9 @@ class ProducerStateManager:
                 continue
             for entry in entries:
                 self.add(ProducerStateEntry.from_snapshot(entry))
-                if entry.open_txn_first_offset is not None:
-                    first_offset = entry.open_txn_first_offset
-                    self._open[first_offset] = TxnMetadata(entry.producer_id, first_offset)
+            opened = [(entry.open_txn_first_offset, entry.producer_id) for entry in entries]
+            for first_offset, producer_id in sorted((first, owner) for first, owner in opened if first is not None):
+                self._open[first_offset] = TxnMetadata(producer_id, first_offset)
             break
         self.map_end_offset = self._last_snapshot_offset = offset
 

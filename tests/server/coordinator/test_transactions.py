@@ -1,4 +1,4 @@
-"""Protects transactions on a whole node: what is written, read and refused when appends fail, leaders change and time passes."""
+"""Protects transactions on a whole node: what is written, read and refused, also when appends fail and leaders change."""
 
 from __future__ import annotations
 
