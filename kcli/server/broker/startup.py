@@ -154,6 +154,7 @@ class BrokerStartup:
         self._broker.slices.close()
         self._broker.groups.runtime.close()
         self._broker.transactions.runtime.close()
+        self._broker.parts.txn_verification.close()
         if not self._is_loaded:
             on_stopped(now_ms)
             return

@@ -94,6 +94,11 @@ class AddPartitionsToTxnManager:
         self._listener = listener
         self._timer = timer
         self._queues: dict[int, list[_Verification]] = {}  # by broker
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Answer no request any more: the node stops, and its logs are being closed."""
+        self._is_closed = True
 
     def begin(
         self, producers: ProducerStateManager, producer: Producer, operation: TransactionSupportedOperation
@@ -159,6 +164,8 @@ class AddPartitionsToTxnManager:
         self._peers.send(node, self._listener, ADD_PARTITIONS_TO_TXN, message, partial(self._answered, sent), deadline_ms)
 
     def _answered(self, sent: dict[str, _Verification], answer: Answer, now_ms: int) -> None:
+        if self._is_closed:
+            return
         if isinstance(answer, PeerFailure) or answer.error_code:
             code = error_codes.NETWORK_EXCEPTION if isinstance(answer, PeerFailure) else answer.error_code
             code = error_codes.INVALID_TXN_STATE if code == error_codes.CLUSTER_AUTHORIZATION_FAILED else code
@@ -179,7 +186,8 @@ class AddPartitionsToTxnManager:
                 verification.callback(codes, now_ms)
 
     def _ask_again(self, verification: _Verification, now_ms: int) -> None:
-        self._ask(verification)
+        if not self._is_closed:
+            self._ask(verification)
 
     def _is_tried_again(self, verification: _Verification, codes: Codes, now_ms: int) -> bool:
         is_concurrent = error_codes.CONCURRENT_TRANSACTIONS in codes.values()

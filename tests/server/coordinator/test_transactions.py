@@ -252,6 +252,22 @@ def test_a_coordinator_that_is_not_there_makes_the_client_send_again(node: Whole
     assert client.end() == "NOT_COORDINATOR"
 
 
+def test_a_produce_that_is_being_verified_ends_with_the_node(node: WholeNode) -> None:
+    """Its logs are being closed: the answer of the coordinator must not append to them."""
+    client = Client(node)
+    client.init()
+    found, log = node.broker.parts.txn_verification, partition(node).log
+    assert log is not None
+    answer = found._answered
+    held: list[tuple[Any, ...]] = []
+    found._answered = lambda *arguments: held.append(arguments)  # type: ignore[method-assign]
+    with pytest.raises(AssertionError):
+        client.send(b"a")
+    node.stop()
+    answer(*held[0])
+    assert log.log_end_offset == 0
+
+
 def test_a_new_instance_fences_the_old_one(node: WholeNode, client: Client) -> None:
     assert client.send(b"a") == "NONE"
     second = Client(node, bumps=client.bumps)
