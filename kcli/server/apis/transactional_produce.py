@@ -32,6 +32,7 @@ from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.events import Effect, HoldMemory
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
+from kcli.state.topic_names import INTERNAL_TOPICS
 from kcli.state.transaction_state import TopicPartition
 
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
@@ -88,6 +89,7 @@ class TransactionalProduce:
             proceed(context.now_ms)
         elif len(producers) > 1:
             self._codes = dict.fromkeys(self._guards, error_codes.INVALID_PRODUCER_ID_MAPPING)
+            self._forget_guards()
             proceed(context.now_ms)
         else:
             size_bytes = self._hold()
@@ -101,7 +103,7 @@ class TransactionalProduce:
         broker = context.broker
         for topic in self._request.topic_data:
             name = topic.name or broker.metadata.topic_name(topic.topic_id)
-            if name is None or not context.is_allowed("WRITE", "TOPIC", name):
+            if name is None or name in INTERNAL_TOPICS or not context.is_allowed("WRITE", "TOPIC", name):
                 continue
             for data in topic.partition_data:
                 partition = broker.replica_manager.partition(name, data.index)
