@@ -157,7 +157,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     """The shards of one coordinator on this broker. `report` writes a line of the node's log.
 
     `linger_ms` is how long a batch waits for more records, APPEND_AFTER_EVENTS for no longer than the events at hand; `codec`
-    compresses the batches.
+    compresses the batches, `base_sequence` is that of data batches.
     """
 
     def __init__(
@@ -172,6 +172,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         linger_ms: int,
         write_timeout_ms: int,
         codec: int = 0,
+        base_sequence: int = 0,
     ) -> None:
         self.topic = decoder.topic
         self._decoder = decoder
@@ -184,6 +185,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._linger_ms = linger_ms
         self._write_timeout_ms = write_timeout_ms
         self._codec = codec
+        self._base_sequence = base_sequence
         self._led: dict[int, _Led[_Shard]] = {}
 
     # ------------------------------------------------------------------------------------------------------ leadership
@@ -375,7 +377,8 @@ class CoordinatorRuntime(Generic[_Shard]):
         if led.linger is not None:
             led.linger.cancel()
             led.linger = None
-        self._append(led, batch.base_offset, encode_data_batch(batch.records, batch.producer, self._codec), now_ms)
+        data = encode_data_batch(batch.records, batch.producer, self._codec, self._base_sequence)
+        self._append(led, batch.base_offset, data, now_ms)
 
     def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int, transaction_version: int = 0) -> None:
         """Append a batch whose records are applied; on an error they are reverted, and their operations fail."""

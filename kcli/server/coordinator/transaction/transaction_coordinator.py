@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kcli.format.record_batch import NO_SEQUENCE
 from kcli.protocol import error_codes
 from kcli.protocol.catalog import message_type
 from kcli.protocol.internal_records import TRANSACTION_LOG
@@ -54,7 +54,6 @@ from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Tra
 
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
 _STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
-_NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
 
@@ -178,6 +177,7 @@ class TransactionCoordinator:
             report,
             linger_ms=APPEND_AFTER_EVENTS,
             write_timeout_ms=config.get_int("request.timeout.ms"),
+            base_sequence=NO_SEQUENCE,
         )
         self._markers = TransactionMarkerChannelManager(
             metadata, peers, listener, timer, config.get_int("request.timeout.ms"), self._markers_written, report
