@@ -5,7 +5,8 @@
     CoordinatorRecord  a key and a value (None: tombstone)  a record of a data batch; with a producer, of a transactional one
     EndTransaction     the end of a producer's transaction  a marker: a control batch of its own
 
-Like Kafka's, data batches of groups have base sequence 0 even without a producer, those of __transaction_state -1. A value is encoded in its `schema_version`.
+Like Kafka's, data batches of groups have base sequence 0 even without a producer, those of __transaction_state -1. A value is
+encoded in its `schema_version`.
 """
 
 from __future__ import annotations
