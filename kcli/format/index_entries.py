@@ -291,16 +291,6 @@ class TransactionIndex:
         """How many whole entries there are."""
         return len(self.aborted)
 
-    def overlapping(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The transactions that touch offsets [first_offset, end_offset) -> (them, whether later segments have no more)."""
-        found: list[AbortedTxn] = []
-        for txn in self.aborted:
-            if txn.last_offset >= first_offset and txn.first_offset < end_offset:
-                found.append(txn)
-            if txn.last_stable_offset >= end_offset:
-                return found, True
-        return found, False
-
     def append(self, txn: AbortedTxn) -> None:
         """Add an entry. Raises FormatError unless its last offset is above the last one's."""
         if self.aborted and txn.last_offset <= self.aborted[-1].last_offset:
@@ -325,6 +315,20 @@ class TransactionIndex:
         """Raises FormatError, with Kafka's own words, for the first entry of a version that Kafka does not know."""
         for txn in self.aborted:
             _check_version(txn, path)
+
+
+def overlapping_transactions(data: Buffer, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
+    """Return the transactions of whole entries that touch offsets [first_offset, end_offset), and whether later ones do not.
+
+    Only these entries become objects: while a long transaction is open, a fetch scans all aborted ones after it.
+    """
+    found: list[AbortedTxn] = []
+    for version, producer_id, first, last, last_stable_offset in ABORTED_TXN.iter_unpack(data):
+        if first < end_offset and last >= first_offset:
+            found.append(AbortedTxn(version, producer_id, first, last, last_stable_offset))
+        if last_stable_offset >= end_offset:
+            return found, True
+    return found, False
 
 
 def _check_version(txn: AbortedTxn, path: str) -> None:

@@ -16,7 +16,14 @@ from bisect import bisect_left
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
-from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.index_entries import (
+    AbortedTxn,
+    OffsetIndex,
+    TimeIndex,
+    TimeIndexEntry,
+    TransactionIndex,
+    overlapping_transactions,
+)
 from kcli.format.structs import ABORTED_TXN, ABORTED_TXN_LAST_OFFSET_AT
 from kcli.log.disk.port import Disk, DiskFile, join_path
 
@@ -91,7 +98,7 @@ class LogSegment:
             slot = bisect_left(range(count), first_offset, key=lambda at: _last_offset(file, at))
             while slot < count:
                 data = file.read_at(slot * ABORTED_TXN.size, min(count - slot, _ABORTED_TXNS_A_READ) * ABORTED_TXN.size)
-                touching, is_complete = TransactionIndex.decode(data, self.base_offset).overlapping(first_offset, end_offset)
+                touching, is_complete = overlapping_transactions(data, first_offset, end_offset)
                 found += touching
                 if is_complete:
                     return found, True

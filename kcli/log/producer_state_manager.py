@@ -24,7 +24,7 @@ the producers in the order of a Java HashMap: hence `hash_map_order`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -60,6 +60,19 @@ class CompletedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     is_aborted: bool
+
+
+class VerificationStateEntry:
+    """A producer without an open transaction here, whose transaction is being verified at its coordinator (KIP-890).
+
+    The object is the guard of the verification: a batch may begin the transaction if the entry is still the same one then.
+    """
+
+    __slots__ = ("created_ms", "producer_epoch")
+
+    def __init__(self, producer_epoch: int, created_ms: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.created_ms = created_ms
 
 
 class TxnMetadata:
@@ -218,12 +231,14 @@ class ProducerStateManager:
         on_damaged: Callable[[str, str], None] = _ignore,
     ) -> None:
         self.producers: dict[int, ProducerStateEntry] = {}
+        self.verifications: dict[int, VerificationStateEntry] = {}  # by producer id
         self.map_end_offset = 0
         self._disk = disk
         self._directory = directory
         self._explain = explain
         self._on_damaged = on_damaged
-        self._open: dict[int, TxnMetadata] = {}  # by first offset
+        # By ascending first offset; the first entry of a plain dict takes O(n) to find after deletions.
+        self._open: OrderedDict[int, TxnMetadata] = OrderedDict()
         self._unreplicated: dict[int, TxnMetadata] = {}  # completed; the marker is at or above the high watermark
         self._last_snapshot_offset = 0
         self._most_producers = 0
@@ -245,9 +260,11 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest transaction without a marker below the high watermark, None if there is none."""
-        if not self._open and not self._unreplicated:
-            return None
-        return min((*self._open, *self._unreplicated))
+        first_open = next(iter(self._open), None)
+        if not self._unreplicated:
+            return first_open
+        first_unreplicated = min(self._unreplicated)
+        return first_unreplicated if first_open is None else min(first_open, first_unreplicated)
 
     def prepare_update(self, producer_id: int) -> ProducerAppendInfo:
         """Return the ProducerAppendInfo for new batches of a producer."""
@@ -263,11 +280,13 @@ class ProducerStateManager:
             current.update(updated)
         for txn in info.started:
             self._open[txn.first_offset] = txn
+        # What was verified before a marker does not hold after it.
+        self.verifications.pop(updated.producer_id, None)
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """Return the last stable offset after the marker of a completed transaction."""
         others = (first for first, txn in self._open.items() if txn.producer_id != completed.producer_id)
-        return min(others, default=completed.last_offset + 1)
+        return next(others, completed.last_offset + 1)
 
     def complete(self, completed: CompletedTxn) -> None:
         """Complete a transaction. Raises FormatError if none is open at its first offset."""
@@ -297,7 +316,10 @@ class ProducerStateManager:
         self._last_snapshot_offset = next(reversed(self._snapshots), log_start_offset)
 
     def remove_expired(self, now_ms: int, producer_id_expiration_ms: int) -> None:
-        """Remove producers without an open transaction whose last batch is older than producer.id.expiration.ms."""
+        """Remove producers without an open transaction whose last batch is older than producer.id.expiration.ms.
+
+        Verifications of that age are removed, too.
+        """
         expired = [
             entry.producer_id
             for entry in self.producers.values()
@@ -305,9 +327,15 @@ class ProducerStateManager:
         ]
         for producer_id in expired:
             del self.producers[producer_id]
+        self.verifications = {
+            producer_id: guard
+            for producer_id, guard in self.verifications.items()
+            if now_ms - guard.created_ms < producer_id_expiration_ms
+        }
 
     def _clear(self) -> None:
         self.producers.clear()
+        self.verifications.clear()
         self._open.clear()
         self._unreplicated.clear()
 
@@ -429,9 +457,9 @@ class ProducerStateManager:
                 continue
             for entry in entries:
                 self.add(ProducerStateEntry.from_snapshot(entry))
-                if entry.open_txn_first_offset is not None:
-                    first_offset = entry.open_txn_first_offset
-                    self._open[first_offset] = TxnMetadata(entry.producer_id, first_offset)
+            opened = [(entry.open_txn_first_offset, entry.producer_id) for entry in entries]
+            for first_offset, producer_id in sorted((first, owner) for first, owner in opened if first is not None):
+                self._open[first_offset] = TxnMetadata(producer_id, first_offset)
             break
         self.map_end_offset = self._last_snapshot_offset = offset
 

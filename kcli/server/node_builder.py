@@ -267,10 +267,9 @@ def build_node(
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
         channel = NodeToControllerChannelManager(peers, lambda: controller.leader_id, names[0], times)
-        cluster_id = identity.cluster_id
         broker = Broker(
             config,
-            cluster_id,
+            identity.cluster_id,
             disk,
             rng,
             timer,
@@ -281,6 +280,7 @@ def build_node(
             log_manager,
             controller,
             channel,
+            peers,
             bound,
             log,
         )

@@ -16,8 +16,9 @@ Each record is the whole entry of one transactional id; a tombstone removes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from kcli.format.record_batch import NO_PRODUCER_EPOCH
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
 from kcli.state.speculative_state import MapsState
@@ -34,12 +35,14 @@ TRANSACTION_STATES = {
 }
 
 
-@dataclass(slots=True)
-class Transaction:
+TopicPartition = tuple[str, int]
+
+
+class Transaction(NamedTuple):
     """The entry of a transactional id. Ids and epochs are -1 if there is none, times are in ms.
 
-    `partitions` has the numbers of the partitions by topic that the open transaction has written to.
-    `client_transaction_version` is 2 for clients with KIP-890, whose epoch grows with every transaction.
+    `partitions` are those that the open transaction has written to. `client_transaction_version` is 2 for clients with KIP-890,
+    whose epoch grows with every transaction. `last_producer_epoch` is not in the log: after a load it is -1.
     """
 
     transactional_id: str
@@ -50,10 +53,19 @@ class Transaction:
     next_producer_epoch: int
     timeout_ms: int
     state: str
-    partitions: dict[str, list[int]]
+    partitions: frozenset[TopicPartition]
     last_update_timestamp_ms: int
     start_timestamp_ms: int
     client_transaction_version: int
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+
+    @property
+    def partitions_by_topic(self) -> dict[str, list[int]]:
+        """The numbers of the partitions by topic, both in ascending order."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            by_topic.setdefault(topic, []).append(partition)
+        return by_topic
 
 
 class TransactionState(MapsState):
@@ -70,6 +82,7 @@ class TransactionState(MapsState):
         if value is None:
             self._remove(self.transactions, key.transactional_id)
             return
+        parts = value.transaction_partitions or []
         transaction = Transaction(
             transactional_id=key.transactional_id,
             producer_id=value.producer_id,
@@ -79,9 +92,13 @@ class TransactionState(MapsState):
             next_producer_epoch=value.next_producer_epoch,
             timeout_ms=value.transaction_timeout_ms,
             state=TRANSACTION_STATES.get(value.transaction_status, f"UNKNOWN({value.transaction_status})"),
-            partitions={part.topic: part.partition_ids for part in value.transaction_partitions or []},
+            partitions=frozenset((part.topic, partition) for part in parts for partition in part.partition_ids),
             last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
             start_timestamp_ms=value.transaction_start_timestamp_ms,
             client_transaction_version=value.client_transaction_version,
         )
-        self._put(self.transactions, key.transactional_id, transaction)
+        self.put(transaction)
+
+    def put(self, transaction: Transaction) -> None:
+        """Replace the entry of a transactional id."""
+        self._put(self.transactions, transaction.transactional_id, transaction)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from kcli.format import layouts
 from kcli.format.file_names import parse_file_name
-from kcli.format.index_entries import AbortedTxn, OffsetIndex, OffsetIndexEntry, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.index_entries import (
+    AbortedTxn,
+    OffsetIndex,
+    OffsetIndexEntry,
+    TimeIndex,
+    TimeIndexEntry,
+    TransactionIndex,
+    overlapping_transactions,
+)
 from kcli.format.primitives import CorruptIndexError, FormatError
 from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from tests.format.given_files import dump_lines, given_files
@@ -187,15 +195,16 @@ def test_overlapping_transactions_are_those_a_reader_must_know() -> None:
         AbortedTxn(0, 4, 32, 50, 40),
     ):
         index.append(txn)
-    assert [txn.producer_id for txn in index.overlapping(0, 100)[0]] == [1, 2, 3, 4]
-    assert index.overlapping(0, 100)[1] is False
-    assert [txn.producer_id for txn in index.overlapping(0, 32)[0]] == [1, 2, 3]
-    assert [txn.producer_id for txn in index.overlapping(0, 35)[0]] == [1, 2, 3, 4]
-    assert index.overlapping(0, 35)[1] is True
-    assert [txn.producer_id for txn in index.overlapping(10, 14)[0]] == [1, 2]
+    data = index.encode()
+    assert [txn.producer_id for txn in overlapping_transactions(data, 0, 100)[0]] == [1, 2, 3, 4]
+    assert overlapping_transactions(data, 0, 100)[1] is False
+    assert [txn.producer_id for txn in overlapping_transactions(data, 0, 32)[0]] == [1, 2, 3]
+    assert [txn.producer_id for txn in overlapping_transactions(data, 0, 35)[0]] == [1, 2, 3, 4]
+    assert overlapping_transactions(data, 0, 35)[1] is True
+    assert [txn.producer_id for txn in overlapping_transactions(data, 10, 14)[0]] == [1, 2]
     # The first one's last stable offset says that nothing before it was open any more.
-    assert [txn.producer_id for txn in index.overlapping(0, 11)[0]] == [1]
-    assert [txn.producer_id for txn in index.overlapping(11, 16)[0]] == [2]
+    assert [txn.producer_id for txn in overlapping_transactions(data, 0, 11)[0]] == [1]
+    assert [txn.producer_id for txn in overlapping_transactions(data, 11, 16)[0]] == [2]
 
 
 def test_sanity_checks_speak_kafkas_words() -> None:

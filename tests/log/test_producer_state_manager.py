@@ -114,6 +114,24 @@ def test_a_snapshot_brings_the_state_back(manager: ProducerStateManager, tmp_pat
     assert list(decode_producer_snapshot(path.read_bytes()).entries) == again.snapshot_entries()
 
 
+def test_open_transactions_of_a_snapshot_are_in_the_order_of_their_offsets(
+    manager: ProducerStateManager, tmp_path: Path
+) -> None:
+    """A snapshot has its producers in the order of a hash map."""
+    for offset, producer in enumerate((40, 33, 17, 2)):
+        apply(manager, batch(offset, producer=producer, flags=TRANSACTIONAL_FLAG))
+    manager.take_snapshot()
+    again = ProducerStateManager(OsDisk(), str(tmp_path))
+    again.truncate_and_reload(0, 9)
+    assert [entry.producer_id for entry in again.snapshot_entries()] != [40, 33, 17, 2]
+    assert again.first_unstable_offset == 0
+    completed = CompletedTxn(40, 0, 4, True)
+    assert again.last_stable_offset(completed) == 1
+    again.complete(completed)
+    again.on_high_watermark(5)
+    assert again.first_unstable_offset == 1
+
+
 def test_snapshots_outside_of_the_log_go_and_a_bad_one_too(tmp_path: Path) -> None:
     """The last good one that is left is loaded; without one the state begins empty at the log's start."""
     said: dict[str, str] = {}

@@ -326,31 +326,16 @@ def test_records_in_several_lz4_frames_are_refused(node: WholeNode) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_transactional_batches_are_refused_while_transactions_are_not_served(node: WholeNode, version: int) -> None:
-    """Nothing could end them: one such batch would hold the last stable offset, and readers of committed records, forever."""
+def test_a_transactional_batch_without_a_transactional_id_is_refused(node: WholeNode, version: int) -> None:
+    """Nothing could end its transaction: one such batch would hold the last stable offset forever."""
     flags = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_FLAG}
     refused, taken = batch(b"t", **flags), batch(b"a")
     pending = node.produce_all({("t", 0): refused, ("t", 1): taken}, version=version)
     answers = {answer.index: answer for topic in pending.result().responses for answer in topic.partition_responses}
-    assert {index: answer.error_code for index, answer in answers.items()} == {0: error_codes.UNSUPPORTED_VERSION, 1: 0}
-    if version >= 8:
-        assert "does not serve transactions yet" in answers[0].error_message
+    code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert {index: answer.error_code for index, answer in answers.items()} == {0: code, 1: 0}
     partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
     assert partition.log.log_end_offset == partition.log.last_stable_offset == 0
-    with pytest.raises(Closed, match="UNSUPPORTED_VERSION"):
+    with pytest.raises(Closed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         node.produce("t", 0, refused, acks=0).result()
-
-
-def test_refused_transactional_batches_are_logged_once_a_minute(node: WholeNode) -> None:
-    """One line names the client and counts the batches, however many it sends."""
-    flags = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_FLAG}
-    for _ in range(20):
-        node.produce("t", 0, batch(b"t", **flags))
-    assert [line for line in node.lines if line.startswith("transactional")] == [
-        "transactional batches were refused (1), the last of 'test' at 127.0.0.1 for t: "
-        "kcli serve does not serve transactions yet; produce without a transactional.id"
-    ]
-    node.advance(60_000)
-    node.produce("t", 0, batch(b"t", **flags))
-    assert "refused (20)" in [line for line in node.lines if line.startswith("transactional")][1]

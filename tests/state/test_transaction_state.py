@@ -40,7 +40,7 @@ def test_the_last_record_of_each_transactional_id_counts(given: Path) -> None:
             transaction.previous_producer_id,
             transaction.timeout_ms,
             transaction.state,
-            transaction.partitions,
+            transaction.partitions_by_topic,
             transaction.last_update_timestamp_ms,
             transaction.start_timestamp_ms,
         ) == (
@@ -59,7 +59,7 @@ def test_the_last_record_of_each_transactional_id_counts(given: Path) -> None:
 def test_a_tombstone_forgets_and_one_of_nothing_is_ignored() -> None:
     state = TransactionState()
     state.apply(key("a"), VALUE.new(producer_id=5, transaction_status=1, transaction_partitions=None))
-    assert (state.transactions["a"].state, state.transactions["a"].partitions) == ("Ongoing", {})
+    assert (state.transactions["a"].state, state.transactions["a"].partitions_by_topic) == ("Ongoing", {})
     state.apply(key("b"), None)
     state.apply(key("a"), None)
     assert state.transactions == {}

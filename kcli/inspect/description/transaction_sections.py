@@ -19,8 +19,8 @@ def transaction_rows(state: TransactionState, options: DescribeOptions) -> list[
     rows = []
     for transactional_id, transaction in sorted(state.transactions.items()):
         partitions = [
-            {"topic": topic, "partitions": sorted(numbers)}
-            for topic, numbers in sorted(transaction.partitions.items())
+            {"topic": topic, "partitions": numbers}
+            for topic, numbers in transaction.partitions_by_topic.items()
             if options.wants_topic(topic)
         ]
         if options.topics and not partitions:
@@ -55,7 +55,7 @@ def open_transaction_rows(surveyed: Surveyed, state: TransactionState, *, is_who
 
 def _open_row(log: PartitionLog, txn: OpenTransaction, transaction: Transaction | None, is_whole: bool) -> Row:
     topic, partition = log.directory.topic, log.directory.partition
-    is_awaited = transaction is not None and partition in transaction.partitions.get(topic, [])
+    is_awaited = transaction is not None and (topic, partition) in transaction.partitions
     return {
         "topic": topic,
         "partition": partition,

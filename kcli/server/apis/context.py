@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
     from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+    from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
+    from kcli.server.timing_wheel import Timer
 
 # What the part of an answer for a topic or a partition costs, for kcli.server.scheduler.SliceBudget.
 TOPIC_US = 10
@@ -42,6 +45,8 @@ class BrokerParts(NamedTuple):
     metadata: MetadataCache
     replica_manager: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    txn_verification: AddPartitionsToTxnManager
     authorizer: Authorizer
     metrics: BrokerMetrics
     client_metrics: ClientMetricsManager
@@ -49,6 +54,7 @@ class BrokerParts(NamedTuple):
     topic_creation: AutoTopicCreationManager
     computations: Computations
     scheduler: Scheduler
+    timer: Timer
     disk: LogDisk
 
 

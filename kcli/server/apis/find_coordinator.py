@@ -3,7 +3,7 @@
 key type    needs                              coordinator's topic
 ----------  ---------------------------------  ---------------------
 0 group     DESCRIBE on the group              __consumer_offsets
-1 txn       DESCRIBE on the transactional id   __transaction_state (transactions are not served yet: INVALID_REQUEST)
+1 txn       DESCRIBE on the transactional id   __transaction_state
 2 share     CLUSTER_ACTION, from version 6 on  __share_group_state (share groups are not served yet: INVALID_REQUEST)
 
 The partition of the key decides: its leader is the coordinator. If the topic does not exist, it is created. Until it has a
@@ -19,6 +19,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
+from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC
 
 GROUP, TRANSACTION, SHARE = range(3)
 _SEVERAL_KEYS_VERSION = 4
@@ -57,14 +58,15 @@ def _find(context: RequestContext, key_type: int, key: str) -> _Found:
         return _Found(error_codes.GROUP_AUTHORIZATION_FAILED)
     if key_type == TRANSACTION and not context.is_allowed("DESCRIBE", "TRANSACTIONAL_ID", key):
         return _Found(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         return _Found(error_codes.INVALID_REQUEST)
-    image = context.broker.metadata.image
-    topic = image.topic(GROUP_TOPIC)
+    image, broker = context.broker.metadata.image, context.broker
+    name, coordinator = (GROUP_TOPIC, broker.groups) if key_type == GROUP else (TRANSACTION_TOPIC, broker.transactions)
+    topic = image.topic(name)
     if topic is None:
-        context.broker.topic_creation.create([GROUP_TOPIC])
+        broker.topic_creation.create([name])
         return _Found(error_codes.COORDINATOR_NOT_AVAILABLE)
-    partition = topic.partitions.get(context.broker.groups.partition_for(key))
+    partition = topic.partitions.get(coordinator.partition_for(key))
     leader = None if partition is None else image.brokers.get(partition.leader)
     if leader is None or leader.is_fenced or context.connection.listener not in leader.endpoints:
         return _Found(error_codes.COORDINATOR_NOT_AVAILABLE)

@@ -1,8 +1,10 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: committed offsets of groups.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: committed offsets of groups.
 
 API            needs                                 versions
 -------------  ------------------------------------  --------------------------------------------------------------------
 OffsetCommit   READ on the group and on each topic   2 to 9 topics by name, 10 by id
+TxnOffsetCommit, in addition WRITE on the transac-   0 to 5; from 5 on it adds the group's partition to the transaction,
+  tional id                                          before that the transaction is verified (KIP-890)
 OffsetFetch    DESCRIBE on the group and each topic  1 to 7 one group, from 8 on several; topics by id from 10 on
 OffsetDelete   DELETE on the group, READ on topics   0
 
@@ -23,18 +25,30 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
+from kcli.protocol.apis import OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.group.group_coordinator import GroupShard
-from kcli.server.coordinator.group.offset_manager import FetchedOffset, OffsetToCommit
+from kcli.server.coordinator.coordinator_record import Producer
+from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
+from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.replication.partition import PartitionError
+from kcli.server.replication.transaction_verification import TransactionSupportedOperation
+from kcli.state.transaction_state import TopicPartition
 
 _COMMIT_BY_ID_VERSION = 10
 _NOT_FOUND_VERSION = 9  # of OffsetCommit
 _FETCH_BY_ID_VERSION = 10
 _FETCH_GROUPS_VERSION = 8
 _FETCH_MEMBER_VERSION = 9  # of OffsetFetch: a member of a consumer group states its epoch
+_LOADING_VERSION = 2  # of TxnOffsetCommit: older clients fail after COORDINATOR_LOAD_IN_PROGRESS
+_OPERATIONS = {  # by the version of TxnOffsetCommit
+    3: TransactionSupportedOperation.VERIFY,
+    4: TransactionSupportedOperation.VERIFY_ABORTABLE,
+    5: TransactionSupportedOperation.ADD,
+}
 _FETCH_ERROR_VERSION = 2  # of OffsetFetch: from here on the answer has an error code of its own
 
 
@@ -44,27 +58,9 @@ _FETCH_ERROR_VERSION = 2  # of OffsetFetch: from here on the answer has an error
 def handle_offset_commit(context: RequestContext, request: Message) -> Message | None:
     """Answer an OffsetCommitRequest when its offsets are committed."""
     group_id = request.group_id
-    response = context.new("OffsetCommitResponse")
     if not context.is_allowed("READ", "GROUP", group_id):
         return _all_failed(context, request, error_codes.GROUP_AUTHORIZATION_FAILED)
-    commits: list[OffsetToCommit] = []
-    answers: list[Message] = []
-    make_topic, make_partition = context.api.response.classes["OffsetCommitResponseTopic"], _partition_maker(context)
-    for topic in request.topics:
-        code, name, topic_id = _find_topic(context, topic, context.version >= _COMMIT_BY_ID_VERSION)
-        parts: list[Message] = []
-        response.topics.append(make_topic(name=topic.name, topic_id=topic.topic_id, partitions=parts))
-        found = None if code else context.broker.metadata.image.topic(name)
-        for part in topic.partitions:
-            index = part.partition_index
-            if code or found is None or index not in found.partitions:
-                parts.append(make_partition(partition_index=index, error_code=code or error_codes.UNKNOWN_TOPIC_OR_PARTITION))
-                continue
-            answer = make_partition(partition_index=index, error_code=0)
-            parts.append(answer)
-            answers.append(answer)
-            offset, epoch, metadata = part.committed_offset, part.committed_leader_epoch, part.committed_metadata
-            commits.append(OffsetToCommit(name, topic_id, index, offset, epoch, metadata))
+    response, commits, answers = _begin_commit(context, request, context.version >= _COMMIT_BY_ID_VERSION)
     if not commits:
         return response
 
@@ -95,8 +91,38 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
     return None
 
 
+def _begin_commit(
+    context: RequestContext, request: Message, uses_ids: bool
+) -> tuple[Message, list[OffsetToCommit], list[Message]]:
+    """Return the response, what is to be committed, and the parts of the response for that; errors are filled in."""
+    response, commits, answers = context.new(f"{context.api.name}Response"), list[OffsetToCommit](), list[Message]()
+    make_partition = _partition_maker(context)
+    for topic in request.topics:
+        code, name, topic_id = _find_topic(context, topic, uses_ids)
+        parts: list[Message] = []
+        response.topics.append(_new_topic(context, topic, parts))
+        found = None if code else context.broker.metadata.image.topic(name)
+        for part in topic.partitions:
+            index = part.partition_index
+            if code or found is None or index not in found.partitions:
+                parts.append(make_partition(partition_index=index, error_code=code or error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            answer = make_partition(partition_index=index, error_code=0)
+            parts.append(answer)
+            answers.append(answer)
+            offset, epoch, metadata = part.committed_offset, part.committed_leader_epoch, part.committed_metadata
+            commits.append(OffsetToCommit(name, topic_id, index, offset, epoch, metadata))
+    return response, commits, answers
+
+
 def _partition_maker(context: RequestContext) -> Callable[..., Message]:
-    return context.api.response.classes["OffsetCommitResponsePartition"]
+    return context.api.response.classes[f"{context.api.name}ResponsePartition"]
+
+
+def _new_topic(context: RequestContext, topic: Message, partitions: list[Message]) -> Message:
+    if context.api.key == OFFSET_COMMIT:
+        return context.new("OffsetCommitResponseTopic", name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return context.new("TxnOffsetCommitResponseTopic", name=topic.name, partitions=partitions)
 
 
 def _find_topic(context: RequestContext, topic: Message, uses_ids: bool) -> tuple[int, str, Uuid]:
@@ -114,17 +140,112 @@ def _find_topic(context: RequestContext, topic: Message, uses_ids: bool) -> tupl
 
 
 def _all_failed(context: RequestContext, request: Message, code: int) -> Message:
-    classes = context.api.response.classes
-    make_topic, make_partition = classes["OffsetCommitResponseTopic"], _partition_maker(context)
+    make = _partition_maker(context)
     topics = [
-        make_topic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[make_partition(partition_index=part.partition_index, error_code=code) for part in topic.partitions],
-        )
+        _new_topic(context, topic, [make(partition_index=part.partition_index, error_code=code) for part in topic.partitions])
         for topic in request.topics
     ]
-    return context.new("OffsetCommitResponse", topics=topics)
+    return context.new(f"{context.api.name}Response", topics=topics)
+
+
+# ----------------------------------------------------------------------------------------------- commit in a transaction
+
+
+def handle_txn_offset_commit(context: RequestContext, request: Message) -> Message | None:
+    """Answer a TxnOffsetCommitRequest when its offsets are in the log; they are effective when the transaction is committed."""
+    if not context.is_allowed("WRITE", "TRANSACTIONAL_ID", request.transactional_id):
+        return _all_failed(context, request, error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not context.is_allowed("READ", "GROUP", request.group_id):
+        return _all_failed(context, request, error_codes.GROUP_AUTHORIZATION_FAILED)
+    response, commits, answers = _begin_commit(context, request, uses_ids=False)
+    if not commits:
+        return response
+    _TxnOffsetCommit(context, request, response, commits, answers).start()
+    return None
+
+
+class _TxnOffsetCommit:
+    """One TxnOffsetCommit that is being handled: the transaction is verified, then the offsets are written."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: Message,
+        response: Message,
+        commits: list[OffsetToCommit],
+        answers: list[Message],
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._response = response
+        self._commits = commits
+        self._answers = answers
+        self._producer = Producer(request.producer_id, request.producer_epoch)
+        self._index = context.broker.groups.partition_for(request.group_id)
+        self._guard: VerificationStateEntry | None = None
+
+    def start(self) -> None:
+        """Verify the transaction, unless it is open in the group's partition."""
+        context, request = self._context, self._request
+        if not request.group_id:
+            self._failed(error_codes.INVALID_GROUP_ID)
+            return
+        partition = context.broker.replica_manager.partition(GROUP_TOPIC, self._index)
+        if partition is None or not partition.is_leader or partition.log is None:
+            self._failed(error_codes.NOT_COORDINATOR)
+            return
+        operation = _OPERATIONS[min(max(context.version, 3), 5)]
+        verification = context.broker.txn_verification
+        self._guard = verification.begin(partition.log.producers, self._producer, operation)
+        if self._guard is None:
+            self._write()
+        else:
+            where = [partition.key]
+            verification.verify(request.transactional_id, self._producer, where, operation, self._verified)
+
+    def _verified(self, codes: dict[TopicPartition, int], now_ms: int) -> None:
+        code = next(iter(codes.values()))
+        if code:
+            # Older clients do not retry after NETWORK_EXCEPTION.
+            self._failed(error_codes.COORDINATOR_LOAD_IN_PROGRESS if code == error_codes.NETWORK_EXCEPTION else code)
+        else:
+            self._write()
+
+    def _write(self) -> None:
+        self._context.broker.groups.runtime.write(self._index, self._decide, self._committed, self._producer)
+
+    def _decide(self, shard: GroupShard) -> Decision[list[int]]:
+        request, broker = self._request, self._context.broker
+        partition = broker.replica_manager.partition(GROUP_TOPIC, self._index)
+        if partition is not None and partition.log is not None:
+            try:
+                broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
+            except PartitionError as error:
+                raise CoordinatorError(error.code, str(error)) from error
+        try:
+            shard.classic.validate_offset_commit(
+                request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
+            )
+        except CoordinatorError as error:
+            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+                raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
+            raise
+        return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
+
+    def _committed(self, codes: list[int] | CoordinatorError, now_ms: int) -> None:
+        if isinstance(codes, CoordinatorError):
+            self._failed(codes.code)
+            return
+        for answer, code in zip(self._answers, codes, strict=True):
+            answer.error_code = code
+        self._context.respond(self._response)
+
+    def _failed(self, code: int) -> None:
+        if code == error_codes.COORDINATOR_LOAD_IN_PROGRESS and self._context.version < _LOADING_VERSION:
+            code = error_codes.COORDINATOR_NOT_AVAILABLE
+        for answer in self._answers:
+            answer.error_code = code
+        self._context.respond(self._response)
 
 
 # ------------------------------------------------------------------------------------------------------------------- fetch

@@ -17,11 +17,7 @@ The copies of both count in queued.max.request.bytes while they wait (HoldMemory
 
 Clients may not write to Kafka's own topics, except for its admin tools, which are recognised by their client id.
 
-A batch of a transaction is refused with UNSUPPORTED_VERSION while transactions are not served: nothing could end the
-transaction, and the last stable offset would never pass it. Kafka's own client treats that code as fatal (TransactionManager of
-4.3); after INVALID_TXN_STATE it would abort the transaction and try again. Clients that look for a coordinator first fail
-there: kafka-python with error 35, librdkafka with a fatal _UNSUPPORTED_FEATURE. Logs that Kafka wrote may have such batches:
-recovery, reads and replication do not use this module.
+The first batch of a transaction in a partition waits until the transaction is verified: see transactional_produce.
 
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). zstd needs version 7, so such batches are refused in older ones.
 Errors of single records are returned from version 8 on (KIP-467).
@@ -29,12 +25,12 @@ Errors of single records are returned from version 8 on (KIP-467).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.record_batch import CODEC_MASK, CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES
 from kcli.format.structs import BATCH_ATTRIBUTES_AT
 from kcli.log.append_paths import check_carefully
 from kcli.log.errors import AppendError
@@ -45,9 +41,9 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
+from kcli.server.apis.transactional_produce import TransactionalProduce, is_transactional
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.events import Effect, HoldMemory
-from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.scheduler import SliceBudget
@@ -59,7 +55,6 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 # The client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
-_NO_TRANSACTIONS = "kcli serve does not serve transactions yet; produce without a transactional.id"
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # The limit of memory for all requests that are appended in slices.
 MAX_HELD_BYTES = 128 * 1024 * 1024
@@ -120,20 +115,26 @@ class ProduceHandler:
         topic_configs: TopicConfigs,
         timer: Timer,
         effects: list[Effect],
-        report: Callable[[str], None],
     ) -> None:
         self.broker = broker
         self.topic_configs = topic_configs
         self.timer = timer
         self.effects = effects
-        self.transactional_lines = LimitedLines(report)
         self.held_bytes = 0
 
     def handle(self, context: RequestContext, request: Message) -> Message | None:
         """Append the batches of a ProduceRequest; it is answered now or later."""
         context.wants_answer = request.acks != 0
-        produce = _Produce(self, context, request)
-        context.run(produce.append_all(request), produce.finish, context.now_ms)
+        transaction = None if request.transactional_id is None else TransactionalProduce(context, request, self.effects)
+        produce = _Produce(self, context, request, transaction)
+
+        def append(now_ms: int) -> None:
+            context.run(produce.append_all(request), produce.finish, now_ms)
+
+        if transaction is None or _refusal(context, request) is not None:
+            append(context.now_ms)
+        else:
+            transaction.verify(append)
         return None
 
 
@@ -159,15 +160,19 @@ class _Produce:
         "_responses",
         "_timeout_ms",
         "_to_flush",
+        "_transaction",
         "_waiting",
     )
 
-    def __init__(self, handler: ProduceHandler, context: RequestContext, request: Message) -> None:
+    def __init__(
+        self, handler: ProduceHandler, context: RequestContext, request: Message, transaction: TransactionalProduce | None
+    ) -> None:
         self._handler = handler
         self._replica_manager = handler.broker.replica_manager
         self._context = context
         self._acks = request.acks
         self._timeout_ms = request.timeout_ms
+        self._transaction = transaction
         self._responses: list[Message] = []
         self._held_bytes = 0
         self._waiting: list[Waiting] = []
@@ -189,7 +194,7 @@ class _Produce:
         make_topic, make_partition = classes["TopicProduceResponse"], classes["PartitionProduceResponse"]
         uses_ids = context.version >= TOPIC_IDS_VERSION
         refusal = _refusal(context, request)
-        now_ms = context.now_ms
+        now_ms = max(context.now_ms, handler.timer.clock_ms)
         for topic in request.topic_data:
             topic_id = topic.topic_id if uses_ids else None
             name = topic.name if topic_id is None else handler.broker.metadata.topic_name(topic_id)
@@ -254,8 +259,8 @@ class _Produce:
             answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
             return
         try:
-            if isinstance(records, memoryview):
-                self._check_kind(name, records, now_ms)
+            if records is not None:
+                self._check_kind(partition, records)
             wall_ms = self._handler.timer.wall.at(now_ms)
             info = partition.append(records if records is not None and size_bytes else _NO_BATCH, self._acks, wall_ms)
         except LongCheckError:
@@ -306,22 +311,16 @@ class _Produce:
         self._handler.effects.append(HoldMemory(len(records)))
         self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))
 
-    def _check_kind(self, topic: str, records: memoryview, now_ms: int) -> None:
-        """Refuse a batch that a client may not send in this version, or not at all. Raises PartitionError."""
-        if self._context.version < ZSTD_VERSION and _is_zstd(records):
+    def _check_kind(self, partition: Partition, records: memoryview | ValidBatch) -> None:
+        """Refuse a batch that a client may not send in this version, or that has no open transaction. Raises PartitionError."""
+        if isinstance(records, memoryview) and self._context.version < ZSTD_VERSION and _is_zstd(records):
             raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
-        if _is_transactional(records):
-            self._report_transactional(topic, now_ms)
-            raise PartitionError(error_codes.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
-
-    def _report_transactional(self, topic: str, now_ms: int) -> None:
-        host, client_id = self._context.connection.client_host, self._context.client_id
-
-        def line(count: int) -> WarningLine:
-            text = f"transactional batches were refused ({count}), the last of {client_id!r} at {host} for {topic}"
-            return WarningLine(f"{text}: {_NO_TRANSACTIONS}", topic=topic, host=host)
-
-        self._handler.transactional_lines.report(line, now_ms)
+        if not is_transactional(records):
+            return
+        if self._transaction is None:
+            text = "a batch of a transaction needs a transactional id"
+            raise PartitionError(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
+        self._transaction.check(partition, records)
 
     def _refused(self, name: str, size_bytes: int, answer: Message, error: AppendError | PartitionError) -> None:
         self._context.broker.metrics.topic(name).append_refused(error.code, size_bytes)
@@ -397,13 +396,6 @@ def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | 
 
 def _is_zstd(records: memoryview) -> bool:
     return len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == ZSTD
-
-
-def _is_transactional(records: memoryview) -> bool:
-    """Return whether it is data of a transaction; control batches of clients have an error of their own."""
-    if len(records) < HEADER_BYTES or records[MAGIC_POSITION] != MAGIC:
-        return False
-    return records[_ATTRIBUTES_LOW_BYTE] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
 
 
 def _record_errors(context: RequestContext, error: Exception) -> list[Message]:

@@ -1,13 +1,13 @@
-"""InitProducerId and DescribeProducers: ids for idempotent producers, and the producers that a partition remembers (KIP-664).
+"""InitProducerId and DescribeProducers: ids for producers, and the producers that a partition remembers (KIP-664).
 
 transactional id   producer id, epoch   InitProducerId answers
 -----------------  -------------------  ----------------------------------------------------------------------------
 null               none                 a new id, epoch 0
 null               any (KIP-360)        a new id as well: without a transaction no state has to be kept
-empty                                   INVALID_REQUEST
-any                                     INVALID_REQUEST: transactions are not served yet
+any                                     the id and its next epoch, of the transaction coordinator
 
-Without a transactional id it needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic (KIP-679; KafkaApis of Kafka 4.3).
+A transactional id needs WRITE on it, no transactional id IDEMPOTENT_WRITE on the cluster or WRITE on some topic (KIP-679;
+KafkaApis of Kafka 4.3). Versions 0 to 3 get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 DescribeProducers is answered by the leader; other partitions get Kafka's error and a sentence. The last sequence and timestamp,
 the coordinator epoch and current_txn_start_offset are -1 for a producer without a batch or transaction.
@@ -15,26 +15,36 @@ the coordinator epoch and current_txn_start_offset are -1 for a producer without
 
 from __future__ import annotations
 
+from functools import partial
+
 from kcli.log.producer_state_manager import ProducerStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.coordinator.coordinator_record import Producer
+from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.transaction.transaction_coordinator import InitProducerIdRequest
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import topic_name_fault
 
 _NONE = -1
+_FENCED_VERSION = 4  # of InitProducerId: from here on clients know PRODUCER_FENCED
 
 
 def handle_init_producer_id(context: RequestContext, request: Message) -> Message | None:
     """Answer an InitProducerIdRequest once there is an id."""
     make = context.api.response.new
-    transactional_id = request.transactional_id
+    transactional_id, producer = request.transactional_id, Producer(request.producer_id, request.producer_epoch)
+    if transactional_id is not None and not context.is_allowed("WRITE", "TRANSACTIONAL_ID", transactional_id):
+        return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=_NONE)
+    if (producer.producer_id == _NONE) != (producer.producer_epoch == _NONE):
+        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
     if transactional_id is not None:
-        if not context.is_allowed("WRITE", "TRANSACTIONAL_ID", transactional_id):
-            return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=_NONE)
-        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
-    if (request.producer_id < 0) != (request.producer_epoch < 0):
-        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
+        expected = None if producer.producer_id == _NONE else producer
+        timeout_ms, is_two_phase, keeps = request.transaction_timeout_ms, request.enable2_pc, request.keep_prepared_txn
+        wanted = InitProducerIdRequest(transactional_id, timeout_ms, expected, is_two_phase, keeps)
+        context.broker.transactions.init_producer_id(wanted, partial(_initialised, context))
+        return None
     if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_by_type("WRITE", "TOPIC")):
         return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NONE)
 
@@ -43,6 +53,16 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
 
     context.broker.producer_ids.next(allocated, context.now_ms)
     return None
+
+
+def _initialised(context: RequestContext, result: Producer | CoordinatorError, now_ms: int) -> None:
+    make = context.api.response.new
+    if isinstance(result, CoordinatorError):
+        is_old = context.version < _FENCED_VERSION and result.code == error_codes.PRODUCER_FENCED
+        code = error_codes.INVALID_PRODUCER_EPOCH if is_old else result.code
+        context.respond(make(error_code=code, producer_epoch=_NONE))
+        return
+    context.respond(make(error_code=error_codes.NONE, producer_id=result.producer_id, producer_epoch=result.producer_epoch))
 
 
 def handle_describe_producers(context: RequestContext, request: Message) -> Message:

@@ -12,6 +12,8 @@ MetadataPublisher               applies committed metadata to partitions, config
 AssignmentsManager              reports the log directories of replicas; ReplicaMoves moves replicas between directories
 ProducerIdManager               ids for idempotent producers
 GroupCoordinator                consumer groups and their committed offsets
+TransactionCoordinator          transactional ids and their transactions
+AddPartitionsToTxnManager       verifies transactions before their first batch in a partition
 AutoTopicCreationManager        topics that clients name and that do not exist
 """
 
@@ -44,12 +46,15 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.controller.features import supported_features
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kcli.server.events import Connection, Effect
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
+from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import number_of
@@ -74,6 +79,7 @@ class Broker:
         log_manager: LogManager,
         metadata_log: MetadataSource,
         controller: NodeToControllerChannelManager,
+        peers: Peers,
         bound: BoundAddresses,
         report: Callable[[str], None],
     ) -> None:
@@ -94,34 +100,69 @@ class Broker:
         self.controller = controller
         self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
+        self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
+        self.transactions = self._make_transactions(peers)
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
-        metadata, configs, replicas = self.metadata, self.topic_configs, self.replica_manager
-        self.publisher = MetadataPublisher(
-            self.config, metadata, configs, replicas, self.moves, self.assignments, self.metrics, self.groups, scheduler, report
-        )
+        self.publisher = self._make_publisher()
         self._startup = BrokerStartup(self, metadata_log)
-        self.parts = BrokerParts(
+        self.parts = self._make_parts(disk, peers, flushes)
+        self.fetch = FetchHandler(self.parts, rng)
+        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
+        handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
+        self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
+
+    def _make_transactions(self, peers: Peers) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self.config,
+            self.metadata,
+            self.replica_manager,
+            self.producer_ids,
+            peers,
+            self.config.static.inter_broker_listener_name,
+            self.timer,
+            self.scheduler,
+            self.report,
+        )
+
+    def _make_publisher(self) -> MetadataPublisher:
+        return MetadataPublisher(
+            self.config,
+            self.metadata,
+            self.topic_configs,
+            self.replica_manager,
+            self.moves,
+            self.assignments,
+            self.metrics,
+            self.groups,
+            self.transactions,
+            self.scheduler,
+            self.report,
+        )
+
+    def _make_parts(self, disk: LogDisk, peers: Peers, flushes: Flushes) -> BrokerParts:
+        return BrokerParts(
             node_id=self.node_id,
-            cluster_id=cluster_id,
+            cluster_id=self.cluster_id,
             config=self.config,
             metadata=self.metadata,
             replica_manager=self.replica_manager,
             groups=self.groups,
+            transactions=self.transactions,
+            txn_verification=AddPartitionsToTxnManager(
+                self.config, self.transactions.node_for, peers, self.config.static.inter_broker_listener_name, self.timer
+            ),
             authorizer=AllowAll(),
             metrics=self.metrics,
             client_metrics=self.client_metrics,
-            producer_ids=ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer),
-            topic_creation=AutoTopicCreationManager(self.config, self.controller, timer, report),
+            producer_ids=self.producer_ids,
+            topic_creation=AutoTopicCreationManager(self.config, self.controller, self.timer, self.report),
             computations=self.computations,
-            scheduler=Scheduler(timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
+            scheduler=Scheduler(self.timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
+            timer=self.timer,
             disk=disk,
         )
-        self.fetch = FetchHandler(self.parts, rng)
-        self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects, report)
-        handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
-        self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
 
     @property
     def image(self) -> MetadataImage:

@@ -37,24 +37,31 @@ MAX_NAMED = 5
 
 
 class _OwnTopic(NamedTuple):
-    """One of Kafka's own topics: the prefix of its keys, its configs, and whether it has a key for min.insync.replicas."""
+    """One of Kafka's own topics: the prefix of its keys, its configs, and those that have a key of the broker."""
 
     keys: str
     configs: dict[str, str]
-    has_min_isr: bool
+    broker_keys: dict[str, str]
 
 
 _OWN_TOPICS = {
-    "__consumer_offsets": _OwnTopic("offsets.topic.", {"cleanup.policy": "compact", "compression.type": "producer"}, False),
+    "__consumer_offsets": _OwnTopic(
+        "offsets.topic.",
+        {"cleanup.policy": "compact", "compression.type": "producer"},
+        {"segment.bytes": "offsets.topic.segment.bytes"},
+    ),
     "__transaction_state": _OwnTopic(
         "transaction.state.log.",
         {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
-        True,
+        {"segment.bytes": "transaction.state.log.segment.bytes", "min.insync.replicas": "transaction.state.log.min.isr"},
     ),
     "__share_group_state": _OwnTopic(
         "share.coordinator.state.topic.",
         {"cleanup.policy": "delete", "compression.type": "producer", "retention.ms": "-1"},
-        True,
+        {
+            "segment.bytes": "share.coordinator.state.topic.segment.bytes",
+            "min.insync.replicas": "share.coordinator.state.topic.min.isr",
+        },
     ),
 }
 
@@ -65,9 +72,7 @@ def _creatable(name: str, config: ConfigReader) -> Message:
     own = _OWN_TOPICS.get(name)
     if own is None:
         return classes["CreatableTopic"](name=name, num_partitions=_CONTROLLER_DEFAULT, replication_factor=_CONTROLLER_DEFAULT)
-    configs = {**own.configs, "segment.bytes": str(config[f"{own.keys}segment.bytes"])}
-    if own.has_min_isr:
-        configs["min.insync.replicas"] = str(config[f"{own.keys}min.isr"])
+    configs = own.configs | {name: str(config[key]) for name, key in own.broker_keys.items()}
     return classes["CreatableTopic"](
         name=name,
         num_partitions=config[f"{own.keys}num.partitions"],

@@ -58,6 +58,8 @@ match: The clients of the subscription, as name=regular expression; all expressi
 metrics: The prefixes of the names of the metrics that are pushed.
 """
 _BROKER = """
+add.partitions.to.txn.retry.backoff.max.ms: How long a produce waits for the end of the last transaction, in ms.
+add.partitions.to.txn.retry.backoff.ms: The time between two attempts to add a partition to a transaction, in ms.
 advertised.listeners: The addresses for clients and other brokers; by default those of listeners.
 auto.create.topics.enable: Whether a topic is created when a client requests its metadata.
 broker.heartbeat.interval.ms: The interval of a broker's heartbeats to the controller, in ms.
@@ -131,6 +133,16 @@ replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are
 socket.listen.backlog.size: The number of connections that may wait to be accepted.
 socket.request.max.bytes: The largest request in bytes; a larger one closes its connection.
 telemetry.max.bytes: The largest push of a client's metrics in bytes.
+transaction.abort.timed.out.transaction.cleanup.interval.ms: How often transactions are checked for their timeout, in ms.
+transaction.max.timeout.ms: The largest transaction timeout in ms that a producer may ask for.
+transaction.partition.verification.enable: Whether transactions are verified before their first batch in a partition.
+transaction.remove.expired.transaction.cleanup.interval.ms: How often expired transactional ids are found and removed, in ms.
+transaction.state.log.min.isr: The min.insync.replicas of __transaction_state, when it is created.
+transaction.state.log.num.partitions: The number of partitions of __transaction_state, which must not change later.
+transaction.state.log.replication.factor: The number of replicas of __transaction_state, when it is created.
+transaction.state.log.segment.bytes: The segment.bytes of __transaction_state, when it is created.
+transaction.two.phase.commit.enable: Whether producers may open transactions without a timeout, for an outer two-phase commit.
+transactional.id.expiration.ms: How long a transactional id without a transaction is kept after its last change, in ms.
 unstable.api.versions.enable: Whether API versions are offered that Kafka has not released yet.
 """
 

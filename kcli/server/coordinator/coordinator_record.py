@@ -5,7 +5,8 @@
     CoordinatorRecord  a key and a value (None: tombstone)  a record of a data batch; with a producer, of a transactional one
     EndTransaction     the end of a producer's transaction  a marker: a control batch of its own
 
-Like Kafka's, data batches have base sequence 0 even without a producer. A value is encoded in its `schema_version`.
+Like Kafka's, data batches of groups have base sequence 0 even without a producer, those of __transaction_state -1. A value is
+encoded in its `schema_version`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import encode_marker
-from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_FLAG, NewRecordBatch
+from kcli.format.record_batch import (
+    CONTROL_FLAG,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    NewRecordBatch,
+)
 from kcli.format.records import Record, encode_record
 from kcli.protocol.message import Message
 
@@ -38,11 +46,15 @@ class CoordinatorRecord(NamedTuple):
 
 
 class EndTransaction(NamedTuple):
-    """The end of a producer's transaction, as the transaction coordinator of `coordinator_epoch` has decided it."""
+    """The end of a producer's transaction, as the transaction coordinator of `coordinator_epoch` has decided it.
+
+    With `transaction_version` 2 the epoch of a marker is above that of the records. The log does not have the version.
+    """
 
     producer: Producer
     coordinator_epoch: int
     is_commit: bool
+    transaction_version: int = 0
 
 
 ShardRecord = CoordinatorRecord | EndTransaction
@@ -56,7 +68,9 @@ class EncodedRecord(NamedTuple):
     timestamp_ms: int
 
 
-def encode_data_batch(records: Sequence[EncodedRecord], producer: Producer, codec: int = 0) -> bytearray:
+def encode_data_batch(
+    records: Sequence[EncodedRecord], producer: Producer, codec: int = 0, base_sequence: int = 0
+) -> bytearray:
     """Encode a batch of records, compressed by `codec`, transactional if it has a producer; the log sets its offsets."""
     base_timestamp = records[0].timestamp_ms
     encoded = b"".join(
@@ -68,20 +82,26 @@ def encode_data_batch(records: Sequence[EncodedRecord], producer: Producer, code
         from kcli.format.compression import deflate
 
         encoded = deflate(codec, encoded)
-    return _batch(encoded, len(records), base_timestamp, max(record.timestamp_ms for record in records), attributes, producer)
+    max_timestamp = max(record.timestamp_ms for record in records)
+    return _batch(encoded, len(records), base_timestamp, max_timestamp, attributes, producer, base_sequence)
 
 
 def encode_marker_batch(end: EndTransaction, now_ms: int) -> bytearray:
     """Encode the batch with the marker of a transaction."""
     key, value = encode_marker(is_abort=not end.is_commit, coordinator_epoch=end.coordinator_epoch)
     records = encode_record(Record(0, 0, key, value))
-    return _batch(records, 1, now_ms, now_ms, TRANSACTIONAL_FLAG | CONTROL_FLAG, end.producer)
+    return _batch(records, 1, now_ms, now_ms, TRANSACTIONAL_FLAG | CONTROL_FLAG, end.producer, NO_SEQUENCE)
 
 
 def _batch(
-    records: bytes, count: int, base_timestamp: int, max_timestamp: int, attributes: int, producer: Producer
+    records: bytes,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+    producer: Producer,
+    base_sequence: int,
 ) -> bytearray:
-    is_control = bool(attributes & CONTROL_FLAG)
     return bytearray(
         NewRecordBatch(
             base_offset=0,
@@ -93,6 +113,6 @@ def _batch(
             attributes=attributes,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            base_sequence=-1 if is_control else 0,
+            base_sequence=base_sequence,
         ).encode()
     )

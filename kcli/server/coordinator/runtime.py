@@ -156,7 +156,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     """The shards of one coordinator on this broker. `report` writes a line of the node's log.
 
     `linger_ms` is how long a batch waits for more records, APPEND_AFTER_EVENTS for no longer than the events at hand; `codec`
-    compresses the batches.
+    compresses the batches, `base_sequence` is that of data batches.
     """
 
     def __init__(
@@ -171,6 +171,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         linger_ms: int,
         write_timeout_ms: int,
         codec: int = 0,
+        base_sequence: int = 0,
     ) -> None:
         self.topic = decoder.topic
         self._decoder = decoder
@@ -183,6 +184,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._linger_ms = linger_ms
         self._write_timeout_ms = write_timeout_ms
         self._codec = codec
+        self._base_sequence = base_sequence
         self._led: dict[int, _Led[_Shard]] = {}
 
     # ------------------------------------------------------------------------------------------------------ leadership
@@ -299,7 +301,7 @@ class CoordinatorRuntime(Generic[_Shard]):
             led.next_offset = base_offset + 1
             self._defer(led, None, respond)
             data = encode_marker_batch(end, self._timer.wall.at(self._timer.clock_ms))
-            self._append(led, base_offset, data, self._timer.clock_ms)
+            self._append(led, base_offset, data, self._timer.clock_ms, end.transaction_version)
         except CoordinatorError as error:
             respond(error, self._timer.clock_ms)
 
@@ -377,14 +379,16 @@ class CoordinatorRuntime(Generic[_Shard]):
         if led.linger is not None:
             led.linger.cancel()
             led.linger = None
-        self._append(led, batch.base_offset, encode_data_batch(batch.records, batch.producer, self._codec), now_ms)
+        data = encode_data_batch(batch.records, batch.producer, self._codec, self._base_sequence)
+        self._append(led, batch.base_offset, data, now_ms)
 
-    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int) -> None:
+    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int, transaction_version: int = 0) -> None:
         """Append a batch whose records are applied; on an error they are reverted, and their operations fail."""
         partition = led.partition
         led.is_appending = True
         try:
-            info = partition.append(memoryview(data), 1, self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR)
+            wall_ms, origin = self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR
+            info = partition.append(memoryview(data), 1, wall_ms, origin, transaction_version)
         except (AppendError, PartitionError) as error:
             self._revert(led, base_offset, error.code, str(error))
             return

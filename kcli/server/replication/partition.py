@@ -115,8 +115,11 @@ class Partition:
         required_acks: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_version: int = 0,
     ) -> LogAppendInfo:
         """Append a batch of a producer or coordinator, as received or checked. Raises PartitionError, AppendError and OSError.
+
+        `transaction_version` is that of a marker.
 
         Raises LongCheckError, and appends nothing, if the check of a received batch would occupy the event loop too long.
         """
@@ -128,7 +131,12 @@ class Partition:
             info = append_checked(log, records, self.leader_epoch, now_ms)
         else:
             info = log.append_as_leader(
-                records, self.leader_epoch, now_ms, origin=origin, is_hurried=origin is AppendOrigin.CLIENT
+                records,
+                self.leader_epoch,
+                now_ms,
+                origin=origin,
+                transaction_version=transaction_version,
+                is_hurried=origin is AppendOrigin.CLIENT,
             )
         self._advance_high_watermark(log)
         return info

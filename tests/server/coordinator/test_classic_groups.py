@@ -75,7 +75,7 @@ def test_a_member_joins_syncs_and_leaves() -> None:
     assert (group.generation, group.protocol, group.leader, group.protocol_type) == (2, None, None, "consumer")
     assert not group.members and len(shard.records) == 3
     assert shard.timer.next_deadline_ms() is None
-    assert list(shard.manager.list()) == [("g", "consumer", "Empty")]
+    assert list(shard.manager.list()) == [("g", "consumer", "Empty", "classic")]
 
 
 def test_only_the_leader_gets_the_members_and_followers_wait_for_its_sync() -> None:
@@ -328,7 +328,7 @@ def test_a_group_with_offsets_only_is_joined_without_a_record() -> None:
     state = GroupState()
     state.groups["g"] = stored.ClassicGroup("g")
     shard = Shard(state)
-    assert list(shard.manager.list()) == [("g", "", "Empty")] and not shard.manager.groups
+    assert list(shard.manager.list()) == [("g", "", "Empty", "classic")] and not shard.manager.groups
     assert commit_code(shard, "", None, -1) == 0 and commit_code(shard, "m", None, 0) == codes.UNKNOWN_MEMBER_ID
     call = shard.join(version=3)
     assert not shard.records

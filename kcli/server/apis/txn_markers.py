@@ -1,0 +1,173 @@
+"""WriteTxnMarkers: the end of transactions, written to the partitions that this broker leads (KIP-98).
+
+A marker ends the transaction of a producer in a partition. It is answered when all in-sync replicas have it. It needs ALTER or
+CLUSTER_ACTION on the cluster.
+
+partition                           what is done
+----------------------------------  ----------------------------------------------------------------------------------------
+of __consumer_offsets               the group coordinator writes it: it makes the pending offsets effective, or drops them
+any other that this broker leads    appended with origin COORDINATOR
+not hosted, or led by another one   UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kcli.log.errors import AppendError
+from kcli.log.log_validator import AppendOrigin
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.coordinator.coordinator_record import EndTransaction, Producer, encode_marker_batch
+from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
+from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
+
+_ALL_REPLICAS = -1
+# The coordinator of transactions retries after NOT_LEADER_OR_FOLLOWER; it does not know these errors of a group coordinator.
+_NOT_READY = frozenset(
+    (error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.NOT_COORDINATOR)
+)
+
+
+def handle_write_txn_markers(context: RequestContext, request: Message) -> Message | None:
+    """Answer a WriteTxnMarkersRequest when all markers are written."""
+    if not (context.is_allowed("ALTER", "CLUSTER") or context.is_allowed("CLUSTER_ACTION", "CLUSTER")):
+        return context.new("WriteTxnMarkersResponse", markers=_refused(context, request))
+    _WriteMarkers(context).start(request)
+    return None
+
+
+def _refused(context: RequestContext, request: Message) -> list[Message]:
+    code, new = error_codes.CLUSTER_AUTHORIZATION_FAILED, context.new
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            results = [
+                new("WritableTxnMarkerPartitionResult", partition_index=index, error_code=code)
+                for index in topic.partition_indexes
+            ]
+            topics.append(new("WritableTxnMarkerTopicResult", name=topic.name, partitions=results))
+        markers.append(new("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=topics))
+    return markers
+
+
+class _WriteMarkers:
+    """One WriteTxnMarkers that is being handled."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._replica_manager = context.broker.replica_manager
+        self._response = context.new("WriteTxnMarkersResponse")
+        self._left = 1  # partitions that are not answered; one more while the request is read
+
+    def start(self, request: Message) -> None:
+        """Write each marker to each partition."""
+        new = self._context.new
+        for marker in request.markers:
+            topics: list[Message] = []
+            self._response.markers.append(new("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=topics))
+            producer = Producer(marker.producer_id, marker.producer_epoch)
+            end = EndTransaction(producer, marker.coordinator_epoch, marker.transaction_result, marker.transaction_version)
+            for topic in marker.topics:
+                results: list[Message] = []
+                topics.append(new("WritableTxnMarkerTopicResult", name=topic.name, partitions=results))
+                for index in topic.partition_indexes:
+                    answer = new("WritableTxnMarkerPartitionResult", partition_index=index, error_code=error_codes.NONE)
+                    results.append(answer)
+                    self._left += 1
+                    self._write(topic.name, index, end, answer)
+        self._done(self._context.now_ms)
+
+    def _write(self, topic: str, index: int, end: EndTransaction, answer: Message) -> None:
+        now_ms = self._context.now_ms
+        partition = self._replica_manager.partition(topic, index)
+        if partition is None:
+            answer.error_code = self._replica_manager.missing_partition_code(topic, index)
+            self._done(now_ms)
+        elif topic == GROUP_TOPIC:
+            self._context.broker.groups.runtime.end_transaction(index, end, partial(self._ended, answer))
+        else:
+            self._append(partition, end, answer, now_ms)
+
+    def _ended(self, answer: Message, result: CoordinatorError | None, now_ms: int) -> None:
+        if result is not None:
+            answer.error_code = error_codes.NOT_LEADER_OR_FOLLOWER if result.code in _NOT_READY else result.code
+        self._done(now_ms)
+
+    def _append(self, partition: Partition, end: EndTransaction, answer: Message, now_ms: int) -> None:
+        wall_ms, origin = self._context.broker.timer.wall.at(now_ms), AppendOrigin.COORDINATOR
+        data = memoryview(encode_marker_batch(end, wall_ms))
+        try:
+            info = partition.append(data, _ALL_REPLICAS, wall_ms, origin, end.transaction_version)
+        except (AppendError, PartitionError) as error:
+            answer.error_code = error.code
+            self._done(now_ms)
+            return
+        except OSError as error:
+            answer.error_code = error_codes.KAFKA_STORAGE_ERROR
+            self._replica_manager.handle_log_dir_failure(partition, error)
+            self._done(now_ms)
+            return
+        log = partition.log
+        assert log is not None
+        self._replica_manager.fetch_purgatory.check(partition.key, now_ms)
+        delayed = _DelayedMarker(partition, info.last_offset + 1, partial(self._replicated, answer))
+        if log.needs_flush(now_ms, by_time=False):
+            self._replica_manager.flush_log(log, partial(self._flushed, answer, delayed), now_ms)
+        else:
+            self._wait_for_replicas(delayed, now_ms)
+
+    def _flushed(self, answer: Message, delayed: _DelayedMarker, error: OSError | None, now_ms: int) -> None:
+        if error is not None:
+            answer.error_code = error_codes.KAFKA_STORAGE_ERROR
+            self._done(now_ms)
+        else:
+            self._wait_for_replicas(delayed, now_ms)
+
+    def _wait_for_replicas(self, delayed: _DelayedMarker, now_ms: int) -> None:
+        deadline_ms = now_ms + self._context.broker.config.get_int("request.timeout.ms")
+        self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, [delayed.partition.key], deadline_ms, now_ms)
+
+    def _replicated(self, answer: Message, code: int, now_ms: int) -> None:
+        answer.error_code = code
+        self._done(now_ms)
+
+    def _done(self, now_ms: int) -> None:
+        self._left -= 1
+        if not self._left:
+            self._context.respond(self._response)
+
+
+class _DelayedMarker(DelayedOperation):
+    """A marker that waits until the high watermark of its partition is `end_offset`; then `done(error code, now_ms)`."""
+
+    __slots__ = ("_done", "_end_offset", "partition")
+
+    def __init__(self, partition: Partition, end_offset: int, done: partial[None]) -> None:
+        super().__init__()
+        self.partition = partition
+        self._end_offset = end_offset
+        self._done = done
+
+    def _code(self) -> int:
+        if not self.partition.is_leader:
+            return error_codes.NOT_LEADER_OR_FOLLOWER
+        if self.partition.log is None:
+            return error_codes.KAFKA_STORAGE_ERROR
+        return error_codes.NONE if self.partition.log.high_watermark >= self._end_offset else error_codes.REQUEST_TIMED_OUT
+
+    def can_complete(self, now_ms: int) -> bool:
+        """Return whether all in-sync replicas have the marker, or it cannot be known any more."""
+        return self._code() != error_codes.REQUEST_TIMED_OUT
+
+    def on_complete(self, now_ms: int) -> None:
+        """Take the result, REQUEST_TIMED_OUT after the timeout."""
+        self._done(self._code(), now_ms)
+
+    def failed(self, error: Exception) -> None:
+        """Take an exception as a failure of the partition."""
+        self._done(error_codes.UNKNOWN_SERVER_ERROR, 0)

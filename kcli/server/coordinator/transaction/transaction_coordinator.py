@@ -1,0 +1,454 @@
+"""The transaction coordinator: the transactional ids of the partitions of __transaction_state that this broker leads.
+
+    part                             does
+    -------------------------------  -----------------------------------------------------------------------------------
+    TransactionCoordinator           decides requests and timeouts (kcli.server.coordinator.transaction.transitions)
+    TransactionShard                 the entries of one partition, and those whose change is not committed yet
+    TransactionMarkerChannelManager  writes the markers of a transaction whose end is committed, and then completes it
+
+While a change of an entry is not committed, other changes of it get CONCURRENT_TRANSACTIONS. An end is answered when it is
+committed; the markers follow. A load begins with the markers of the transactions that were ending.
+
+    every                                                            what happens
+    ---------------------------------------------------------------  ---------------------------------------------------
+    transaction.abort.timed.out.transaction.cleanup.interval.ms      open transactions beyond their timeout are aborted
+    transaction.remove.expired.transaction.cleanup.interval.ms       ids without a transaction that have not changed for
+                                                                     transactional.id.expiration.ms are removed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from kcli.format.record_batch import NO_SEQUENCE
+from kcli.protocol import error_codes
+from kcli.protocol.internal_records import TRANSACTION_LOG
+from kcli.protocol.message_types import message_type
+from kcli.server.broker.producer_ids import ProducerIdManager
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.controller.features import TRANSACTION_VERSION
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, Producer, ShardRecord
+from kcli.server.coordinator.group.group_coordinator import coordinator_partition
+from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
+from kcli.server.coordinator.transaction import transitions
+from kcli.server.coordinator.transaction.marker_channel import EndingTransaction, TransactionMarkerChannelManager
+from kcli.server.coordinator.transaction.transitions import (
+    IDLE,
+    NO_TIMEOUT_MS,
+    ONGOING,
+    PREPARED,
+    InitRequest,
+    NeedsProducerIdError,
+)
+from kcli.server.log_lines import Line
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.peers import Peers
+from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.scheduler import Scheduler
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.errors import StateError
+from kcli.state.metadata_values import Topic
+from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Transaction, TransactionState
+
+TRANSACTION_TOPIC = TRANSACTION_LOG.topic
+_STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
+_ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+_EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
+
+# Decides a change of an entry (None if there is none) with a new producer id (None if it has none yet); returns the same
+# entry for no change, None for its removal.
+Change = Callable[[Transaction | None, int | None], Transaction | None]
+
+
+class InitProducerIdRequest(NamedTuple):
+    """An InitProducerId with a transactional id; `expected` is the client's id and epoch, None for a new client."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None
+    enables_two_phase_commit: bool = False
+    keeps_prepared_transaction: bool = False
+
+
+class ListFilter(NamedTuple):
+    """What ListTransactions lists; empty sets and a negative duration do not filter."""
+
+    states: frozenset[str]
+    producer_ids: frozenset[int]
+    duration_ms: int
+    is_wanted: Callable[[str], bool]
+
+
+class TransactionShard:
+    """The transactional ids of partition `index` of __transaction_state.
+
+    `changing` has the entries whose change is not committed: the entry after it, None if it is removed.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        on_loaded: Callable[[TransactionShard, int], None],
+        on_unloaded: Callable[[TransactionShard], None],
+    ) -> None:
+        self.index = index
+        self.state = TransactionState()
+        self.changing: dict[str, Transaction | None] = {}
+        self._on_loaded = on_loaded
+        self._on_unloaded = on_unloaded
+
+    def apply(self, record: ShardRecord, offset: int) -> None:
+        """Apply a record of the partition. Raises StateError."""
+        if isinstance(record, EndTransaction):
+            raise StateError("__transaction_state has no transactions")
+        changed = self.changing.get(record.key.transactional_id)
+        if changed is not None:
+            self.state.put(changed)  # it has the last epoch, which is not in the record
+        else:
+            self.state.apply(record.key, record.value)
+
+    def loaded(self, now_ms: int) -> None:
+        """Continue the transactions that were ending."""
+        self._on_loaded(self, now_ms)
+
+    def unloaded(self) -> None:
+        """Drop the markers that are not written yet."""
+        self._on_unloaded(self)
+
+
+def transaction_record(transactional_id: str, entry: Transaction | None, version: int) -> CoordinatorRecord:
+    """Return the record of an entry, a tombstone for None; `version` is the cluster's transaction.version."""
+    key = message_type("transaction_records", "TransactionLogKey").new(transactional_id=transactional_id)
+    if entry is None:
+        return CoordinatorRecord(key, None)
+    found = message_type("transaction_records", "TransactionLogValue")
+    make = found.classes["PartitionsSchema"]
+    partitions = [make(topic=name, partition_ids=numbers) for name, numbers in entry.partitions_by_topic.items()]
+    value = found.new(
+        schema_version=min(version, 1),
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        transaction_timeout_ms=entry.timeout_ms,
+        transaction_status=_STATE_IDS[entry.state],
+        transaction_partitions=None if entry.state == transitions.EMPTY else partitions,
+        transaction_last_update_timestamp_ms=entry.last_update_timestamp_ms,
+        transaction_start_timestamp_ms=entry.start_timestamp_ms,
+    )
+    if version:
+        value.previous_producer_id, value.next_producer_id = entry.previous_producer_id, entry.next_producer_id
+        value.next_producer_epoch = entry.next_producer_epoch
+        value.client_transaction_version = entry.client_transaction_version
+    return CoordinatorRecord(key, value)
+
+
+class TransactionCoordinator:
+    """The transaction coordinator of one broker. `listener` is the listener that brokers use for each other.
+
+    `report` writes a line of the node's log.
+    """
+
+    def __init__(
+        self,
+        config: ConfigReader,
+        metadata: MetadataCache,
+        replica_manager: ReplicaManager,
+        producer_ids: ProducerIdManager,
+        peers: Peers,
+        listener: str,
+        timer: Timer,
+        scheduler: Scheduler,
+        report: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._replica_manager = replica_manager
+        self._producer_ids = producer_ids
+        self._timer = timer
+        self._report = report
+        self._tasks: dict[str, TimerTask] = {}  # by the key of their interval
+        self.runtime = CoordinatorRuntime[TransactionShard](
+            TRANSACTION_LOG,
+            lambda index: TransactionShard(index, self._loaded, self._unloaded),
+            replica_manager,
+            timer,
+            scheduler,
+            report,
+            linger_ms=APPEND_AFTER_EVENTS,
+            write_timeout_ms=config.get_int("request.timeout.ms"),
+            base_sequence=NO_SEQUENCE,
+        )
+        self._markers = TransactionMarkerChannelManager(
+            metadata, peers, listener, timer, config.get_int("request.timeout.ms"), self._markers_written, report
+        )
+
+    @property
+    def transaction_version(self) -> int:
+        """The cluster's level of transaction.version."""
+        return self._metadata.image.features.get(TRANSACTION_VERSION, 0)
+
+    def partition_for(self, transactional_id: str) -> int:
+        """Return the partition of __transaction_state that has a transactional id."""
+        topic = self._metadata.image.topic(TRANSACTION_TOPIC)
+        count = self._config.get_int("transaction.state.log.num.partitions") if topic is None else len(topic.partitions)
+        return coordinator_partition(transactional_id, count)
+
+    def node_for(self, transactional_id: str) -> int | None:
+        """Return the broker that coordinates a transactional id, None if there is none that can be reached."""
+        image = self._metadata.image
+        topic = image.topic(TRANSACTION_TOPIC)
+        partition = None if topic is None else topic.partitions.get(self.partition_for(transactional_id))
+        leader = None if partition is None else image.brokers.get(partition.leader)
+        return None if partition is None or leader is None or leader.is_fenced else partition.leader
+
+    def topic_removed(self, topic: Topic) -> None:
+        """Unload the transactional ids if __transaction_state is deleted."""
+        if topic.name == TRANSACTION_TOPIC:
+            self.runtime.close()
+
+    # -------------------------------------------------------------------------------------------------------- requests
+
+    def init_producer_id(self, request: InitProducerIdRequest, respond: Respond[Producer]) -> None:
+        """Give a client the next epoch of its transactional id. An open transaction is aborted; the client asks again then."""
+        code = self._refusal(request)
+        if code:
+            respond(CoordinatorError(code, f"InitProducerId of {request.transactional_id!r} is refused"), self._timer.clock_ms)
+            return
+        timeout_ms = NO_TIMEOUT_MS if request.enables_two_phase_commit else request.timeout_ms
+        init = InitRequest(timeout_ms, request.expected)
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+            now_ms = self._wall_ms()
+            if entry is None:
+                if new_id is None:
+                    raise NeedsProducerIdError
+                entry = transitions.new_transaction(request.transactional_id, new_id, timeout_ms, now_ms)
+            return transitions.init_producer_id(entry, init, self.transaction_version, new_id, now_ms)
+
+        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+            if isinstance(entry, CoordinatorError):
+                respond(entry, now_ms)
+            elif entry is None or entry.state in PREPARED:
+                text = f"the open transaction of {request.transactional_id} is being aborted"
+                respond(CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, text), now_ms)
+            else:
+                respond(Producer(entry.producer_id, entry.producer_epoch), now_ms)
+
+        self._change(request.transactional_id, change, changed)
+
+    def _refusal(self, request: InitProducerIdRequest) -> int:
+        if not request.transactional_id:
+            return error_codes.INVALID_REQUEST
+        if request.enables_two_phase_commit and not self._config.get_bool("transaction.two.phase.commit.enable"):
+            return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keeps_prepared_transaction:
+            return error_codes.UNSUPPORTED_VERSION
+        is_valid = 0 < request.timeout_ms <= self._config.get_int("transaction.max.timeout.ms")
+        return error_codes.NONE if is_valid or request.enables_two_phase_commit else error_codes.INVALID_TRANSACTION_TIMEOUT
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        respond: Callable[[int, int], None],
+    ) -> None:
+        """Add partitions to the transaction of a producer; `respond(error code, now_ms)` is called once."""
+        self._change(
+            transactional_id,
+            lambda entry, new_id: transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms()),
+            lambda entry, now_ms: respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms),
+        )
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        respond: Callable[[dict[TopicPartition, int], int], None],
+    ) -> None:
+        """Respond with NONE for each partition that is in the transaction of a producer, an error for the others.
+
+        Nothing is raised: a CoordinatorError becomes the error of all partitions.
+        """
+        partitions = list(partitions)
+
+        def verify(shard: TransactionShard) -> Decision[dict[TopicPartition, int]]:
+            entry = transitions.check_producer(shard.state.transactions.get(transactional_id), producer)
+            if entry.state in PREPARED:
+                raise CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, f"{transactional_id} is ending its transaction")
+            missing = error_codes.TRANSACTION_ABORTABLE
+            return Decision({where: error_codes.NONE if where in entry.partitions else missing for where in partitions})
+
+        def verified(codes: dict[TopicPartition, int] | CoordinatorError, now_ms: int) -> None:
+            respond(dict.fromkeys(partitions, codes.code) if isinstance(codes, CoordinatorError) else codes, now_ms)
+
+        if transactional_id:
+            self.runtime.write(self.partition_for(transactional_id), verify, verified)
+        else:
+            respond(dict.fromkeys(partitions, error_codes.INVALID_REQUEST), self._timer.clock_ms)
+
+    def end_transaction(
+        self, transactional_id: str, producer: Producer, is_commit: bool, client_version: int, respond: Respond[Producer]
+    ) -> None:
+        """Commit or abort the transaction of a producer; the response is the id and epoch of its next one."""
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+            return transitions.end_transaction(entry, producer, is_commit, client_version, new_id, self._wall_ms())
+
+        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+            if isinstance(entry, CoordinatorError):
+                respond(entry, now_ms)
+            elif entry is not None:
+                following = transitions.complete(entry, now_ms) if entry.state in PREPARED else entry
+                respond(Producer(following.producer_id, following.producer_epoch), now_ms)
+
+        self._change(transactional_id, change, changed)
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """Return the entry of a transactional id. Raises CoordinatorError."""
+        if not transactional_id:
+            raise CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty")
+        entry = self.runtime.shard(self.partition_for(transactional_id)).state.transactions.get(transactional_id)
+        if entry is None:
+            raise CoordinatorError(error_codes.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
+        return entry
+
+    def list_transactions(self, wanted: ListFilter) -> Iterator[Transaction]:
+        """Yield the entries that pass a filter."""
+        now_ms = self._wall_ms()
+        for shard in self.runtime.shards():
+            for entry in shard.state.transactions.values():
+                if wanted.producer_ids and entry.producer_id not in wanted.producer_ids:
+                    continue
+                if wanted.states and entry.state not in wanted.states:
+                    continue
+                if wanted.duration_ms >= 0 and now_ms - entry.start_timestamp_ms <= wanted.duration_ms:
+                    continue
+                if wanted.is_wanted(entry.transactional_id):
+                    yield entry
+
+    # --------------------------------------------------------------------------------------------------------- changes
+
+    def _wall_ms(self) -> int:
+        return self._timer.wall.at(self._timer.clock_ms)
+
+    def _change(
+        self, transactional_id: str, change: Change, respond: Respond[Transaction | None], new_id: int | None = None
+    ) -> None:
+        """Change the entry of an id; respond with the entry when the change is committed, and write markers if it is ending."""
+        if not transactional_id:
+            respond(CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty"), self._timer.clock_ms)
+            return
+        changing: TransactionShard | None = None
+
+        def decide(shard: TransactionShard) -> Decision[Transaction | None]:
+            nonlocal changing
+            if transactional_id in shard.changing:
+                text = f"a change of transactional id {transactional_id} is not committed yet"
+                raise CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, text)
+            entry = shard.state.transactions.get(transactional_id)
+            changed = change(entry, new_id)
+            if changed is entry:
+                return Decision(entry)
+            changing = shard
+            shard.changing[transactional_id] = changed
+            return Decision(changed, [transaction_record(transactional_id, changed, self.transaction_version)])
+
+        def decided(result: Transaction | CoordinatorError | None, now_ms: int) -> None:
+            if isinstance(result, NeedsProducerIdError):
+                self._producer_ids.next(lambda new_id, now_ms: self._change(transactional_id, change, respond, new_id), now_ms)
+                return
+            if changing is not None:
+                del changing.changing[transactional_id]
+            respond(result, now_ms)
+            if changing is not None and isinstance(result, Transaction) and result.state in PREPARED:
+                self._write_markers(changing, result)
+
+        self.runtime.write(self.partition_for(transactional_id), decide, decided)
+
+    def _write_markers(self, shard: TransactionShard, entry: Transaction) -> None:
+        partition = self._replica_manager.partition(TRANSACTION_TOPIC, shard.index)
+        if partition is not None:
+            self._markers.add(EndingTransaction(shard.index, partition.leader_epoch, entry))
+
+    def _markers_written(self, ending: EndingTransaction) -> None:
+        """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
+        name = ending.entry.transactional_id
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+            return transitions.complete(entry, self._wall_ms()) if entry == ending.entry else entry
+
+        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+            if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
+                self._markers.add_later(ending)
+
+        self._change(name, change, changed)
+
+    # ---------------------------------------------------------------------------------------------- load, time, unload
+
+    def _loaded(self, shard: TransactionShard, now_ms: int) -> None:
+        for entry in list(shard.state.transactions.values()):
+            if entry.state in PREPARED:
+                self._write_markers(shard, entry)
+        if not self._tasks:
+            self._schedule(_ABORT_INTERVAL, self._abort_timed_out)
+            self._schedule(_EXPIRY_INTERVAL, self._remove_expired)
+
+    def _unloaded(self, shard: TransactionShard) -> None:
+        self._markers.drop_partition(shard.index)
+        if not self.runtime.shards():
+            for task in self._tasks.values():
+                task.cancel()
+            self._tasks.clear()
+
+    def _schedule(self, interval: str, work: Callable[[], None]) -> None:
+        def run(now_ms: int) -> None:
+            self._schedule(interval, work)
+            work()
+
+        self._tasks[interval] = self._timer.schedule(self._timer.clock_ms + self._config.get_int(interval), run)
+
+    def _entries(self) -> list[Transaction]:
+        return [entry for shard in self.runtime.shards() for entry in shard.state.transactions.values()]
+
+    def _abort_timed_out(self) -> None:
+        now_ms = self._wall_ms()
+
+        def is_timed_out(entry: Transaction) -> bool:
+            is_timed = entry.timeout_ms != NO_TIMEOUT_MS  # else only its client ends it (KIP-939)
+            return entry.state == ONGOING and is_timed and entry.start_timestamp_ms + entry.timeout_ms < now_ms
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+            if entry is None or not is_timed_out(entry):
+                return entry
+            return transitions.fence(entry, self.transaction_version, new_id, now_ms)
+
+        for entry in self._entries():
+            if is_timed_out(entry):
+                self._change(entry.transactional_id, change, partial(self._log_abort, entry))
+
+    def _log_abort(self, before: Transaction, entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        if isinstance(entry, Transaction) and entry.state in PREPARED:
+            name = entry.transactional_id
+            text = f"the transaction of transactional id {name} is aborted: it was open for more than {before.timeout_ms} ms"
+            self._report(Line(text, transactional_id=name, producer_id=before.producer_id))
+
+    def _remove_expired(self) -> None:
+        unchanged_since_ms = self._wall_ms() - self._config.get_int("transactional.id.expiration.ms")
+
+        def is_expired(entry: Transaction) -> bool:
+            return entry.state in IDLE and entry.last_update_timestamp_ms <= unchanged_since_ms
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+            return None if entry is not None and is_expired(entry) else entry
+
+        for entry in self._entries():
+            if is_expired(entry):
+                self._change(entry.transactional_id, change, _ignore)
+
+
+def _ignore(response: Transaction | CoordinatorError | None, now_ms: int) -> None:
+    """Do nothing: the next expiry finds what this one could not remove."""

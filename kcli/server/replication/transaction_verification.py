@@ -1,0 +1,223 @@
+"""Verifies with the transaction coordinator that a partition is in a transaction, before its first batch (KIP-890).
+
+Kafka: AddPartitionsToTxnManager and the verification guard of UnifiedLog. Without it a batch that arrives after its transaction
+was aborted opens one that no coordinator ends.
+
+    step                         what happens
+    ---------------------------  ---------------------------------------------------------------------------------------
+    begin                        a transaction that is open in the partition needs no verification; else a guard is kept
+    verify                       AddPartitionsToTxn to the coordinator, with those of other producers in one request
+    check_verified, then append  refused with INVALID_TXN_STATE unless the transaction is open by now, or the guard is the
+                                 same: a marker that was appended concurrently removes it
+
+    operation (client)           the coordinator                           a partition that is not in the transaction gets
+    ---------------------------  ----------------------------------------  ---------------------------------------------
+    VERIFY (Produce 3 to 10)     checks                                    INVALID_TXN_STATE
+    VERIFY_ABORTABLE (11)        checks                                    TRANSACTION_ABORTABLE
+    ADD (12 and above)           adds the partition: transaction.version 2 added. CONCURRENT_TRANSACTIONS is tried again
+                                                                           for add.partitions.to.txn.retry.backoff.max.ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import partial
+
+from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
+from kcli.protocol import error_codes
+from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS
+from kcli.protocol.message import Message
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_record import Producer
+from kcli.server.events import NodeRole, PeerNode
+from kcli.server.peers import Answer, PeerFailure, Peers
+from kcli.server.replication.partition import PartitionError
+from kcli.server.timing_wheel import Timer
+from kcli.state.transaction_state import TopicPartition
+
+Codes = dict[TopicPartition, int]
+
+
+class TransactionSupportedOperation(Enum):
+    """What a client supports; see the head of this module."""
+
+    VERIFY = 0
+    VERIFY_ABORTABLE = 1
+    ADD = 2
+
+
+class _Verification:
+    """One transaction that is being verified, or to which partitions are being added, until `deadline_ms`."""
+
+    __slots__ = ("callback", "deadline_ms", "operation", "partitions", "producer", "transactional_id")
+
+    def __init__(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        operation: TransactionSupportedOperation,
+        callback: Callable[[Codes, int], None],
+        deadline_ms: int,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.producer = producer
+        self.partitions = list(partitions)
+        self.operation = operation
+        self.callback = callback
+        self.deadline_ms = deadline_ms
+
+    def answer(self, code: int, now_ms: int) -> None:
+        """Answer with the same code for all partitions."""
+        self.callback(dict.fromkeys(self.partitions, code), now_ms)
+
+
+class AddPartitionsToTxnManager:
+    """Asks transaction coordinators for one broker.
+
+    `coordinator_of` returns the broker that coordinates a transactional id, None if it cannot be reached; `listener` is the
+    listener that brokers use for each other.
+    """
+
+    def __init__(
+        self,
+        config: ConfigReader,
+        coordinator_of: Callable[[str], int | None],
+        peers: Peers,
+        listener: str,
+        timer: Timer,
+    ) -> None:
+        self._config = config
+        self._coordinator_of = coordinator_of
+        self._peers = peers
+        self._listener = listener
+        self._timer = timer
+        self._queues: dict[int, list[_Verification]] = {}  # by broker
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Answer no request any more: the node stops, and its logs are being closed."""
+        self._is_closed = True
+
+    def begin(
+        self, producers: ProducerStateManager, producer: Producer, operation: TransactionSupportedOperation
+    ) -> VerificationStateEntry | None:
+        """Return the guard if a batch of the producer has to be verified, None if it need not be."""
+        if operation is not TransactionSupportedOperation.ADD and not self.is_enabled:
+            return None
+        if is_transaction_open(producers, producer):
+            return None
+        guard = producers.verifications.get(producer.producer_id)
+        if guard is None or guard.producer_epoch != producer.producer_epoch:
+            guard = VerificationStateEntry(producer.producer_epoch, self._timer.wall.at(self._timer.clock_ms))
+            producers.verifications[producer.producer_id] = guard
+        return guard
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether a transaction must be verified before its first batch."""
+        return self._config.get_bool("transaction.partition.verification.enable")
+
+    def check_verified(self, producers: ProducerStateManager, producer: Producer, guard: VerificationStateEntry | None) -> None:
+        """Check that a transactional batch may be appended. Raises PartitionError: INVALID_TXN_STATE."""
+        if not self.is_enabled or is_transaction_open(producers, producer):
+            return
+        if guard is None or producers.verifications.get(producer.producer_id) is not guard:
+            text = f"the batch of producer {producer.producer_id} is not part of an open transaction"
+            raise PartitionError(error_codes.INVALID_TXN_STATE, text)
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        operation: TransactionSupportedOperation,
+        callback: Callable[[Codes, int], None],
+    ) -> None:
+        """Verify or add partitions; `callback(error code of each, now_ms)` is called once."""
+        deadline_ms = self._timer.clock_ms + self._config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+        self._ask(_Verification(transactional_id, producer, partitions, operation, callback, deadline_ms))
+
+    def _ask(self, verification: _Verification) -> None:
+        node_id, now_ms = self._coordinator_of(verification.transactional_id), self._timer.clock_ms
+        if node_id is None:
+            verification.answer(error_codes.COORDINATOR_NOT_AVAILABLE, now_ms)
+            return
+        queue = self._queues.get(node_id)
+        if queue is None:
+            queue = self._queues[node_id] = []
+            self._timer.schedule(now_ms, partial(self._send, node_id))
+        queue.append(verification)
+
+    def _send(self, node_id: int, now_ms: int) -> None:
+        """Send what is queued for a broker; a transactional id can be in a request only once."""
+        sent: dict[str, _Verification] = {}
+        for verification in self._queues.pop(node_id):
+            if verification.transactional_id in sent:
+                self._ask(verification)
+            else:
+                sent[verification.transactional_id] = verification
+        message = API_KEYS[ADD_PARTITIONS_TO_TXN].request.new(transactions=list(map(_transaction, sent.values())))
+        deadline_ms = now_ms + self._config.get_int("request.timeout.ms")
+        node = PeerNode(node_id, NodeRole.BROKER)
+        self._peers.send(node, self._listener, ADD_PARTITIONS_TO_TXN, message, partial(self._answered, sent), deadline_ms)
+
+    def _answered(self, sent: dict[str, _Verification], answer: Answer, now_ms: int) -> None:
+        if self._is_closed:
+            return
+        if isinstance(answer, PeerFailure) or answer.error_code:
+            code = error_codes.NETWORK_EXCEPTION if isinstance(answer, PeerFailure) else answer.error_code
+            code = error_codes.INVALID_TXN_STATE if code == error_codes.CLUSTER_AUTHORIZATION_FAILED else code
+            for verification in sent.values():
+                verification.answer(code, now_ms)
+            return
+        for result in answer.results_by_transaction:
+            verification = sent[result.transactional_id]
+            codes = {
+                (topic.name, part.partition_index): _client_code(part.partition_error_code, verification.operation)
+                for topic in result.topic_results
+                for part in topic.results_by_partition
+            }
+            if self._is_tried_again(verification, codes, now_ms):
+                delay_ms = self._config.get_int("add.partitions.to.txn.retry.backoff.ms")
+                self._timer.schedule(now_ms + delay_ms, partial(self._ask_again, verification))
+            else:
+                verification.callback(codes, now_ms)
+
+    def _ask_again(self, verification: _Verification, now_ms: int) -> None:
+        if not self._is_closed:
+            self._ask(verification)
+
+    def _is_tried_again(self, verification: _Verification, codes: Codes, now_ms: int) -> bool:
+        is_concurrent = error_codes.CONCURRENT_TRANSACTIONS in codes.values()
+        is_add = verification.operation is TransactionSupportedOperation.ADD
+        return is_concurrent and is_add and now_ms < verification.deadline_ms
+
+
+def is_transaction_open(producers: ProducerStateManager, producer: Producer) -> bool:
+    """Return whether a producer has a transaction open in a partition, in this epoch."""
+    entry = producers.producers.get(producer.producer_id)
+    return entry is not None and entry.producer_epoch == producer.producer_epoch and entry.current_txn_first_offset is not None
+
+
+def _transaction(verification: _Verification) -> Message:
+    classes = API_KEYS[ADD_PARTITIONS_TO_TXN].request.classes
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in verification.partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return classes["AddPartitionsToTxnTransaction"](
+        transactional_id=verification.transactional_id,
+        producer_id=verification.producer.producer_id,
+        producer_epoch=verification.producer.producer_epoch,
+        verify_only=verification.operation is not TransactionSupportedOperation.ADD,
+        topics=[classes["AddPartitionsToTxnTopic"](name=name, partitions=found) for name, found in by_topic.items()],
+    )
+
+
+def _client_code(code: int, operation: TransactionSupportedOperation) -> int:
+    if code == error_codes.PRODUCER_FENCED:
+        return error_codes.INVALID_PRODUCER_EPOCH
+    if code == error_codes.TRANSACTION_ABORTABLE and operation is TransactionSupportedOperation.VERIFY:
+        return error_codes.INVALID_TXN_STATE  # older clients do not know TRANSACTION_ABORTABLE
+    return code
