@@ -56,9 +56,8 @@ def open_in_slices(
     """
     disk.make_directory(directory)
     names = disk.list_directory(directory)
-    opened = None
+    opened, is_flushed_at_once = None, False
     unflushed: list[str] = []
-    is_flushed_at_once = False
     is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
     if is_new:
         opened = _begin(disk, directory, log_start_offset)
