@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from kcli.format.codec_streams import LZ4, ZSTD
 from kcli.format.compression import deflate
 from kcli.format.record_batch import TRANSACTIONAL_FLAG
 from kcli.format.records import Record, encode_records
+from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.framing import encode_request
@@ -313,6 +315,32 @@ def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, mon
         node.produce_all({("t", index): inflating(5_000_000) for index in (0, 1)}).result()
     assert node.held_bytes == 0
     assert any("a fault of kcli in serving Produce" in line for line in node.lines)
+    assert only(node.produce("t", 0, batch(b"a"))).error_code == 0
+
+
+@pytest.mark.parametrize("call", ["append_checked", "append_as_leader"])
+def test_a_fault_in_an_append_ends_the_connection_and_frees_what_waits_for_a_check(
+    node: WholeNode, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Be it in the first slice, with a batch that waits for its check, or after a check; the node goes on."""
+
+    def fails(*arguments: object, **named: object) -> None:
+        raise RuntimeError("a fault")
+
+    batches: dict[tuple[str, int], bytes | None] = {("t", 0): inflating(5_000_000), ("t", 1): batch(b"b")}
+    with monkeypatch.context() as patch:
+        if call == "append_checked":
+            patch.setattr("kcli.server.replication.partition.append_checked", fails)
+        else:
+            real = UnifiedLog.append_as_leader
+
+            def fails_for_one(log: UnifiedLog, *arguments: Any, **named: Any) -> Any:
+                return fails() if log.partition == 1 else real(log, *arguments, **named)
+
+            patch.setattr(UnifiedLog, "append_as_leader", fails_for_one)
+        with pytest.raises(Closed, match="caused a fault"):
+            node.produce_all(batches).result()
+    assert node.held_bytes == 0
     assert only(node.produce("t", 0, batch(b"a"))).error_code == 0
 
 

@@ -183,6 +183,9 @@ class _Produce:
         """Append the batch of each partition; a step is a slice."""
         try:
             yield from self._append_topics(request)
+        except Exception:
+            self._release_unchecked()
+            raise
         finally:
             if self._held_bytes:
                 self._handler.held_bytes -= self._held_bytes
@@ -343,18 +346,25 @@ class _Produce:
 
         def checked(result: ValidBatch | Exception, now_ms: int) -> None:
             self._handler.effects.append(HoldMemory(-len(records)))
-            if isinstance(result, Exception) and not isinstance(result, AppendError):
-                self._handler.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
-                self._context.failed(result)
-                return
-            if isinstance(result, AppendError):
-                self._refused(name, len(records), answer, result)
-            else:
-                self.append(name, topic_id, index, result, answer, now_ms)
-            self.finish(now_ms)
+            try:
+                if isinstance(result, AppendError):
+                    self._refused(name, len(records), answer, result)
+                elif isinstance(result, Exception):
+                    raise result
+                else:
+                    self.append(name, topic_id, index, result, answer, now_ms)
+                self.finish(now_ms)
+            except Exception as error:
+                self._release_unchecked()
+                self._context.failed(error)
 
         wall_ms = self._handler.timer.wall.at(now_ms)
         self._context.broker.computations.compute(partial(_check, records, config, wall_ms), checked)
+
+    def _release_unchecked(self) -> None:
+        """Drop the batches that wait for their check: the request has failed."""
+        self._handler.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
+        self._checking.clear()
 
     def _wait_for_flushes(self, now_ms: int) -> None:
         """Wait until the appended batches are durable; a partition whose flush fails gets KAFKA_STORAGE_ERROR."""
@@ -365,8 +375,12 @@ class _Produce:
             left -= 1
             if error is not None:
                 answer.error_code, answer.error_message = error_codes.KAFKA_STORAGE_ERROR, error.strerror
-            if not left:
+            if left:
+                return
+            try:
                 self._wait_for_replicas(now_ms)
+            except Exception as fault:
+                self._context.failed(fault)
 
         for log, answer in self._to_flush:
             self._replica_manager.flush_log(log, partial(flushed, answer=answer), now_ms)
