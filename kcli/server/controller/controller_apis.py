@@ -2,7 +2,9 @@
 
     request                              is answered by
     -----------------------------------  -----------------------------------------------------------------------------
-    ApiVersions, DescribeCluster,        this module, from the image, once what the answer shows is committed
+    ApiVersions                          this module, at once, also if nothing can be committed; so a feature's new level is seen
+                                         some ms before it is committed
+    DescribeCluster,                     this module, from the image, once what the answer shows is committed
     ListPartitionReassignments
     DescribeQuorum                       this module, from the raft client
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
@@ -92,12 +94,11 @@ class ControllerApis:
             except MessageError as error:
                 self._fail(f"answering {api.name} of version {version}", error, respond)
 
-        read = self._controller.read
         if key == API_VERSIONS:
-            committed_offset = self._raft.high_watermark - 1
-            read(lambda: describe_api_versions(version, SERVED, self._state.image, committed_offset), answer)
+            answer(describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1))
             return
         request, _ = api.request.decode(frame, version, position)
+        read = self._controller.read
         if key == DESCRIBE_QUORUM:
             from kcli.server.raft.describe_quorum import describe_quorum
 
