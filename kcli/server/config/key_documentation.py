@@ -86,7 +86,13 @@ group.consumer.min.heartbeat.interval.ms: The lowest heartbeat interval that a g
 group.consumer.min.session.timeout.ms: The lowest session timeout that a group may set, in ms.
 group.consumer.regex.refresh.interval.ms: How often subscriptions by pattern are resolved again if no topic changes, in ms.
 group.consumer.session.timeout.ms: The time without a heartbeat after which a member of a consumer group is removed, in ms.
+group.coordinator.append.linger.ms: How long the group coordinator waits for more records of a batch, in ms; -1 waits for the \
+requests at hand only.
 group.coordinator.rebalance.protocols: The protocols of groups that are served; share and streams are not served yet.
+group.initial.rebalance.delay.ms: How long the first rebalance of an empty classic group waits for more members, in ms.
+group.max.session.timeout.ms: The longest session timeout of a member of a classic group, in ms.
+group.max.size: The number of members of a classic group.
+group.min.session.timeout.ms: The shortest session timeout of a member of a classic group, in ms.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.
@@ -125,6 +131,14 @@ metadata.max.retention.bytes: The size of metadata log and snapshots in bytes ab
 metadata.max.retention.ms: How long segments and snapshots of the metadata log are kept, in ms.
 node.id: The number of this node, unique in the cluster.
 num.partitions: The number of partitions of a topic if the client does not set it.
+offset.metadata.max.bytes: The number of characters of the metadata that is committed with an offset.
+offsets.commit.timeout.ms: How long a change of a group waits until it is committed, in ms.
+offsets.retention.check.interval.ms: How often offsets and groups that have expired are deleted, in ms.
+offsets.retention.minutes: How long offsets are kept after their commit, or after their group became empty, in minutes.
+offsets.topic.compression.codec: The compression of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+offsets.topic.num.partitions: The number of partitions of __consumer_offsets when it is created.
+offsets.topic.replication.factor: The number of replicas of __consumer_offsets when it is created.
+offsets.topic.segment.bytes: The size of the segments of __consumer_offsets, in bytes.
 process.roles: The roles of this process: broker, controller or both.
 producer.id.expiration.check.interval.ms: How often producers are checked for expiration, in ms.
 producer.id.expiration.ms: The time without a batch after which a producer's sequence numbers are forgotten, in ms.
