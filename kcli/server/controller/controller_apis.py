@@ -2,8 +2,8 @@
 
     request                              is answered by
     -----------------------------------  -----------------------------------------------------------------------------
-    ApiVersions                          this module, at once, also if nothing can be committed; so a feature's new level is seen
-                                         some ms before it is committed
+    ApiVersions                          this module, at once, also if nothing can be committed; so the new level of a feature
+                                         is shown some ms before it is committed
     DescribeCluster,                     this module, from the image, once what the answer shows is committed
     ListPartitionReassignments
     DescribeQuorum                       this module, from the raft client
