@@ -181,8 +181,11 @@ class HumanText(Renderer):
 
 
 def _size(file: DumpedFile) -> str:
-    used = format_bytes(file.size_bytes - file.preallocated_bytes)
-    return f"{used} (preallocated: {format_bytes(file.size_bytes)})" if file.preallocated_bytes else used
+    if not file.preallocated_bytes:
+        return format_bytes(file.size_bytes)
+    used_bytes = file.size_bytes - file.preallocated_bytes
+    used = format_bytes(used_bytes) if used_bytes else "no entries in use"
+    return f"{used} (preallocated: {format_bytes(file.size_bytes)})"
 
 
 def _batch_traits(header: RecordBatch) -> list[str]:
