@@ -198,7 +198,7 @@ class _RepairRun:
         """Print the closing lines -> the exit code."""
         left = [finding for finding in self.left if finding.code not in HOLES]
         self.print(self.report.end(self._summary(left)))
-        # A plan that only removes .kafka_cleanshutdown repairs no damage: kcli verify calls such a directory sound, too.
+        # A plan that only removes .kafka_cleanshutdown repairs no damage: kcli verify finds no damage either.
         is_sound = not (self.problems or left or (self.changes > self.removed_marks and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

@@ -430,7 +430,10 @@ def _notes(report: Report, key: TopicPartition, left_out: Mapping[str, int]) -> 
     """Return the clauses about records of a partition that were left out, skipped or lost."""
     from kcli.spark.report import REASONS
 
-    notes = [f"{count} {REASONS[reason]} left out" for reason, count in left_out.items()]
+    notes = []
+    for reason, count in left_out.items():
+        what = REASONS[reason].replace("records", "record", 1) if count == 1 else REASONS[reason]
+        notes.append(f"{count} {what} left out")
     if report.corrupt[key]:
         notes.append(f"{format_count(report.corrupt[key], 'corrupt place')} skipped ({report.corrupt_bytes[key]} bytes)")
     if report.lost_offsets[key]:

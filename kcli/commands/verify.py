@@ -28,7 +28,7 @@ Checks log directories, partitions and single segments by everything that a Kafk
 records, offsets, indexes, producers, transactions, snapshots, leader epochs, checkpoints, names."""
 EPILOG = """\
 Paths are log directories, partition directories, files and globs; several log directories are checked against
-each other too. Exit codes: 0 sound, 1 findings, 2 could not run, 3 sound but offsets are missing.
+each other too. Exit codes: 0 sound, 1 findings, 2 could not run, 3 no damage, but offsets are missing.
 docs/findings.md lists all findings, docs/verify.md has examples and the schema of --output json."""
 
 

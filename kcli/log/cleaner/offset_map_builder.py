@@ -174,7 +174,7 @@ def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
     batch = next(reader.batches_as_kafka(position), None)
     if batch is None:
         raise CorruptRecordError(
-            f"{reader.path}: the bytes from {position} to {reader.end_position()} are not a complete batch", position
+            f"{reader.path}: the bytes [{position}, {reader.end_position()}) are not a complete batch", position
         )
     if not batch.is_valid:
         raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
