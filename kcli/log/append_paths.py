@@ -165,9 +165,9 @@ def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, lead
     )
 
 
-def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> LogAppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int) -> LogAppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
-    batches = _batches_of(log, records, leader_epoch)
+    batches = _batches_of(log, records)
     check_replicated(log.producers, batches)
     size = sum(batch.size_bytes for batch in batches)
     local = log.local_log()
@@ -202,13 +202,11 @@ def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, lead
     )
 
 
-def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
+def _batches_of(log: AppendableLog, records: memoryview) -> list[ValidBatch]:
     batches: list[ValidBatch] = []
     at, next_offset = 0, log.log_end_offset
     while at < len(records) and (size := whole_batch(records, at)):
         batch = check_batch(records[at : at + size], size, log.config, AppendOrigin.REPLICATION)
-        if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-            break
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"
