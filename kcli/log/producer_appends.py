@@ -115,8 +115,8 @@ def check_replicated(producers: ProducerStateManager, batches: Iterable[ValidBat
 def _check_no_transaction(batch: ValidBatch, txn_first_offset: int | None) -> None:
     if txn_first_offset is not None:
         raise InvalidTransactionStateError(
-            f"the batch of producer {batch.producer_id} at offset {batch.base_offset} is not transactional, but the producer has "
-            f"a transaction open since offset {txn_first_offset}"
+            f"the batch of producer {batch.producer_id} at offset {batch.base_offset} is not transactional, but the producer "
+            f"has a transaction open since offset {txn_first_offset}"
         )
 
 
