@@ -43,7 +43,7 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovery_journal import LoadJournal
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_in_slices
-from kcli.log.managing.epoch_follower import EpochFollower
+from kcli.log.managing.leader_epoch_file_writer import LeaderEpochFileWriter
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.report_line import WarningLine
 from kcli.log.rng import Random
@@ -107,7 +107,7 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
-        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
+        self.epoch_writer = LeaderEpochFileWriter(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
         self._open_dirs()
 
     def _open_dirs(self) -> None:
@@ -156,8 +156,8 @@ class LogRegistry:
                     self._fail_unless_gone(log, error)
                     return
                 continue  # a segment was deleted or cut concurrently
-            yield from self.epochs.write(log)
-            if not log.leader_epochs.is_behind:
+            yield from self.epoch_writer.write(log)
+            if not log.leader_epochs.is_unwritten:
                 log.mark_flushed(offset)
             return
 

@@ -24,7 +24,7 @@ from kcli.log.disk.port import Disk, join_path
 from kcli.log.unified_log import UnifiedLog
 
 
-class EpochFollower:
+class LeaderEpochFileWriter:
     """The logs whose leader-epoch-checkpoint is out of date.
 
     `queue` requests a flush, `fail(log, error)` handles a disk error, `is_live(log)` returns whether a log is in service.
@@ -49,7 +49,7 @@ class EpochFollower:
         """Call `wake(due_ms)` when there is work; before this is set, files are written at once."""
         self._wake = wake
 
-    def follow(self, log: UnifiedLog) -> None:
+    def defer_writes(self, log: UnifiedLog) -> None:
         """Write the file of a log after its appends from now on."""
         log.leader_epochs.defer = partial(self._note, log)
 
@@ -77,9 +77,9 @@ class EpochFollower:
     def write(self, log: UnifiedLog) -> Flushes:
         """Write a log's file if it is behind and the log is in service; `fail` gets an error of the disk."""
         epochs = log.leader_epochs
-        if not epochs.is_behind or not self._is_live(log):
+        if not epochs.is_unwritten or not self._is_live(log):
             return
-        version = epochs.begin_to_follow()
+        version = epochs.begin_write()
 
         def is_wanted() -> bool:
             return epochs.version == version and self._is_live(log)
@@ -92,4 +92,4 @@ class EpochFollower:
                 self._fail(log, error)
         else:
             if is_wanted():
-                epochs.followed()
+                epochs.written()
