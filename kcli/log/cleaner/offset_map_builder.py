@@ -25,16 +25,11 @@ from kcli.format.compression import inflate_at_once
 from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
-from kcli.log.cleaner.throttler import TimeSlices
+from kcli.log.cleaner.throttler import BATCH_WORK, COMPRESSED_BATCH_WORK, SLICE_BYTES, ByteBudget
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
-
-# A call of the loop ends after this much work, in bytes; each batch counts for its bytes and a constant.
-SLICE_BYTES = 512 * 1024
-BATCH_WORK = 500
-COMPRESSED_BATCH_WORK = 4000
 
 
 class BatchMapper:
@@ -207,7 +202,7 @@ class OffsetMapBuilder:
         offsets: offset_map.OffsetMap,
         start: int,
         end: int,
-        slices: TimeSlices,
+        budget: ByteBudget,
         check: Callable[[list[LogSegment]], None],
         buffer_bytes: int,
     ) -> None:
@@ -217,7 +212,7 @@ class OffsetMapBuilder:
         self._offsets = offsets
         self._start = start
         self._end = end
-        self._slices = slices
+        self._budget = budget
         self._check = check
         self._buffer_bytes = buffer_bytes
         self._scanner = RecordScanner()
@@ -253,7 +248,7 @@ class OffsetMapBuilder:
                     last_offset = self._offsets.latest_offset
                     self.ranges.add(segment.base_offset, position, position + passed, first_offset, last_offset, mapper.records)
                 position += passed
-                if self._slices.is_over(passed, mapper.work_bytes):
+                if self._budget.is_spent(passed, mapper.work_bytes):
                     yield ()
                     self._check([segment])
                 if mapper.result == loop_results.MAP_FULL and self._offsets.may_grow:
@@ -297,13 +292,13 @@ class OffsetMapBuilder:
                 tombstones += sum(size < 0 for size in columns.value_size[:count])
                 if columns.offset[0] < header.base_offset or columns.offset[count - 1] > header.last_offset:
                     offsets.is_in_order = False
-            if self._slices.is_over(0, columns.end):
+            if self._budget.is_spent(0, columns.end):
                 yield ()
         self.mapper.without_key += without_key
         self.mapper.tombstones += tombstones
         if header.last_offset >= start:
             offsets.latest_offset = header.last_offset
-        if self._slices.is_over(header.size_bytes):
+        if self._budget.is_spent(header.size_bytes):
             yield ()
         return False
 
