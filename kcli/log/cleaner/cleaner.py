@@ -23,8 +23,8 @@ lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.compression import inflate_at_once
@@ -42,14 +42,11 @@ from kcli.log.cleaner.offset_map_builder import MappedRanges, OffsetMapBuilder, 
 from kcli.log.cleaner.retained_offsets import RetainedOffsets
 from kcli.log.cleaner.throttler import RECOMPRESSED_FACTOR, ByteBudget
 from kcli.log.cleaner.transaction_metadata import CleanedTransactionMetadata
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
-
-_Result = TypeVar("_Result")
-# Steps that yield the paths that are to be flushed before the next one.
-CleaningSteps = Generator[tuple[str, ...], None, _Result]
 
 
 class CleaningAbortedError(Exception):
@@ -98,7 +95,7 @@ class Cleaner:
         taken, self._removed = self._removed, []
         return taken
 
-    def run(self) -> CleaningSteps[CleanedLog]:
+    def run(self) -> FlushSequence[CleanedLog]:
         """Yield the round's steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError.
 
         A caller that does not run it to its end calls `discard`. Closing the generator does not touch the disk: the garbage
@@ -129,7 +126,7 @@ class Cleaner:
 
     # ----------------------------------------------------------------------------------------------- groups of segments
 
-    def _clean_groups(self, builder: OffsetMapBuilder) -> CleaningSteps[CleanedLog]:
+    def _clean_groups(self, builder: OffsetMapBuilder) -> FlushSequence[CleanedLog]:
         end_offset = self._offsets.latest_offset + 1
         segments = [one for one in self._local.segments[:-1] if one.base_offset < end_offset]
         config = self._log.config
@@ -196,7 +193,7 @@ class Cleaner:
         filters: tuple[BatchFilter, GeneralBatchFilter],
         ranges: MappedRanges,
         legacy_horizon_ms: int,
-    ) -> CleaningSteps[None]:
+    ) -> FlushSequence[None]:
         """Write what is retained of a group to segments that are not in place yet (Kafka: Cleaner.cleanInto)."""
         self._check(olds)
         disk, (batch_filter, general_filter) = self._local.disk, filters
@@ -229,7 +226,7 @@ class Cleaner:
         batches: BatchFilter,
         ranges: MappedRanges,
         olds: list[LogSegment],
-    ) -> CleaningSteps[int]:
+    ) -> FlushSequence[int]:
         """Filter batches from byte `position` on; return the byte of one that GeneralBatchFilter is to filter, or the end."""
         size_bytes, is_fresh = old.size_bytes, False
         while True:

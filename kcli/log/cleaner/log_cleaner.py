@@ -20,12 +20,12 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningAbortedError, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningAbortedError
 from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
 from kcli.log.cleaner.throttler import Throttler
 from kcli.log.disk.deletion_queue import NEVER_MS
-from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import fault_line
 from kcli.log.unified_log import UnifiedLog
@@ -73,7 +73,7 @@ class _CleanerThread:
         self.number = number
         self.log = log
         self.cleaner = cleaner
-        self.steps: CleaningSteps[CleanedLog] = cleaner.run()
+        self.steps: FlushSequence[CleanedLog] = cleaner.run()
         self.began_ms = now_ms
         self.map_bytes = map_bytes
         self.is_flushing = False

@@ -16,7 +16,7 @@ offset_map_builder.pxd.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kcli.format import loop_results
@@ -26,6 +26,7 @@ from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, crc3
 from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
 from kcli.log.cleaner.throttler import BATCH_WORK, COMPRESSED_BATCH_WORK, SLICE_BYTES, ByteBudget
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
@@ -187,9 +188,6 @@ def located(reader: SegmentReader, batch: LogBatch) -> Iterator[None]:
         raise
 
 
-Steps = Generator[tuple[str, ...], None, bool]
-
-
 class OffsetMapBuilder:
     """Fills `offsets` from the batches of offsets [start, end) of `log`, and finds `ranges`.
 
@@ -220,7 +218,7 @@ class OffsetMapBuilder:
         reader = batch_reader.BatchReader(self._scanner.columns, crc32c, inflate_at_once)
         self.mapper = BatchMapper(reader, self._transactions, offsets, start)
 
-    def build(self) -> Generator[tuple[str, ...], None, None]:
+    def build(self) -> FlushSequence[None]:
         """Put the keys in time slices. Raises FormatError, OSError, and what `check` raises."""
         start, end = self._start, self._end
         segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
@@ -231,7 +229,7 @@ class OffsetMapBuilder:
                 return
             self._offsets.latest_offset = next_start - 1
 
-    def _map_segment(self, segment: LogSegment) -> Steps:
+    def _map_segment(self, segment: LogSegment) -> FlushSequence[bool]:
         """Put the keys of a segment; return whether the map is full."""
         start, mapper = self._start, self.mapper
         # An index is read whole, some milliseconds for a large one: only if the round begins inside the segment.
@@ -265,11 +263,11 @@ class OffsetMapBuilder:
                 self._check([segment])
         return False
 
-    def _grow(self) -> Generator[tuple[str, ...], None, None]:
+    def _grow(self) -> FlushSequence[None]:
         while self._offsets.grow():
             yield ()
 
-    def _map_batch(self, batch: LogBatch) -> Steps:
+    def _map_batch(self, batch: LogBatch) -> FlushSequence[bool]:
         """Put the keys of a batch; return whether the map was full before its end."""
         header, offsets, start = batch.header, self._offsets, self._start
         is_data = counts = True
@@ -302,7 +300,7 @@ class OffsetMapBuilder:
             yield ()
         return False
 
-    def _map_window(self, window: RecordWindow) -> Steps:
+    def _map_window(self, window: RecordWindow) -> FlushSequence[bool]:
         """Put the keys of a window; return whether the map was full before its end. Raises FormatError for damaged records."""
         if window.error is not None:
             raise window.error

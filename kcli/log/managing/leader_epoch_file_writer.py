@@ -19,7 +19,7 @@ from functools import partial
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk.deletion_queue import NEVER_MS
-from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.unified_log import UnifiedLog
 
@@ -67,14 +67,14 @@ class LeaderEpochFileWriter:
             self._queue(begin_flushes(self._write_waiting()))
         return NEVER_MS
 
-    def _write_waiting(self) -> Flushes:
+    def _write_waiting(self) -> FlushSequence[None]:
         while self._waiting:
             log = next(iter(self._waiting))
             del self._waiting[log]
             yield from self.write(log)
         self._is_busy = False
 
-    def write(self, log: UnifiedLog) -> Flushes:
+    def write(self, log: UnifiedLog) -> FlushSequence[None]:
         """Write a log's file if it is behind and the log is in service; `fail` gets an error of the disk."""
         epochs = log.leader_epochs
         if not epochs.is_unwritten or not self._is_live(log):

@@ -35,7 +35,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.deletion_queue import DeletionQueue
-from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, write_unflushed
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, write_unflushed
 from kcli.log.disk.port import LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -142,7 +142,7 @@ class LogRegistry:
         """Begin to make the log durable up to its present end; None if it is."""
         return begin_flushes(self._flush(log))
 
-    def _flush(self, log: UnifiedLog) -> Flushes:
+    def _flush(self, log: UnifiedLog) -> FlushSequence[None]:
         paths = tuple(log.unflushed_paths())
         while paths:
             offset = log.log_end_offset
