@@ -109,11 +109,9 @@ class Node:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Take an event and return the effects, in their order. Raises what ends the node."""
-        kind = type(event)
-        if kind is RequestReceived:
-            assert isinstance(event, RequestReceived)
+        if isinstance(event, RequestReceived):
             self._request(event.connection, event.frame, now_ms)
-        elif kind is DeadlineReached:
+        elif isinstance(event, DeadlineReached):
             self.timer.advance(now_ms)
         elif isinstance(event, ResponseReceived):
             self.peers.response_received(event, now_ms)
