@@ -196,7 +196,7 @@ class LogManager(LogRegistry):
             )
             self.logs[topic, partition] = log
             self.preferred_dirs.pop((topic, partition), None)
-            self.epochs.follow(log)
+            self.epoch_writer.defer_writes(log)
         elif log.topic_id is not None and log.topic_id != topic_id:
             raise InconsistentTopicIdError(
                 f"{log.directory} belongs to topic id {Uuid(log.topic_id)}, not to {topic_id}: "

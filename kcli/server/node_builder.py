@@ -30,7 +30,6 @@ from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToCo
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import LOOPBACK_HOSTS, NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.features import initial_features
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
     FormatPlan,
@@ -39,6 +38,7 @@ from kcli.server.controller.formatting import (
     read_meta_properties,
 )
 from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
+from kcli.server.features import initial_features
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes

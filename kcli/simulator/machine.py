@@ -54,8 +54,8 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash
 from kcli.simulator.network import End, FrameReader, Link, Network
 from kcli.simulator.peer_links import PeerLinks
-from kcli.simulator.scheduler import Action, Scheduler
 from kcli.simulator.trace import Trace, frame_text
+from kcli.simulator.virtual_time import Action, VirtualTime
 from kcli.simulator.wall_clock import WallClock
 
 SPOILT_BYTE = b"\xee"
@@ -129,7 +129,7 @@ class Machine:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        virtual_time: VirtualTime,
         network: Network,
         disk: SimulatedDisk,
         rng: Random,
@@ -150,7 +150,7 @@ class Machine:
         self.held_bytes = 0  # the memory of requests, as the node reports it
         self.is_halted = False  # the last process has exited by itself
         self.may_end = False  # the disk fails, so that the process may exit or raise an exception
-        self._scheduler = scheduler
+        self._virtual_time = virtual_time
         self._network = network
         self._rng = rng
         self._trace = trace
@@ -379,7 +379,7 @@ class Machine:
             if self.node is node and node is not None:
                 self._alive(run)
 
-        self._scheduler.after(delay_ms, if_alive)
+        self._virtual_time.after(delay_ms, if_alive)
 
     def _answer(self, connection: Connection, frame: bytes) -> None:
         self._trace.add(f"c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
@@ -397,7 +397,7 @@ class Machine:
         end = self._ends.get(connection.connection_id)
         if end is not None:
             end.is_busy = False
-            self._scheduler.after(0, lambda: self.serve(end))
+            self._virtual_time.after(0, lambda: self.serve(end))
 
     def _send_request(self, effect: SendRequest) -> None:
         if effect.peer.address is not None:
@@ -438,7 +438,7 @@ class Machine:
         if deadline_ms is not None:
             late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
             left_ms = max(0, deadline_ms - self._clock.now_ms())
-            self._timer = self._scheduler.after(left_ms + late_ms, self._deadline_reached)
+            self._timer = self._virtual_time.after(left_ms + late_ms, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None

@@ -22,7 +22,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from kcli.server.events import Peer, PeerAddress
-from kcli.simulator.scheduler import Scheduler
+from kcli.simulator.virtual_time import VirtualTime
 
 SIZE_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -100,9 +100,9 @@ class Link:
     def _later(self, side: int, run: Callable[[], None]) -> None:
         """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
-        at_ms = max(self._arrival_ms[side] + 1, network.scheduler.now_ms + network.delay_ms())
+        at_ms = max(self._arrival_ms[side] + 1, network.virtual_time.now_ms + network.delay_ms())
         self._arrival_ms[side] = at_ms
-        network.scheduler.at(at_ms, run)
+        network.virtual_time.at(at_ms, run)
 
     def _deliver(self, side: int, piece: bytes) -> None:
         if self.is_open[side] and not self._is_cut:
@@ -117,8 +117,8 @@ class Link:
 class Network:
     """All links and machines of a simulation."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, conditions: NetworkConditions) -> None:
-        self.scheduler = scheduler
+    def __init__(self, virtual_time: VirtualTime, rng: Random, conditions: NetworkConditions) -> None:
+        self.virtual_time = virtual_time
         self.conditions = conditions
         self.links: list[Link] = []
         self._rng = rng
@@ -181,7 +181,7 @@ class Network:
 
     def later(self, delay_ms: int, run: Callable[[], None]) -> None:
         """Run something after a delay."""
-        self.scheduler.after(delay_ms, run)
+        self.virtual_time.after(delay_ms, run)
 
 
 class FrameReader:

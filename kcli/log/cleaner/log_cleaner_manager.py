@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kcli.log.managing.log_registry import LogRegistry
     from kcli.log.unified_log import UnifiedLog
 
-# The logs that a call of `find_filthiest` checks: some microseconds each, more if there are compaction lags.
+# The logs that a call of `check_some_logs` checks: some microseconds each, more if there are compaction lags.
 LOGS_PER_STEP = 64
 
 
@@ -223,7 +223,7 @@ class LogCleanerManager:
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
         self._run = LastRun(0)
 
-    def find_filthiest(self, now_ms: int, in_progress: Collection[UnifiedLog]) -> bool:
+    def check_some_logs(self, now_ms: int, in_progress: Collection[UnifiedLog]) -> bool:
         """Check some of the compacted logs; return whether there are more. `take_filthiest` returns what was found."""
         registry = self._registry
         if self._candidates is None:

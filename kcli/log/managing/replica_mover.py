@@ -234,7 +234,7 @@ class ReplicaMover:
             future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
         del registry.future_logs[key]
         registry.logs[key] = future
-        registry.epochs.follow(future)
+        registry.epoch_writer.defer_writes(future)
         self._reported.discard(key)
         if current is not None:
             registry.set_aside(current, now_ms)
