@@ -41,12 +41,12 @@ class ByteSource:
         return missing <= 0
 
     def peek(self, count: int) -> memoryview:
-        """The next `count` bytes, fewer at the end, without taking them."""
+        """Return the next `count` bytes, fewer at the end, without taking them."""
         self._fill(count)
         return self._view[self._position : self._position + count]
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes. Raises InflationError when there are fewer."""
+        """Take the next `count` bytes. Raises InflationError if there are fewer."""
         if not self._fill(count):
             raise InflationError("the compressed bytes end early")
         start = self._position
@@ -61,7 +61,7 @@ class ByteSource:
         return self._view[start : self._position]
 
     def skip(self, count: int) -> int:
-        """Pass over `count` bytes without holding them -> how many there were."""
+        """Skip up to `count` bytes; return the number skipped."""
         left = count
         while left > 0 and (passed := len(self.take_some(left))):
             left -= passed
@@ -72,11 +72,11 @@ class ByteSource:
         self._position -= count
 
     def take_rest(self) -> memoryview:
-        """Everything that is left."""
+        """Take all bytes that are left."""
         rest: list[Buffer] = [self._view[self._position :], *self._chunks]
         self._view, self._position = memoryview(b""), 0
         return memoryview(rest[0] if len(rest) == 1 else b"".join(rest))
 
     def at_end(self) -> bool:
-        """Whether no byte is left."""
+        """Return True if no byte is left."""
         return not self._fill(1)

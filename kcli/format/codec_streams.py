@@ -217,7 +217,7 @@ def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Ite
 
 
 def _take_lz4_header(source: ByteSource, magic: int) -> tuple[int, int]:
-    """Take a frame's header -> its flags, the largest size of its blocks in bytes."""
+    """Take a frame's header; return its flags and the largest size of its blocks in bytes."""
     if source.take(4) != _LZ4_MAGIC:
         raise InflationError("where an lz4 frame should begin there is none")
     flags, block_flags = source.take(2)
@@ -232,7 +232,7 @@ def _take_lz4_header(source: ByteSource, magic: int) -> tuple[int, int]:
 
 
 def _lz4_block_inflater(block_bytes: int, *, checked: bool) -> Callable[[memoryview], Buffer]:
-    """A function: a block with its size in front, and its checksum behind it if `checked` -> its inflated bytes."""
+    """Return a function that inflates a block: its size, its bytes and, if `checked`, its checksum."""
     from lz4 import block, frame
 
     size_code = next(code for code, size in _LZ4_BLOCK_BYTES.items() if size == block_bytes)
@@ -301,7 +301,7 @@ _zstd_idle_compressors: dict[int, list[Any]] = {}
 
 
 def _zstd_decompressor() -> Any:
-    """An idle one, or a new one; asked and taken in one step, for a thread may be inflating, too."""
+    """Return an idle decompressor or a new one. `pop` is atomic, because a thread may decompress concurrently."""
     try:
         return _zstd_idle.pop()
     except IndexError:
@@ -351,13 +351,13 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
 
 
 def _zstd_header_bytes(flags: int) -> int:
-    """The size of a frame's header with its magic number, by the flags in its fifth byte."""
+    """Return the size of a frame's header with its magic number, by the flags in its fifth byte."""
     single_segment = flags >> 5 & 1
     return 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
 
 
 def _zstd_block_bytes(header: int) -> int:
-    """The size of a block with its header, by that header: one byte to repeat, or as many as it says."""
+    """Return the size of a block with its header, by that header: one byte to repeat, or as many as it states."""
     return 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
 
 

@@ -22,10 +22,10 @@ def parse_integer(text: str, bits: int) -> int | None:
 
 
 def wrap_int32(value: int) -> int:
-    """Any integer -> the int32 that Java's arithmetic makes of it."""
+    """Return the int32 that Java's arithmetic makes of any integer."""
     return (value + 0x8000_0000 & 0xFFFF_FFFF) - 0x8000_0000
 
 
 def wrap_int64(value: int) -> int:
-    """Any integer -> the int64 that Java's arithmetic makes of it."""
+    """Return the int64 that Java's arithmetic makes of any integer."""
     return (value + 0x8000_0000_0000_0000 & 0xFFFF_FFFF_FFFF_FFFF) - 0x8000_0000_0000_0000
