@@ -391,8 +391,8 @@ def match_offset_index(
 ) -> int:
     """Pass over the entries of a `.index`, from `slot` on, that match a batch's position and last offset; return the next slot.
 
-    On return scratch[0] is the row reached: `count` where the next entry points behind the rows [index, count), else the
-    first row at or behind the place that the next entry points at, which it does not fit.
+    On return scratch[0] is the row at which the next entry does not match, or `count` if that entry points after the rows
+    [index, count).
     """
     row_positions = batches.position
     last_offsets = batches.last_offset

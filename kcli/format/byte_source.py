@@ -1,7 +1,7 @@
 """Bytes taken front to back, out of one buffer or out of chunks that are asked for as they are needed.
 
 Inflating reads through this: a small batch is in memory whole, a large one comes in the chunks that its file is read in.
-Memory is one chunk and what is taken at once; what is taken is a view of the chunk, copied only where it crosses two.
+Holds one chunk. A read returns a view of it; bytes that span two chunks are copied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kcli.format.primitives import Buffer, InflationError
 
 
 class ByteSource:
-    """Compressed bytes, taken front to back out of one buffer or out of chunks; what is taken are views, not copies."""
+    """Compressed bytes, read front to back from one buffer or from chunks."""
 
     __slots__ = ("_chunks", "_position", "_view")
 

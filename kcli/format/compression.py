@@ -10,9 +10,9 @@
     4   zstd    zstd frames
     ==  ======  ==============================================================================================
 
-A header may claim any size: nothing is allocated by a claim. `codec_streams` inflates in pieces that are small whatever the
-bytes say, and here their sum is held against a limit. Where the compressed bytes cannot pass the limit by any means, the
-library inflates them in one call instead, which is twice as fast for small batches.
+Sizes in headers are not trusted: no memory is allocated from them. `codec_streams` decompresses in small pieces, and their
+total is compared with a limit. If the result is certain to be within the limit, one call decompresses all of it, twice as fast
+for small batches.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """In which state a suffix puts a file; the value is the suffix."""
+    """The state of a file, given by the suffix of its name."""
 
     CURRENT = ""
     DELETED = ".deleted"
@@ -82,7 +82,7 @@ class FileState(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """In which state a suffix puts a partition directory; the value is the suffix."""
+    """The state of a partition directory, given by the suffix of its name."""
 
     CURRENT = ""
     DELETE = "-delete"

@@ -11,10 +11,9 @@ Relative offsets count from the base offset in the file's name and are those of 
 `.timeindex` says: no record up to that offset is younger than that timestamp. `.txnindex` has one entry an aborted
 transaction and is there only where one ended in the segment.
 
-The first two are preallocated while their segment is active, so a file may end in zeros. Kafka's dump tool takes the first
-entry whose offset is the base offset, other than the very first, for the start of such a tail; `used_entries` does the same.
-Everything else in Kafka counts every whole entry of a closed file, and so do the lookups and checks here: cut the tail off
-with `trimmed()` first where a broker may have left one. Bytes behind the last whole entry are kept in `trailing`.
+The first two are preallocated while their segment is active, so a file may end in zeros. The preallocated tail begins at the
+first entry after entry 0 with relative offset 0, as in kafka-dump-log (`used_entries`). Lookups and checks count all whole
+entries, as in Kafka; call `trimmed()` first if the file may have a tail. Bytes after the last whole entry are in `trailing`.
 
 The entries are columns (array.array), decoded without a step per entry: an index of 10 MB takes some 10 ms.
 """
@@ -60,7 +59,7 @@ class AbortedTxn(NamedTuple):
 
     @property
     def kafka_version(self) -> int:
-        """What Kafka takes for the version: it reads the first byte of the two only."""
+        """The version as Kafka reads it: only the first of the two bytes."""
         return self.version >> 8
 
     def __str__(self) -> str:

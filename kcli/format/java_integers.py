@@ -1,4 +1,4 @@
-"""Whole numbers as Java has them: 32 or 64 bits that overflow in silence, and what its parsers take for one.
+"""Java's int and long: wraparound on overflow, and the text that parseInt and parseLong accept.
 
 Integer.parseInt and Long.parseLong take a sign of either kind, then digits. Python's int() is looser (spaces, underscores,
 any size), so names and text files are read through this.

@@ -224,7 +224,7 @@ def _base_offset(batch: LegacyBatch, entries: Iterator[tuple[int, memoryview]]) 
 
 
 def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None, lenient: bool = False) -> LegacyRecord:
-    """Decode a message from its CRC on, with the timestamp of its wrapper where that one's counts."""
+    """Decode a message that begins at its CRC. With LogAppendTime it gets the wrapper's timestamp."""
     end = len(message)
     if end < MIN_MESSAGE_BYTES:
         raise InvalidRecordError(f"a message of {end} bytes is smaller than the least possible {MIN_MESSAGE_BYTES}")

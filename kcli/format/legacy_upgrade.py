@@ -2,7 +2,7 @@
 
     of the batch          is
     --------------------  ---------------------------------------------------------------------------------------------
-    base offset           the offset of its first message: they lie bare then, gaps and all
+    base offset           the offset of its first message (MemoryRecordsBuilder); gaps between messages remain
     base timestamp        that of its first message, unless it has a delete horizon
     timestamps            those of the messages, -1 in format 0; their type as it was (format 0 has none: CreateTime)
     leader epoch          -1: unknown

@@ -10,7 +10,7 @@
                           partition  0: clusterId, leaderId, leaderEpoch, votedId, appliedOffset, currentVoters
                                      1: leaderId, leaderEpoch, votedId, votedDirectoryId (from kraft.version 1 on)
 
-Decoding is as strict as Kafka's own readers and looser nowhere; a fault names the line or the key. Encoding what was decoded
+Decoding rejects what Kafka's readers reject; the error names the line or the key. Encoding what was decoded
 gives the same bytes for files that Kafka wrote; meta.properties is rewritten by changing values in place, so that its
 comments and its date stay.
 """
@@ -75,7 +75,7 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 
 
 class MetaProperties(NamedTuple):
-    """Whose a log directory is. Version 0 guarantees nothing; version 1 has a cluster and a node id."""
+    """The cluster and node that a log directory belongs to. Only version 1 guarantees that both ids are there."""
 
     version: int
     cluster_id: str | None

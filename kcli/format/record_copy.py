@@ -1,4 +1,4 @@
-"""Records of a batch copied without being taken apart: some of them, and with another base timestamp where that is asked.
+"""Copy records of a batch without decoding them; the timestamp deltas can be changed to another base timestamp.
 
     the base timestamp        what is written of a record that stays
     ------------------------  ----------------------------------------------------------------------------------------

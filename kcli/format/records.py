@@ -41,7 +41,7 @@ def _read_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, in
     if size < 0:
         return None, position
     if size > end - position:
-        raise InvalidRecordError(f"a length of {size} bytes reaches behind its record", position)
+        raise InvalidRecordError(f"a field of {size} bytes extends beyond the end of its record", position)
     return bytes(data[position : position + size]), position + size
 
 
