@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped -> exit code. Raises CannotRun if the node cannot start."""
+    """Serve until stopped and return the exit code. Raises CannotRun if the node cannot start."""
     gc.disable()  # nearly all objects of a start live as long as the process; kcli.server.shell.server enables it again
     from kcli.server.config.loading import load_config
     from kcli.server.config.values import ConfigError

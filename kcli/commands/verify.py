@@ -65,7 +65,7 @@ def _check_repair_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify or repair `args.paths` -> exit code. Raises CannotRun."""
+    """Verify or repair `args.paths` and return the exit code. Raises CannotRun."""
     from kcli.log.files.log_directory import resolve_paths
 
     _check_repair_arguments(args)

@@ -114,7 +114,7 @@ class UnifiedLog:
         return self._local.directory
 
     def path(self, name: str) -> str:
-        """The path of a file of the partition's directory."""
+        """Return the path of a file of the partition's directory."""
         return join_path(self._local.directory, name)
 
     @property

@@ -92,7 +92,7 @@ class SimulatedClient:
         has_response: bool = True,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Pending:
-        """Send a request -> what to wait for; it is done at once if no node is listening or `has_response` is False."""
+        """Send a request; return what to wait for. It is done at once if no node is listening or `has_response` is False."""
         api = API_KEYS[api_key]
         self._correlation_id += 1
         pending = Pending(api, version, self._correlation_id)

@@ -82,15 +82,15 @@ class NodeProcess(Protocol):
         ...
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Start the node -> effects."""
+        """Start the node; return effects."""
         ...
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle an event -> effects."""
+        """Handle an event; return effects."""
         ...
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin a clean stop -> effects; it is done when `is_stopped` is True."""
+        """Begin a clean stop; return effects. It is done when `is_stopped` is True."""
         ...
 
     def next_deadline_ms(self) -> int | None:
@@ -264,11 +264,11 @@ class Machine:
     # ------------------------------------------------------------------------------------------------------ connections
 
     def accept(self, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link | None:
-        """Accept a client's connection -> the link, or None if nothing listens."""
+        """Accept a client's connection; return the link, or None if nothing listens."""
         return self._accept("PLAINTEXT", connect, client_port) if self.is_ready else None
 
     def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
-        """Accept a connection of another machine -> the link, or None if its listener is not open."""
+        """Accept a connection of another machine; return the link, or None if its listener is not open."""
         if self.node is None or not self.node.is_open(peer.listener):
             return None
         machines = frozenset((from_machine_id, self.machine_id))

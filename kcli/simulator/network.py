@@ -56,7 +56,7 @@ class Host(Protocol):
     machine_id: int
 
     def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
-        """Accept a connection of another machine to the listener of `peer` -> the link; None if nothing listens there."""
+        """Accept a connection of another machine to the listener of `peer`; return the link, None if nothing listens there."""
         ...
 
 
@@ -191,7 +191,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytearray]:
-        """Take bytes -> the frames that are complete now. Raises ValueError for an invalid size."""
+        """Take bytes; return the frames that are complete now. Raises ValueError for an invalid size."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= SIZE_BYTES:

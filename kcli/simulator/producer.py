@@ -176,7 +176,7 @@ class SimulatedProducer:
     # -------------------------------------------------------------------------------------------------------- responses
 
     def _settle(self, batches: list[ProducedBatch], response: Message | None) -> list[ProducedBatch]:
-        """Process a response -> the batches that are not acknowledged. Raises SimulationFailure."""
+        """Process a response; return the batches that are not acknowledged. Raises SimulationFailure."""
         if response is None:
             return [] if self._acks == 0 else batches
         answers = {

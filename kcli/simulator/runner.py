@@ -146,7 +146,7 @@ class Simulation:
             raise SimulationFailure(line)
 
     def run(self) -> SimulationResult:
-        """Run all phases -> the outcome; a failure is returned, not raised."""
+        """Run all phases and return the outcome; a failure is returned, not raised."""
         failure = ""
         try:
             self._inject_faults()

@@ -156,7 +156,7 @@ class LogSalvager:
         )
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
-        """Read the segment -> its sound batches, the faults of the other ones by position, and the unsound bytes."""
+        """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
         batches = Batches()
         faults: dict[int, str] = {}
         unsound: list[_Unsound] = []
@@ -187,7 +187,7 @@ class LogSalvager:
     def _fix_headers(
         self, reader: SegmentReader, kept: Batches, bounds: tuple[int, int], known_ends: Sequence[int], edges: Sequence[int]
     ) -> tuple[Batches, list[HeaderFix]]:
-        """Correct headers of batches next to those kept -> all that stay, and the fixes."""
+        """Correct headers of batches next to those kept; return all batches that stay, and the fixes."""
         # The last offset first: a corrected batch gets its offset from the batches before it.
         fixes = fix_last_offset(kept, bounds[0], known_ends)
         fixes += HeaderFixer(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges).fix()

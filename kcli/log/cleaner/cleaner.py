@@ -119,7 +119,7 @@ class Cleaner:
             segment.discard()
 
     def _check(self, segments: list[LogSegment]) -> None:
-        """Raises CleaningAbortedError if one of these is no longer part of the log."""
+        """Check that all of these are still part of the log. Raises CleaningAbortedError if one is not."""
         present = self._local.segments
         if not all(segment in present for segment in segments):
             raise CleaningAbortedError(f"{self._log}: its segments changed while it was cleaned")

@@ -11,11 +11,13 @@
                            0 or below does not count (LogCleanerManager.maxCompactionDelay of Kafka 4.3)
 
 A log is cleaned if its ratio is above min.cleanable.dirty.ratio, or if it is overdue and has dirty bytes. The filthiest log,
-with the largest ratio, is cleaned first. A log with a damaged batch is uncleanable until the broker starts anew:
-`kcli-uncleanable-partitions` of each log directory lists them with the reason, for `kcli describe`.
+with the largest ratio, is cleaned first. A log in which damage is found, or whose round fails by an error of kcli, is
+uncleanable until the broker is restarted: `kcli-uncleanable-partitions` of each log directory lists such logs with the reason,
+for `kcli describe`.
 
 `cleaner-offset-checkpoint` of each log directory has the first dirty offset of each log. It is written after each round, and
-when logs are deleted or moved; a line that is lost, or is that of an earlier topic of the name, costs a round and no record.
+when logs are deleted or moved. If a line is lost or is from a deleted topic of the same name, the cleaner cleans again; no
+record is lost.
 """
 
 from __future__ import annotations

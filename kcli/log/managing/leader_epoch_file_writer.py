@@ -61,7 +61,7 @@ class LeaderEpochFileWriter:
         return True
 
     def run(self, now_ms: int) -> int:
-        """Begin to write the files that are behind, unless that is in progress; return that no other call is needed."""
+        """Start writing the outdated files unless a write is in progress. Always returns NEVER_MS."""
         if not self._is_busy:
             self._is_busy = True
             self._queue(begin_flushes(self._write_waiting()))

@@ -8,8 +8,8 @@
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
-at once               min_bytes are there (or fetch.max.bytes, if that is less); a log refuses; a log diverges from the
-                      reader's; no partition can grow; max_wait_ms is 0
+at once               min_bytes are there (or fetch.max.bytes, if that is less); a partition has an error; the client's log
+                      diverges; no requested partition exists here; max_wait_ms is 0
 later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
                       over
 never                 the connection ends first
