@@ -52,6 +52,11 @@ WORLD = {
     "pyspark": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
     "pyarrow": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
 }
+# Words that begin a noun phrase or a clause.
+NO_VERB = re.compile(
+    r"(?:A|After|All|An|Any|Each|Every|Everything|How|If|Its|Nothing|One|Raises|Returns|Some|That|The|These|This|Those|What|When"
+    r"|Where|Whether|Which|While|Who|Whose|Why)\b|\w+'s\b|[^A-Z]"
+)
 CLOCK_CALLS = re.compile(r"\b(datetime\.now|datetime\.utcnow|date\.today|time\.time|monotonic|perf_counter)\(")
 
 
@@ -134,6 +139,24 @@ def caught_names(function: ast.AST) -> set[str]:
         if isinstance(node, ast.ExceptHandler) and node.type is not None:
             names |= {item.id for item in ast.walk(node.type) if isinstance(item, ast.Name)}
     return names
+
+
+def described_functions(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield name and docstring of functions and methods, but not of properties, dunder methods and nested functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from described_functions(child)
+        elif not child.name.startswith("__") and not any("property" in ast.unparse(one) for one in child.decorator_list):
+            yield child.name, ast.get_docstring(child) or ""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_docstrings_of_functions_begin_with_a_verb(path: Path) -> None:
+    """Their first lines are in the imperative; the result is described in words, not behind an arrow."""
+    for name, text in described_functions(tree_of(path)):
+        first_line = text.partition("\n")[0]
+        assert " -> " not in first_line, f"{name}: {first_line}"
+        assert not NO_VERB.match(first_line), f"{name}: {first_line}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -121,13 +121,13 @@ def _report_other_kcli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `kcli` -> its exit code (see kcli.commands.output)."""
+    """Run `kcli` and return its exit code (see kcli.commands.output)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: _run(words))
 
 
 def _run(words: list[str]) -> int:
-    """Run a command line -> exit code. Raises CannotRun for an invalid one, SystemExit as argparse does."""
+    """Run a command line and return the exit code. Raises CannotRun if it is invalid, SystemExit as argparse does."""
     if not words or words[0] in ("-h", "--help"):
         print_text(overview())
         return EXIT_OK if words else EXIT_CANNOT_RUN
@@ -142,7 +142,7 @@ def _run(words: list[str]) -> int:
 
 
 def _help(words: list[str]) -> int:
-    """Print the help of one command, or the overview -> exit code. Raises CannotRun."""
+    """Print the help of one command, or the overview, and return the exit code. Raises CannotRun."""
     if len(words) > 1:
         raise CannotRun(f"kcli help takes one command, not {len(words)}: kcli help {words[0]}")
     of_all = not words or words[0] in ("help", "-h", "--help")

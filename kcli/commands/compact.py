@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compact the named partitions -> exit code. Raises CannotRun."""
+    """Compact the named partitions and return the exit code. Raises CannotRun."""
     from kcli.inspect.compacting.compaction import Compaction, RefusedError
     from kcli.inspect.compacting.partition_selection import asked_for
     from kcli.inspect.process_pool import WorkerLostError
@@ -294,7 +294,7 @@ class _Run:
             print_message(f"left alone: {shown}: {message}")
 
     def run(self, compaction: Compaction) -> int:
-        """Print the plan and carry it out -> exit code."""
+        """Print the plan, carry it out and return the exit code."""
         processes = self.args.processes or len(os.sched_getaffinity(0))
         holds_all = compaction.holds_all
         waiting: list[PartitionOutcome] = []
@@ -316,7 +316,7 @@ class _Run:
         return EXIT_FINDINGS if self.problems else EXIT_OK
 
     def end_without_topic(self, *, all_opened: bool) -> int:
-        """Finish the report of a run whose --topic matches no topic -> exit code."""
+        """Finish the report of a run whose --topic matches no topic, and return the exit code."""
         if self.args.output == "json":
             self._end()
         return exit_code(is_sound=False, all_opened=all_opened)
@@ -341,7 +341,7 @@ class _Run:
                 self.print(self.report.placed(placed))
 
     def interrupted(self, compaction: Compaction, error: OSError | KeyboardInterrupt) -> BaseException:
-        """Report what an interrupted run has done -> the exception to raise."""
+        """Report what an interrupted run has done, and return the exception to raise."""
         from kcli.inspect.quantities import format_count
 
         left = f"{compaction.placed} of {format_count(len(compaction.jobs), 'partition')} done, the next run does the others"

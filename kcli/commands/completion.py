@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script -> exit code. Raises CannotRun if shtab is not installed."""
+    """Print the script and return the exit code. Raises CannotRun if shtab is not installed."""
     try:
         import shtab
     except ImportError:

@@ -59,11 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Format the log directories of the configuration -> exit code. Raises CannotRun if that is not possible."""
+    """Format the log directories of the configuration and return the exit code. Raises CannotRun if that is not possible."""
     from kcli.server.config import ConfigError, load_config
-    from kcli.server.controller.features import METADATA_VERSION, metadata_version_name
     from kcli.server.controller.format_settings import FormatOptions, plan_format
     from kcli.server.controller.formatting import FormattingError, format_directories
+    from kcli.server.features import METADATA_VERSION, metadata_version_name
 
     options = FormatOptions(
         cluster_id=args.cluster_id,

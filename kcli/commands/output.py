@@ -82,7 +82,7 @@ def use_colour() -> bool:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run a command -> its exit code; an error is printed as a sentence, without a traceback.
+    """Run a command and return its exit code; an error is printed as a sentence, without a traceback.
 
     A closed pipe is not an error: the reader does not want more.
     """

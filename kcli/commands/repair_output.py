@@ -48,7 +48,7 @@ from kcli.log.files.quarantine import Quarantine, default_folder
 
 
 def run_repair(disk: OsDisk, args: argparse.Namespace, targets: list[Target], *, all_opened: bool) -> int:
-    """Plan or apply the repair of the targets -> exit code. Raises CannotRun."""
+    """Plan or apply the repair of the targets and return the exit code. Raises CannotRun."""
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
@@ -195,10 +195,10 @@ class _RepairRun:
         return RepairSummary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
 
     def finish(self, *, all_opened: bool) -> int:
-        """Print the closing lines -> the exit code."""
+        """Print the closing lines and return the exit code."""
         left = [finding for finding in self.left if finding.code not in HOLES]
         self.print(self.report.end(self._summary(left)))
-        # A plan that only removes .kafka_cleanshutdown repairs no damage: kcli verify calls such a directory sound, too.
+        # A plan that only removes .kafka_cleanshutdown repairs no damage: kcli verify finds no damage either.
         is_sound = not (self.problems or left or (self.changes > self.removed_marks and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

@@ -11,9 +11,10 @@ ARGUMENTS = "[server.properties]"
 DESCRIPTION = """\
 Runs a node of a Kafka cluster: broker and KRaft controller in one process, on log directories in Kafka's format.
 
-Without arguments it listens on PLAINTEXT://127.0.0.1:9092 and uses ./kcli-data, which it formats if it is empty. It
-accepts a server.properties of Apache Kafka, and logs the keys that it does not support. It does not start with
-security settings that it does not support yet. Ctrl-C or SIGTERM stops it; Kafka can then open its directories."""
+Without arguments it listens on PLAINTEXT://127.0.0.1:9092 and uses ./kcli-data, which it formats if it is empty. On
+another port: kcli serve --override listeners=PLAINTEXT://127.0.0.1:PORT. It accepts a server.properties of Apache Kafka,
+and logs the keys that it does not support. It does not start with security settings that it does not support yet.
+Ctrl-C or SIGTERM stops it; Kafka can then open its directories."""
 EPILOG = "Exit codes: 0 stopped cleanly; 2 could not start."
 
 
@@ -37,13 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped -> exit code. Raises CannotRun if the node cannot start."""
+    """Serve until stopped and return the exit code. Raises CannotRun if the node cannot start."""
     gc.disable()  # nearly all objects of a start live as long as the process; kcli.server.shell.server enables it again
     from kcli.server.config.loading import load_config
     from kcli.server.config.values import ConfigError
-    from kcli.server.log_lines import Line
     from kcli.server.shell.log_writer import WARN, LogWriter
-    from kcli.server.shell.server import ServerError, addresses, serve
+    from kcli.server.shell.server import ServerError, log_ready, serve
 
     try:
         config = load_config(args.config, args.override, strict=args.strict_config)
@@ -53,14 +53,8 @@ def run(args: argparse.Namespace) -> int:
     for warning in config.warnings:
         write_log(warning, WARN)
 
-    def ready(ports: dict[str, int]) -> None:
-        where = addresses(config.broker_listeners, ports)
-        paths = ", ".join(config.log_dirs)
-        text = f"node {config.node_id} is ready: {where}; data in {paths}; Ctrl-C stops it"
-        write_log(Line(text, node=config.node_id, listeners=where, paths=paths))
-
     try:
-        serve(config, write_log, ready, args.metrics_port)
+        serve(config, write_log, lambda bound: log_ready(config, bound, write_log), args.metrics_port)
     except ServerError as error:
         raise CannotRun(str(error)) from None
     return EXIT_OK

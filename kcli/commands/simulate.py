@@ -50,7 +50,7 @@ def _seeds(args: argparse.Namespace) -> range:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the seeds -> exit code. Raises CannotRun if --seeds is not a range."""
+    """Run the seeds and return the exit code. Raises CannotRun if --seeds is not a range."""
     from kcli.simulator.node_maker import NodeMaker
     from kcli.simulator.runner import DEFAULT_STEPS, Simulation
 

@@ -118,7 +118,7 @@ def _add_writing(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the Parquet files -> exit code. Raises CannotRun for invalid options and if Spark is not installed."""
+    """Write the Parquet files and return the exit code. Raises CannotRun for invalid options and if Spark is not installed."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
@@ -192,7 +192,7 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
 
 
 def _failed(sentences: list[str], code: int, members: dict[str, object]) -> int:
-    """Report errors on stderr and in the members of --report -> the exit code."""
+    """Report errors on stderr and in the members of --report, and return the exit code."""
     for sentence in sentences:
         print_message(sentence)
     members["error"] = "; ".join(sentences)
@@ -238,7 +238,7 @@ def report_members(options: ExportOptions, result: ExportResult, partitions: lis
 def _export(
     args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]
 ) -> tuple[ExportResult, list[TopicPartition], list[OffsetRange]]:
-    """Export, by Spark if there is anything to read -> the result, the chosen partitions, the offsets that were read."""
+    """Export, by Spark if there is anything to read; return the result, the chosen partitions and the offsets read."""
     from kcli.spark.parquet_export import begin_run, finish_without_rows
 
     partitions = [part.partition.key for part in wanted]
@@ -430,7 +430,10 @@ def _notes(report: Report, key: TopicPartition, left_out: Mapping[str, int]) -> 
     """Return the clauses about records of a partition that were left out, skipped or lost."""
     from kcli.spark.report import REASONS
 
-    notes = [f"{count} {REASONS[reason]} left out" for reason, count in left_out.items()]
+    notes = []
+    for reason, count in left_out.items():
+        what = REASONS[reason].replace("records", "record", 1) if count == 1 else REASONS[reason]
+        notes.append(f"{count} {what} left out")
     if report.corrupt[key]:
         notes.append(f"{format_count(report.corrupt[key], 'corrupt place')} skipped ({report.corrupt_bytes[key]} bytes)")
     if report.lost_offsets[key]:

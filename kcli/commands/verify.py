@@ -28,7 +28,7 @@ Checks log directories, partitions and single segments by everything that a Kafk
 records, offsets, indexes, producers, transactions, snapshots, leader epochs, checkpoints, names."""
 EPILOG = """\
 Paths are log directories, partition directories, files and globs; several log directories are checked against
-each other too. Exit codes: 0 sound, 1 findings, 2 could not run, 3 sound but offsets are missing.
+each other too. Exit codes: 0 sound, 1 findings, 2 could not run, 3 no damage, but offsets are missing.
 docs/findings.md lists all findings, docs/verify.md has examples and the schema of --output json."""
 
 
@@ -65,7 +65,7 @@ def _check_repair_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify or repair `args.paths` -> exit code. Raises CannotRun."""
+    """Verify or repair `args.paths` and return the exit code. Raises CannotRun."""
     from kcli.log.files.log_directory import resolve_paths
 
     _check_repair_arguments(args)

@@ -64,7 +64,7 @@ class BatchHeader:
         self.record_count = 0
 
     def read(self, buffer: Buffer, position: int, limit: int) -> int:
-        """Read the header at buffer[position], if it ends at or before `limit` -> NEED_MORE, OTHER or USUAL.
+        """Read the header at buffer[position]; return NEED_MORE if it does not end at or before `limit`, else OTHER or USUAL.
 
         The batch itself may end after `limit`. After NEED_MORE and OTHER the fields have no meaning.
         """

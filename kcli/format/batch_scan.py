@@ -133,7 +133,7 @@ def check_records(
     index: int,
     records: "record_scan.RecordColumns",
 ) -> int:
-    """Check the records in buffer[position:limit] against row `index` of `batches` -> SOUND or LOOK.
+    """Check the records in buffer[position:limit] against row `index` of `batches`; return SOUND or LOOK.
 
     The counts of `records` are overwritten, its columns are not.
     """
@@ -160,7 +160,7 @@ def check_into(
     wanted: int,
     records: "record_scan.RecordColumns",
 ) -> int:
-    """Check the records of the batch that `records` begins -> SOUND or LOOK."""
+    """Check the records of the batch that `records` begins; return SOUND or LOOK."""
     if wanted <= 0:
         return SOUND if position == limit else LOOK
     if records.scan(buffer, position, limit, wanted, record_scan.NO_ROWS) != loop_results.COMPLETE or records.end != limit:
@@ -178,7 +178,7 @@ def check_into(
 
 
 def summarise(records: record_scan.RecordColumns, count: int, previous_offset: int, out: array) -> int:  # type: ignore[type-arg]
-    """Find the first of `count` records whose offset is not above the one before it -> its row, or -1.
+    """Return the row of the first of `count` records whose offset is not above the one before it, -1 if there is none.
 
     `previous_offset` is the one before the first. `out` (two int64) gets the smallest and the largest timestamp, both 0
     for no records.
@@ -241,7 +241,7 @@ def scan_batches(
     records: "record_scan.RecordColumns | None",
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Scan the batches of buffer[position:limit] -> how many; `view` is a memoryview of the same buffer.
+    """Scan the batches of buffer[position:limit] and return their number; `view` is a memoryview of the same buffer.
 
     `records` is what the check of the records fills. If it is None, only headers and CRCs are checked, as by a broker that
     recovers a log: then every fault is SOUND or LOOK.
@@ -302,7 +302,7 @@ def scan_batches(
 
 
 def next_notable(batches: BatchColumns, index: int, count: int, state: array, runs: ProducerRuns) -> int:  # type: ignore[type-arg]
-    """Pass over the rows [index, count) that continue the rows before -> the first that does not, or count.
+    """Pass over the rows [index, count) that continue the rows before; return the first that does not, or count.
 
     Such a row is SOUND, has every offset, is next in offset, of the same leader epoch, below STOP_OFFSET, and next in the
     sequence of one of the `runs`, with its producer, epoch and attributes. `state` holds what is expected and is updated, as
@@ -389,10 +389,10 @@ def match_offset_index(
     base_offset: int,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Pass over the entries of a `.index`, from `slot` on, that name a batch's position and last offset -> the next slot.
+    """Pass over the entries of a `.index`, from `slot` on, that match a batch's position and last offset; return the next slot.
 
-    On return scratch[0] is the row reached: `count` where the next entry points behind the rows [index, count), else the
-    first row at or behind the place that the next entry points at, which it does not fit.
+    On return scratch[0] is the row at which the next entry does not match, or `count` if that entry points after the rows
+    [index, count).
     """
     row_positions = batches.position
     last_offsets = batches.last_offset
@@ -418,7 +418,7 @@ def match_time_index(
     base_offset: int,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Pass over the entries of a `.timeindex`, from `slot` on, that state a batch's largest timestamp -> the next slot.
+    """Pass over the entries of a `.timeindex`, from `slot` on, that state a batch's largest timestamp; return the next slot.
 
     A right entry's offset is in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
     is the largest timestamp of the rows before `index`, on call and on return; scratch[0] as in match_offset_index.

@@ -1,7 +1,7 @@
 """Bytes taken front to back, out of one buffer or out of chunks that are asked for as they are needed.
 
 Inflating reads through this: a small batch is in memory whole, a large one comes in the chunks that its file is read in.
-Memory is one chunk and what is taken at once; what is taken is a view of the chunk, copied only where it crosses two.
+Holds one chunk. A read returns a view of it; bytes that span two chunks are copied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kcli.format.primitives import Buffer, InflationError
 
 
 class ByteSource:
-    """Compressed bytes, taken front to back out of one buffer or out of chunks; what is taken are views, not copies."""
+    """Compressed bytes, read front to back from one buffer or from chunks."""
 
     __slots__ = ("_chunks", "_position", "_view")
 
@@ -41,12 +41,12 @@ class ByteSource:
         return missing <= 0
 
     def peek(self, count: int) -> memoryview:
-        """The next `count` bytes, fewer at the end, without taking them."""
+        """Return the next `count` bytes, fewer at the end, without taking them."""
         self._fill(count)
         return self._view[self._position : self._position + count]
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes. Raises InflationError when there are fewer."""
+        """Take the next `count` bytes. Raises InflationError if there are fewer."""
         if not self._fill(count):
             raise InflationError("the compressed bytes end early")
         start = self._position
@@ -61,7 +61,7 @@ class ByteSource:
         return self._view[start : self._position]
 
     def skip(self, count: int) -> int:
-        """Pass over `count` bytes without holding them -> how many there were."""
+        """Skip up to `count` bytes; return the number skipped."""
         left = count
         while left > 0 and (passed := len(self.take_some(left))):
             left -= passed
@@ -72,11 +72,11 @@ class ByteSource:
         self._position -= count
 
     def take_rest(self) -> memoryview:
-        """Everything that is left."""
+        """Take all bytes that are left."""
         rest: list[Buffer] = [self._view[self._position :], *self._chunks]
         self._view, self._position = memoryview(b""), 0
         return memoryview(rest[0] if len(rest) == 1 else b"".join(rest))
 
     def at_end(self) -> bool:
-        """Whether no byte is left."""
+        """Return True if no byte is left."""
         return not self._fill(1)

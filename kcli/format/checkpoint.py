@@ -52,7 +52,7 @@ class OffsetCheckpoint(NamedTuple):
     head_lines: int = 2
 
     def offsets(self) -> dict[tuple[str, int], int]:
-        """(topic, partition) -> offset; the last of several lines counts."""
+        """Return the offset of each (topic, partition); if it has several lines, the last one counts."""
         return {(entry.topic, entry.partition): entry.offset for entry in self.entries}
 
 
@@ -69,7 +69,7 @@ def decode_offset_checkpoint(data: Buffer) -> OffsetCheckpoint:
 
 
 def encode_offset_checkpoint(entries: Iterable[PartitionOffset], head_lines: int = 2) -> bytes:
-    """The bytes of an offset checkpoint."""
+    """Encode an offset checkpoint."""
     return encode_table((f"{topic} {partition} {offset}" for topic, partition, offset in entries), head_lines)
 
 
@@ -79,7 +79,7 @@ def decode_leader_epochs(data: Buffer) -> LeaderEpochCheckpoint:
 
 
 def encode_leader_epochs(entries: Iterable[EpochStart], head_lines: int = 2) -> bytes:
-    """The bytes of a leader-epoch-checkpoint."""
+    """Encode a leader-epoch-checkpoint."""
     return encode_table((f"{epoch} {start_offset}" for epoch, start_offset in entries), head_lines)
 
 
@@ -98,12 +98,12 @@ def text_lines(data: Buffer) -> list[str]:
 
 
 def malformed_line(number: int, line: str) -> CorruptCheckpointError:
-    """The error of a line, counted from 1, that cannot be read."""
+    """Return the error for a line that cannot be read; lines are counted from 1."""
     return CorruptCheckpointError(f"line {number} is malformed: {line[:200]!r}")
 
 
 def decode_table(data: Buffer, parse: Callable[[str], _Entry | None]) -> tuple[tuple[_Entry, ...], int]:
-    """Decode a file with this head -> its entries, and how many lines of the head there are.
+    """Decode a file with this head; return its entries and the number of lines of the head.
 
     `parse` makes an entry of a line, None of one that is malformed. Raises CorruptCheckpointError, which names the line.
     """

@@ -1,4 +1,4 @@
-"""The codecs themselves: compressed bytes -> pieces, each small whatever the bytes claim, and back.
+"""Compress, and decompress in pieces of bounded size.
 
 What is written, byte by byte, and what else is read:
 
@@ -16,8 +16,8 @@ Bounds of a piece: 16 KB (gzip), one block (lz4 up to 4 MB, zstd 128 KB), 32 tim
 
 Traps, and what is done about them:
 
-* A stream that ends early is an error in every codec, where zstandard and zlib hand out what there is. Bytes behind the end
-  that begin no further member or frame do not count, as they do not for Kafka's reader; behind zstd they are an error.
+* A stream that ends early is an error in every codec, where zstandard and zlib return what there is. Bytes after the end
+  that are not another member or frame are ignored, as in Kafka; with zstd they are an error.
 * lz4: only the first frame is read. A second one is behind the end for Kafka (Lz4BlockInputStream of 4.3 ends with its
   frame), so a broker that took its records would write a batch that Kafka's consumers cannot read.
 * lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not check it
@@ -217,9 +217,9 @@ def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Ite
 
 
 def _take_lz4_header(source: ByteSource, magic: int) -> tuple[int, int]:
-    """Take a frame's header -> its flags, the largest size of its blocks in bytes."""
+    """Take a frame's header; return its flags and the largest size of its blocks in bytes."""
     if source.take(4) != _LZ4_MAGIC:
-        raise InflationError("where an lz4 frame should begin there is none")
+        raise InflationError("the data does not begin with the magic number of an lz4 frame")
     flags, block_flags = source.take(2)
     if flags >> 6 != 1 or flags & 3 or block_flags & 0x8F or block_flags >> 4 not in _LZ4_BLOCK_BYTES:
         raise InflationError(f"an lz4 frame has the unknown flags {flags:#04x} {block_flags:#04x}")
@@ -232,7 +232,7 @@ def _take_lz4_header(source: ByteSource, magic: int) -> tuple[int, int]:
 
 
 def _lz4_block_inflater(block_bytes: int, *, checked: bool) -> Callable[[memoryview], Buffer]:
-    """A function: a block with its size in front, and its checksum behind it if `checked` -> its inflated bytes."""
+    """Return a function that inflates a block: its size, its bytes and, if `checked`, its checksum."""
     from lz4 import block, frame
 
     size_code = next(code for code, size in _LZ4_BLOCK_BYTES.items() if size == block_bytes)
@@ -301,7 +301,7 @@ _zstd_idle_compressors: dict[int, list[Any]] = {}
 
 
 def _zstd_decompressor() -> Any:
-    """An idle one, or a new one; asked and taken in one step, for a thread may be inflating, too."""
+    """Return an idle decompressor or a new one. `pop` is atomic, because a thread may decompress concurrently."""
     try:
         return _zstd_idle.pop()
     except IndexError:
@@ -331,7 +331,7 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
         source.take(int.from_bytes(source.take(4), "little"))
         return
     if magic_number != _ZSTD_MAGIC:
-        raise InflationError("where a zstd frame should begin there is none")
+        raise InflationError("the data does not begin with the magic number of a zstd frame")
     source.give_back(4)
     flags = source.take(5)[4]
     source.give_back(5)
@@ -351,13 +351,13 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
 
 
 def _zstd_header_bytes(flags: int) -> int:
-    """The size of a frame's header with its magic number, by the flags in its fifth byte."""
+    """Return the size of a frame's header with its magic number, by the flags in its fifth byte."""
     single_segment = flags >> 5 & 1
     return 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
 
 
 def _zstd_block_bytes(header: int) -> int:
-    """The size of a block with its header, by that header: one byte to repeat, or as many as it says."""
+    """Return the size of a block with its header, by that header: one byte to repeat, or as many as it states."""
     return 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
 
 

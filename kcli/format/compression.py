@@ -10,9 +10,9 @@
     4   zstd    zstd frames
     ==  ======  ==============================================================================================
 
-A header may claim any size: nothing is allocated by a claim. `codec_streams` inflates in pieces that are small whatever the
-bytes say, and here their sum is held against a limit. Where the compressed bytes cannot pass the limit by any means, the
-library inflates them in one call instead, which is twice as fast for small batches.
+Sizes in headers are not trusted: no memory is allocated from them. `codec_streams` decompresses in small pieces, and their
+total is compared with a limit. If the result is certain to be within the limit, one call decompresses all of it, twice as fast
+for small batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _JOINED_PIECE_BYTES = 64 * 1024
 
 
 def codec_name(codec: int) -> str:
-    """The name that Kafka prints for a codec id 0 to 4. Raises FormatError for any other id."""
+    """Return the name that Kafka prints for a codec id 0 to 4. Raises FormatError for any other id."""
     try:
         return CODECS[codec]
     except KeyError:
@@ -40,7 +40,7 @@ def codec_name(codec: int) -> str:
 
 
 def codec_id(name: str) -> int:
-    """The id of the codec with Kafka's `name`. Raises FormatError for an unknown name."""
+    """Return the id of the codec with Kafka's `name`. Raises FormatError for an unknown name."""
     try:
         return _CODEC_IDS[name]
     except KeyError:
@@ -48,7 +48,7 @@ def codec_id(name: str) -> int:
 
 
 def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
-    """Inflate the whole of `data` -> at most `limit` bytes.
+    """Inflate the whole of `data` to at most `limit` bytes.
 
     `magic` is the message format around it, 0 to 2. Raises InflationLimitError beyond `limit`, InflationError when the
     bytes are damaged or end early, FormatError for an unknown codec. Never holds more than about twice what truly
@@ -77,7 +77,7 @@ def inflate_stream(
     limit: int = limits.MAX_INFLATED_BATCH_BYTES,
     magic: int = 2,
 ) -> Iterator[bytes]:
-    """Inflate `data`, whole or in chunks asked for as they are needed -> windows of `window` bytes, the last one shorter.
+    """Inflate `data`, whole or in chunks that are read as needed; yield windows of `window` bytes, the last one shorter.
 
     Holds about two windows and one chunk; only a single raw snappy block, which has no parts, is held whole. Raises as
     `inflate` does, at the fault, when what inflated before it has been handed out.
@@ -108,7 +108,7 @@ def inflate_stream(
 
 
 def deflate(codec: int, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:
-    """Deflate `data` -> bytes that Kafka inflates in a batch of format `magic`; `level` None is Kafka's default.
+    """Deflate `data` so that Kafka inflates it in a batch of format `magic`; `level` None is Kafka's default.
 
     Raises FormatError for an unknown codec, ValueError for a level that the codec does not know.
     """
@@ -117,7 +117,7 @@ def deflate(codec: int, data: Buffer, *, level: int | None = None, magic: int = 
 
 
 def _pieces(codec: int, source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
-    """The inflated bytes in pieces as the codec makes them, tiny ones joined, counted against `limit`."""
+    """Yield the inflated bytes in the pieces that the codec makes, tiny ones joined, counted against `limit`."""
     codec_name(codec)
     left = limit
     joined = bytearray()

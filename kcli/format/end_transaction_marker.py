@@ -38,7 +38,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 def decode_marker(key: bytes | None, value: bytes | None, timestamp: int) -> EndTransactionMarker:
-    """Decode a control record's key and value -> marker. Raises InvalidRecordError and UnreadableMarkerError."""
+    """Decode a control record's key and value. Raises InvalidRecordError and UnreadableMarkerError."""
     if key is None or value is None:
         raise UnreadableMarkerError(f"the {'key' if key is None else 'value'} of a marker is null")
     if len(key) < KEY.size:

@@ -71,7 +71,7 @@ class FileKind(StrEnum):
 
 
 class FileState(StrEnum):
-    """In which state a suffix puts a file; the value is the suffix."""
+    """The state of a file, given by the suffix of its name."""
 
     CURRENT = ""
     DELETED = ".deleted"
@@ -82,7 +82,7 @@ class FileState(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """In which state a suffix puts a partition directory; the value is the suffix."""
+    """The state of a partition directory, given by the suffix of its name."""
 
     CURRENT = ""
     DELETE = "-delete"
@@ -110,7 +110,7 @@ class FileName(NamedTuple):
         return self.kind is not FileKind.UNKNOWN and self.name == _regular_name(self)
 
     def sentence(self) -> str:
-        """What the file is, for people: one sentence without the name."""
+        """Describe the file for people, in one sentence without its name."""
         text = _SENTENCES[self.kind]
         if self.kind is FileKind.UNKNOWN:
             return text
@@ -182,7 +182,7 @@ _STATE_SENTENCES = {
 
 @lru_cache(maxsize=8192)  # the partitions of a broker have many names in common
 def parse_file_name(name: str) -> FileName:
-    """Classify a file's name (no directories in it) -> FileName; any name gives one, UNKNOWN when it is not Kafka's."""
+    """Classify a file's name, which has no directories in it; the kind is UNKNOWN if the name is not one of Kafka's."""
     snapshot = _parse_metadata_snapshot(name)
     if snapshot is not None:
         return snapshot
@@ -260,24 +260,24 @@ def _no_partition(name: str) -> FormatError:
 
 
 def file_name_prefix(offset: int) -> str:
-    """The 20 digits in front of a file's name."""
+    """Return the 20 digits in front of a file's name."""
     return f"{offset:0{OFFSET_DIGITS}d}"
 
 
 def segment_file_name(base_offset: int, kind: FileKind, state: FileState = FileState.CURRENT) -> str:
-    """The name of a segment's file: kind LOG, INDEX, TIME_INDEX, TXN_INDEX or PRODUCER_SNAPSHOT. Raises KeyError for others."""
+    """Return the name of a LOG, INDEX, TIME_INDEX, TXN_INDEX or PRODUCER_SNAPSHOT. Raises KeyError for other kinds."""
     return f"{file_name_prefix(base_offset)}{_SEGMENT_KINDS[kind]}{state.value}"
 
 
 def metadata_snapshot_name(end_offset: int, epoch: int, state: FileState = FileState.CURRENT) -> str:
-    """The name of a KRaft snapshot, complete (CURRENT) or marked to be deleted (DELETED)."""
+    """Return the name of a KRaft snapshot, complete (CURRENT) or marked to be deleted (DELETED)."""
     return f"{file_name_prefix(end_offset)}-{epoch:0{EPOCH_DIGITS}d}{_CHECKPOINT_SUFFIX}{state.value}"
 
 
 def partition_directory_name(
     topic: str, partition: int, state: DirectoryState = DirectoryState.CURRENT, unique_id: str = ""
 ) -> str:
-    """The name of a partition directory; a state needs `unique_id`, 32 hex digits.
+    """Return the name of a partition directory; a state needs `unique_id`, 32 hex digits.
 
     DELETE and STRAY cut the topic where the name would pass 255 characters; FUTURE and CURRENT do not, as in Kafka.
     """

@@ -11,10 +11,9 @@ Relative offsets count from the base offset in the file's name and are those of 
 `.timeindex` says: no record up to that offset is younger than that timestamp. `.txnindex` has one entry an aborted
 transaction and is there only where one ended in the segment.
 
-The first two are preallocated while their segment is active, so a file may end in zeros. Kafka's dump tool takes the first
-entry whose offset is the base offset, other than the very first, for the start of such a tail; `used_entries` does the same.
-Everything else in Kafka counts every whole entry of a closed file, and so do the lookups and checks here: cut the tail off
-with `trimmed()` first where a broker may have left one. Bytes behind the last whole entry are kept in `trailing`.
+The first two are preallocated while their segment is active, so a file may end in zeros. The preallocated tail begins at the
+first entry after entry 0 with relative offset 0, as in kafka-dump-log (`used_entries`). Lookups and checks count all whole
+entries, as in Kafka; call `trimmed()` first if the file may have a tail. Bytes after the last whole entry are in `trailing`.
 
 The entries are columns (array.array), decoded without a step per entry: an index of 10 MB takes some 10 ms.
 """
@@ -60,7 +59,7 @@ class AbortedTxn(NamedTuple):
 
     @property
     def kafka_version(self) -> int:
-        """What Kafka takes for the version: it reads the first byte of the two only."""
+        """The version as Kafka reads it: only the first of the two bytes."""
         return self.version >> 8
 
     def __str__(self) -> str:
@@ -97,7 +96,7 @@ class OffsetIndex:
         return index
 
     def encode(self) -> bytes:
-        """The bytes of the file, trailing ones included."""
+        """Encode the file, trailing bytes included."""
         numbers = array("i", bytes(4 * 2 * len(self)))
         numbers[0::2], numbers[1::2] = self.relative_offsets, self.positions
         return _big_endian(numbers) + self.trailing
@@ -107,11 +106,11 @@ class OffsetIndex:
         return len(self.relative_offsets)
 
     def entry(self, slot: int) -> OffsetIndexEntry:
-        """The entry in `slot`. Raises IndexError."""
+        """Return the entry in `slot`. Raises IndexError."""
         return OffsetIndexEntry(self.base_offset + self.relative_offsets[slot], self.positions[slot])
 
     def entries(self) -> Iterator[OffsetIndexEntry]:
-        """The entries up to the tail of zeros, as Kafka's dump tool walks them."""
+        """Yield the entries up to the tail of zeros, as Kafka's dump tool does."""
         offsets = map(self.base_offset.__add__, self.relative_offsets[: self.used_entries])
         return map(OffsetIndexEntry, offsets, self.positions)
 
@@ -126,7 +125,7 @@ class OffsetIndex:
         return self.base_offset + (self.relative_offsets[-1] if self.relative_offsets else 0)
 
     def trimmed(self) -> OffsetIndex:
-        """This index without its tail of zeros and without trailing bytes."""
+        """Return this index without its tail of zeros and without trailing bytes."""
         used = self.used_entries
         return OffsetIndex(self.base_offset, self.relative_offsets[:used], self.positions[:used])
 
@@ -150,7 +149,7 @@ class OffsetIndex:
         del self.positions[len(self.relative_offsets) :]
 
     def sanity_check(self, path: str) -> None:
-        """Kafka's check of the file at `path` (absolute). Raises CorruptIndexError with Kafka's own words."""
+        """Check the file at `path` (absolute) as Kafka does. Raises CorruptIndexError with Kafka's own words."""
         if len(self) and self.last_offset < self.base_offset:
             raise CorruptIndexError(
                 f"Corrupt index found, index file {path} has non-zero size but the last offset is {self.last_offset} "
@@ -189,7 +188,7 @@ class TimeIndex:
         return index
 
     def encode(self) -> bytes:
-        """The bytes of the file, trailing ones included."""
+        """Encode the file, trailing bytes included."""
         halves = array("i")
         halves.frombytes(self.timestamps.tobytes())
         numbers = array("i", bytes(4 * 3 * len(self)))
@@ -205,11 +204,11 @@ class TimeIndex:
         return len(self.timestamps)
 
     def entry(self, slot: int) -> TimeIndexEntry:
-        """The entry in `slot`. Raises IndexError."""
+        """Return the entry in `slot`. Raises IndexError."""
         return TimeIndexEntry(self.timestamps[slot], self.base_offset + self.relative_offsets[slot])
 
     def entries(self) -> Iterator[TimeIndexEntry]:
-        """The entries up to the tail of zeros, as Kafka's dump tool walks them."""
+        """Yield the entries up to the tail of zeros, as Kafka's dump tool does."""
         offsets = map(self.base_offset.__add__, self.relative_offsets[: self.used_entries])
         return map(TimeIndexEntry, self.timestamps, offsets)
 
@@ -224,7 +223,7 @@ class TimeIndex:
         return self.entry(-1) if self.timestamps else TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
 
     def trimmed(self) -> TimeIndex:
-        """This index without its tail of zeros and without trailing bytes."""
+        """Return this index without its tail of zeros and without trailing bytes."""
         used = self.used_entries
         return TimeIndex(self.base_offset, self.timestamps[:used], self.relative_offsets[:used])
 
@@ -251,7 +250,7 @@ class TimeIndex:
         del self.timestamps[len(self.relative_offsets) :]
 
     def sanity_check(self, path: str) -> None:
-        """Kafka's check of the file at `path` (absolute). Raises CorruptIndexError with Kafka's own words."""
+        """Check the file at `path` (absolute) as Kafka does. Raises CorruptIndexError with Kafka's own words."""
         last = self.last_entry
         if len(self) and last.timestamp < self.timestamps[0]:
             raise CorruptIndexError(
@@ -284,7 +283,7 @@ class TransactionIndex:
         return cls(base_offset, [AbortedTxn(*raw) for raw in ABORTED_TXN.iter_unpack(view[:end])], bytes(view[end:]))
 
     def encode(self) -> bytes:
-        """The bytes of the file, trailing ones included."""
+        """Encode the file, trailing bytes included."""
         return b"".join(ABORTED_TXN.pack(*txn) for txn in self.aborted) + self.trailing
 
     def __len__(self) -> int:
@@ -300,7 +299,7 @@ class TransactionIndex:
         self.aborted.append(txn)
 
     def sanity_check(self, path: str) -> None:
-        """Kafka's check of the file at `path` (absolute). Raises CorruptIndexError with Kafka's own words.
+        """Check the file at `path` (absolute) as Kafka does. Raises CorruptIndexError with Kafka's own words.
 
         For a version above 0 Kafka throws a KafkaException, which its start does not survive: `check_versions`.
         """
@@ -312,7 +311,7 @@ class TransactionIndex:
                 )
 
     def check_versions(self, path: str) -> None:
-        """Raises FormatError, with Kafka's own words, for the first entry of a version that Kafka does not know."""
+        """Check the versions. Raises FormatError, with Kafka's own words, for the first one that Kafka does not know."""
         for txn in self.aborted:
             _check_version(txn, path)
 
@@ -385,7 +384,7 @@ def _check_size(index: OffsetIndex | TimeIndex, entry_bytes: int, what: str) -> 
 
 
 def _kept(index: OffsetIndex | TimeIndex, offset: int) -> int:
-    """How many entries a truncation to `offset` leaves."""
+    """Return the number of entries that a truncation to `offset` leaves."""
     relative_offsets, target = index.relative_offsets, offset - index.base_offset
     entry_bytes = OFFSET_INDEX_ENTRY.size if isinstance(index, OffsetIndex) else TIME_INDEX_ENTRY.size
     slot = _last_slot_at_or_below(relative_offsets, target, _WARM_BYTES // entry_bytes)
@@ -393,7 +392,7 @@ def _kept(index: OffsetIndex | TimeIndex, offset: int) -> int:
 
 
 def _last_slot_at_or_below(keys: Sequence[int], target: int, warm_entries: int) -> int:
-    """The slot of the largest key <= target, or -1; in a damaged, unsorted index the very slot that Kafka would find."""
+    """Return the slot of the largest key <= target, or -1; in an unsorted (damaged) index, the slot that Kafka would find."""
     if not keys:
         return -1
     first_warm = max(0, len(keys) - 1 - warm_entries)

@@ -1,4 +1,4 @@
-"""Whole numbers as Java has them: 32 or 64 bits that overflow in silence, and what its parsers take for one.
+"""Java's int and long: wraparound on overflow, and the text that parseInt and parseLong accept.
 
 Integer.parseInt and Long.parseLong take a sign of either kind, then digits. Python's int() is looser (spaces, underscores,
 any size), so names and text files are read through this.
@@ -22,10 +22,10 @@ def parse_integer(text: str, bits: int) -> int | None:
 
 
 def wrap_int32(value: int) -> int:
-    """Any integer -> the int32 that Java's arithmetic makes of it."""
+    """Return the int32 that Java's arithmetic makes of any integer."""
     return (value + 0x8000_0000 & 0xFFFF_FFFF) - 0x8000_0000
 
 
 def wrap_int64(value: int) -> int:
-    """Any integer -> the int64 that Java's arithmetic makes of it."""
+    """Return the int64 that Java's arithmetic makes of any integer."""
     return (value + 0x8000_0000_0000_0000 & 0xFFFF_FFFF_FFFF_FFFF) - 0x8000_0000_0000_0000

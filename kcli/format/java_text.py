@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({chr(code): f"\\u{code:04X}" for code in range(0x20)} |
 
 
 def decode_utf8(data: Buffer) -> str:
-    """Bytes as text; what is not UTF-8 becomes U+FFFD, as many of them as Java makes."""
+    """Decode bytes; what is not UTF-8 becomes U+FFFD, as many of them as Java makes."""
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError:
@@ -34,14 +34,14 @@ def decode_utf8(data: Buffer) -> str:
 
 
 def quote(text: str) -> str:
-    """A JSON string with its quotes, as Jackson writes it."""
+    """Return a JSON string with its quotes, as Jackson writes it."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + text.translate(_ESCAPES) + '"'
 
 
 def json_text(value: Any) -> str:
-    """JSON as Jackson's ObjectNode.toString prints it: no blanks, nothing escaped but what must be."""
+    """Return JSON as Jackson's ObjectNode.toString prints it: without blanks, only what must be escaped is."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def json_text(value: Any) -> str:
 
 
 def double_text(value: float) -> str:
-    """A double as Java's Double.toString writes it; not finite ones as NaN, Infinity and -Infinity."""
+    """Format a double as Java's Double.toString does; values that are not finite are NaN, Infinity and -Infinity."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -74,7 +74,7 @@ def double_text(value: float) -> str:
 
 
 def _shortest_digits(value: float) -> tuple[str, int]:
-    """The digits that Java prints, two at least, and the exponent of the first of them."""
+    """Return the digits that Java prints, at least two, and the exponent of the first of them."""
     mantissa, _, exponent = repr(value).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0").rstrip("0")

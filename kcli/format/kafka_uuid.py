@@ -29,7 +29,7 @@ class Uuid(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Uuid:
-        """Decode the printed form -> Uuid. Raises FormatError when it is not base64url of 16 bytes."""
+        """Parse the printed form. Raises FormatError if it is not base64url of 16 bytes."""
         try:
             standard = text.translate(_TO_STANDARD).encode("ascii")
             # Padding is there whole or not at all.
@@ -48,7 +48,7 @@ _RESERVED_IDS = 100
 
 
 def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
-    """Make an id from random bytes (size -> bytes) as Kafka does: neither reserved nor printed with a leading "-"."""
+    """Make an id as Kafka does, neither reserved nor printed with a leading "-"; `random_bytes` gets a size in bytes."""
     while True:
         raw = bytearray(random_bytes(UUID_BYTES))
         raw[6] = raw[6] & 0x0F | 0x40  # the version and the variant of a random UUID

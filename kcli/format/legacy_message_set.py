@@ -123,7 +123,7 @@ class LegacyRecord(NamedTuple):
 
 
 def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> LegacyBatch:
-    """Decode the head of the entry at buffer[index] -> LegacyBatch at byte `position` of its file.
+    """Decode the head of the entry at buffer[index]; it is at byte `position` of its file.
 
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
@@ -133,12 +133,12 @@ def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> Leg
 
 
 def legacy_crc(entry: Buffer) -> int:
-    """The CRC of one whole entry, computed."""
+    """Compute the CRC of one whole entry."""
     return crc32(memoryview(entry)[CRC_START:])
 
 
 def iter_records(batch: LegacyBatch, entry: Buffer, *, lenient: bool = False) -> Iterator[LegacyRecord]:
-    """The messages of one whole entry: itself, or what it wraps -> LegacyRecords by offset as stored.
+    """Yield the messages of one whole entry, itself or what it wraps, in the order stored.
 
     Raises InvalidRecordError, CorruptRecordError or InflationError, before the first message where the wrapper or what it
     inflates to is at fault; nothing is inflated beyond MAX_INFLATED_MESSAGE_SET_BYTES or wrapped deeper than once. Above
@@ -184,7 +184,7 @@ def _source(batch: LegacyBatch, value: Buffer, inflated: Buffer | None) -> ByteS
 
 
 def _entries(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
-    """The entries of an inflated set -> (offset as stored, the message from its CRC on)."""
+    """Yield the entries of an inflated set: the offset as stored, and the message from its CRC on."""
     while True:
         head = source.peek(ENTRY_OVERHEAD_BYTES)
         if len(head) < ENTRY_OVERHEAD_BYTES:
@@ -207,7 +207,7 @@ def _entries(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
 
 
 def _base_offset(batch: LegacyBatch, entries: Iterator[tuple[int, memoryview]]) -> int:
-    """What to add to the offsets of a wrapper's entries; walks them all, so that their faults show first."""
+    """Return what to add to the offsets of a wrapper's entries; reads all entries, so that their faults show first."""
     last = None
     for offset, _ in entries:
         last = offset
@@ -224,7 +224,7 @@ def _base_offset(batch: LegacyBatch, entries: Iterator[tuple[int, memoryview]]) 
 
 
 def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None, lenient: bool = False) -> LegacyRecord:
-    """Decode a message from its CRC on, with the timestamp of its wrapper where that one's counts."""
+    """Decode a message that begins at its CRC. With LogAppendTime it gets the wrapper's timestamp."""
     end = len(message)
     if end < MIN_MESSAGE_BYTES:
         raise InvalidRecordError(f"a message of {end} bytes is smaller than the least possible {MIN_MESSAGE_BYTES}")
@@ -249,7 +249,7 @@ def _read_size(message: memoryview, position: int) -> int:
 
 
 def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tuple[int, bytes | None, int]:
-    """Decode key or value -> (size as stated, the bytes or None, position behind them)."""
+    """Decode a key or value; return the size as stated, the bytes or None, and the position behind them."""
     if position + 4 > end:
         raise InvalidRecordError(f"the message ends before the size of its {what}", ENTRY_OVERHEAD_BYTES + position)
     size = _read_size(message, position)

@@ -2,7 +2,7 @@
 
     of the batch          is
     --------------------  ---------------------------------------------------------------------------------------------
-    base offset           the offset of its first message: they lie bare then, gaps and all
+    base offset           the offset of its first message (MemoryRecordsBuilder); gaps between messages remain
     base timestamp        that of its first message, unless it has a delete horizon
     timestamps            those of the messages, -1 in format 0; their type as it was (format 0 has none: CreateTime)
     leader epoch          -1: unknown
@@ -41,7 +41,7 @@ class UpgradedBatch:
         return len(self._records)
 
     def holds(self, timestamp: int) -> bool:
-        """Whether a timestamp has a delta of 64 bits here."""
+        """Return True if the delta of a timestamp fits in 64 bits."""
         return self._base_timestamp is None or -INT64_MAX <= timestamp - self._base_timestamp <= INT64_MAX
 
     def add(self, record: LegacyRecord) -> None:
@@ -62,13 +62,13 @@ class UpgradedBatch:
         self.count += 1
 
     def end_at(self, offset: int) -> None:
-        """The offsets up to that one are the batch's, too. Raises CorruptRecordError where they are not."""
+        """Extend the batch to `offset`. Raises CorruptRecordError if it does not fit."""
         if not self.last_offset <= offset <= self.base_offset + INT32_MAX:
             raise CorruptRecordError(f"its messages have the offsets {self.base_offset} to {self.last_offset}, it has {offset}")
         self.last_offset = offset
 
     def encode(self, codec: int, level: int | None = None) -> bytes:
-        """The batch as bytes; it must have a message."""
+        """Encode the batch; it must have a message."""
         assert self._base_timestamp is not None, "a batch of no messages"
         return NewRecordBatch(
             base_offset=self.base_offset,

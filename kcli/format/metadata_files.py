@@ -10,7 +10,7 @@
                           partition  0: clusterId, leaderId, leaderEpoch, votedId, appliedOffset, currentVoters
                                      1: leaderId, leaderEpoch, votedId, votedDirectoryId (from kraft.version 1 on)
 
-Decoding is as strict as Kafka's own readers and looser nowhere; a fault names the line or the key. Encoding what was decoded
+Decoding rejects what Kafka's readers reject; the error names the line or the key. Encoding what was decoded
 gives the same bytes for files that Kafka wrote; meta.properties is rewritten by changing values in place, so that its
 comments and its date stay.
 """
@@ -67,7 +67,7 @@ def decode_partition_metadata(data: Buffer) -> PartitionMetadata:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """The bytes of partition.metadata."""
+    """Encode partition.metadata."""
     return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode()
 
 
@@ -75,7 +75,7 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 
 
 class MetaProperties(NamedTuple):
-    """Whose a log directory is. Version 0 guarantees nothing; version 1 has a cluster and a node id."""
+    """The cluster and node that a log directory belongs to. Only version 1 guarantees that both ids are there."""
 
     version: int
     cluster_id: str | None
@@ -83,7 +83,7 @@ class MetaProperties(NamedTuple):
     directory_id: Uuid | None = None
 
     def properties(self) -> dict[str, str]:
-        """The properties as Kafka names them, in the order in which its files have them."""
+        """Return the properties by Kafka's names, in the order in which its files have them."""
         return {
             key: str(value)
             for key, value in (
@@ -121,7 +121,7 @@ def decode_meta_properties(data: Buffer) -> MetaProperties:
 
 
 def encode_meta_properties(meta: MetaProperties, *, previous: Buffer | None = None, date: str = "") -> bytes:
-    """The bytes of meta.properties: `previous` with changed values only, or a new file that bears `date`.
+    """Encode meta.properties: `previous` with changed values only, or a new file with `date`.
 
     `date` is Java's form, "Sat Nov 21 03:50:00 UTC 2026". Raises CorruptCheckpointError when `previous` cannot be read.
     """
@@ -184,7 +184,7 @@ def decode_clean_shutdown(data: Buffer) -> CleanShutdown:
 
 
 def encode_clean_shutdown(clean: CleanShutdown) -> bytes:
-    """The bytes of .kafka_cleanshutdown."""
+    """Encode .kafka_cleanshutdown."""
     if clean.version is None:
         return b""
     return b'{"version":%d,"brokerEpoch":%d}' % (clean.version, -1 if clean.broker_epoch is None else clean.broker_epoch)
@@ -234,7 +234,7 @@ def decode_quorum_state(data: Buffer) -> QuorumStateData:
 
 
 def encode_quorum_state(state: QuorumStateData) -> bytes:
-    """The bytes of quorum-state."""
+    """Encode quorum-state."""
     common = f'"leaderId":{state.leader_id},"leaderEpoch":{state.leader_epoch},"votedId":{state.voted_id}'
     if state.version == 1:
         return f'{{{common},"votedDirectoryId":{quote(str(state.voted_directory_id))},"data_version":1}}'.encode()

@@ -24,7 +24,7 @@ class PlainBatch(batch_header.BatchHeader):
         self.records = record_scan.RecordColumns(0)
 
     def check(self, buffer: Buffer, view: memoryview, crc32c: Callable[..., int]) -> bool:
-        """Read and check the batch in `buffer` -> whether it is plain; never raises. `view` is a memoryview of `buffer`."""
+        """Read the batch in `buffer`; return True if it is plain. It never raises. `view` is a memoryview of `buffer`."""
         records = self.records
         size = len(buffer)
         if (

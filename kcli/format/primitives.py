@@ -77,7 +77,7 @@ class InflationLimitError(InflationError):
 
 
 def _load_crc32c() -> Callable[..., int]:
-    """Return the C function of the crc32c package: (data, crc=0) -> crc.
+    """Return the C function of the crc32c package, which is called with (data, crc=0) and returns the CRC.
 
     The package looks its own version up when imported, which costs 55 ms; the extension module inside does not.
     """
@@ -98,12 +98,12 @@ crc32c = _load_crc32c()
 
 
 def zigzag_decode(raw: int) -> int:
-    """Decode the unsigned integer read from the bytes -> the signed one that it encodes."""
+    """Decode a zigzag integer, which was read as an unsigned one."""
     return (raw >> 1) ^ -(raw & 1)
 
 
 def read_unsigned_varint(buffer: Buffer, position: int, end: int, most_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
-    """Decode an unsigned varint of at most 32 bits, with MAX_VARLONG_BYTES one of 64 -> (value, position after it).
+    """Decode an unsigned varint of at most 32 bits, with MAX_VARLONG_BYTES one of 64; return it and the position after it.
 
     Raises FormatError if it runs past `end` or has more than `most_bytes`.
     """
@@ -120,13 +120,13 @@ def read_unsigned_varint(buffer: Buffer, position: int, end: int, most_bytes: in
 
 
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode a zigzag varint -> (int32, position after it). Raises FormatError as read_unsigned_varint does."""
+    """Decode a zigzag varint; return the int32 and the position after it. Raises FormatError as read_unsigned_varint does."""
     raw, position = read_unsigned_varint(buffer, position, end)
     return zigzag_decode(raw), position
 
 
 def read_varlong(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError as read_unsigned_varint does."""
+    """Decode a zigzag varlong; return the int64 and the position after it. Raises FormatError as read_unsigned_varint does."""
     raw, position = read_unsigned_varint(buffer, position, end, MAX_VARLONG_BYTES)
     return zigzag_decode(raw), position
 
@@ -135,7 +135,7 @@ _SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]
 
 
 def write_unsigned_varint(value: int) -> bytes:
-    """Encode an unsigned integer of at most 64 bits -> 1 to 10 bytes. Raises ValueError for a negative one."""
+    """Encode an unsigned integer of at most 64 bits in 1 to 10 bytes. Raises ValueError for a negative one."""
     if 0 <= value < 0x80:
         return _SHORT_VARINTS[value]
     if value < 0:
@@ -149,5 +149,5 @@ def write_unsigned_varint(value: int) -> bytes:
 
 
 def write_varint(value: int) -> bytes:
-    """Encode an int32 or int64 as zigzag varint or varlong -> 1 to 10 bytes."""
+    """Encode an int32 or int64 as zigzag varint or varlong, in 1 to 10 bytes."""
     return write_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)

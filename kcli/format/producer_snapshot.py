@@ -82,12 +82,12 @@ def decode_producer_snapshot(data: Buffer) -> ProducerSnapshot:
 
 
 def iter_producer_entries(data: Buffer, end: int) -> Iterator[ProducerEntry]:
-    """The entries of a file that was checked, whose last one ends at byte `end`, one by one."""
+    """Yield the entries of a file that was checked; the last one ends at byte `end`."""
     return (ProducerEntry(*raw) for raw in ENTRY.iter_unpack(memoryview(data)[HEADER.size : end]))
 
 
 def check_producer_snapshot(data: Buffer) -> int:
-    """Check the bytes of a whole file -> where its entries end. Raises CorruptSnapshotError with Kafka's own words."""
+    """Check the bytes of a whole file; return where its entries end. Raises CorruptSnapshotError with Kafka's own words."""
     view = memoryview(data)
     version = int.from_bytes(view[:2], "big", signed=True) if len(view) >= 2 else None
     if version is not None and version != VERSION:
@@ -114,7 +114,7 @@ def check_producer_snapshot(data: Buffer) -> int:
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry], trailing: bytes = b"") -> bytes:
-    """The bytes of the file, CRC included. Raises struct.error when a value does not fit its type."""
+    """Encode the file, CRC included. Raises struct.error if a value does not fit its type."""
     packed = [ENTRY.pack(*entry) for entry in entries]
     checked = b"".join((len(packed).to_bytes(4, "big"), *packed, trailing))
     return HEADER.pack(VERSION, crc32c(checked), len(packed)) + checked[4:]

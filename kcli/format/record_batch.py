@@ -56,6 +56,16 @@ NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 
 
+class Producer(NamedTuple):
+    """The id and epoch of a producer; both are -1 for none."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
 def increment_sequence(sequence: int, increment: int) -> int:
     """Return a producer's sequence plus `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
 
@@ -156,7 +166,7 @@ class RecordBatch(_Header):
 
 
 def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatch:
-    """Decode the 61 bytes at buffer[index] -> RecordBatch at byte `position` of its file.
+    """Decode the 61 bytes at buffer[index]; the batch is at byte `position` of its file.
 
     Nothing is checked. Raises struct.error if there are fewer bytes.
     """
@@ -182,7 +192,7 @@ def read_entry_header(buffer: Buffer, index: int = 0, position: int = 0) -> Reco
 
 
 def check_batch(batch: Buffer) -> RecordBatch:
-    """Decode and check one whole batch -> RecordBatch. Raises CorruptRecordError for its size, magic or CRC."""
+    """Decode and check one whole batch. Raises CorruptRecordError for its size, magic or CRC."""
     if len(batch) < HEADER_BYTES:
         raise CorruptRecordError(f"a batch of {len(batch)} bytes is shorter than its header of {HEADER_BYTES} bytes", 0)
     header = read_header(batch)

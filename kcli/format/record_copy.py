@@ -1,4 +1,4 @@
-"""Records of a batch copied without being taken apart: some of them, and with another base timestamp where that is asked.
+"""Copy records of a batch without decoding them; the timestamp deltas can be changed to another base timestamp.
 
     the base timestamp        what is written of a record that stays
     ------------------------  ----------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def copy_records(
     kept: bytearray,
     base_timestamp: int | None,
 ) -> bytearray:
-    """Those of the first `count` records of a window whose byte in `kept` is not 0 -> their bytes, one behind the other.
+    """Return the bytes of the records among the first `count` whose byte in `kept` is not 0, concatenated.
 
     With a `base_timestamp` (ms) their deltas count from that one, so that `columns.timestamp` stays. Raises
     InvalidRecordError for one that is further away than 64 bits count.
@@ -55,7 +55,7 @@ def copy_unchanged(
     kept: bytearray,
     out: bytearray | memoryview,
 ) -> int:
-    """The loop of `copy_records` where the base timestamp stays -> how many bytes there are."""
+    """Copy records if the base timestamp stays, the loop of `copy_records`; return the number of bytes."""
     done = 0
     index = 0
     while index < count:
@@ -72,7 +72,7 @@ def copy_unchanged(
 
 
 def put_zigzag(value: int, out: bytearray | memoryview, position: int) -> int:
-    """Write a zigzag integer of 64 bits at out[position] -> the position behind it."""
+    """Write a zigzag integer of 64 bits at out[position]; return the position behind it."""
     raw = value << 1 if value >= 0 else -2 * (value + 1) + 1
     while raw > 127:
         out[position] = raw & 127 | 128
@@ -103,7 +103,7 @@ def copy_rebased(
     out: bytearray | memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """The loop of `copy_records` where the base timestamp moves -> how many bytes there are."""
+    """Copy records if the base timestamp moves, the loop of `copy_records`; return the number of bytes."""
     done = 0
     index = 0
     while index < count:

@@ -93,7 +93,7 @@ class RecordColumns:
         self.is_rising = True
 
     def scan(self, buffer: Buffer, position: int, limit: int, wanted: int, row: int) -> int:
-        """Scan up to `wanted` further records of the batch from buffer[position:limit] -> COMPLETE or why it ended earlier.
+        """Scan up to `wanted` more records of the batch from buffer[position:limit]; return COMPLETE or why it ended early.
 
         They fill the columns from `row` on, up to `capacity`; with NO_ROWS they are only counted. After any other result than
         COMPLETE `end` is the position of the record that is not whole or not sound. Nothing is raised for bad bytes.
@@ -297,7 +297,7 @@ class RecordColumns:
         return status
 
     def scan_batch(self, buffer: Buffer, start: int, end: int, header: "batch_header.BatchHeader") -> bool:
-        """Scan buffer[start:end] into the columns -> whether it is the records that the header states, and nothing else.
+        """Scan buffer[start:end] into the columns; return True if it is the records that the header states, and nothing else.
 
         The columns must have room for them: without it the result is False, too.
         """
@@ -309,7 +309,7 @@ class RecordColumns:
 
 
 def read_zigzag(buffer: Buffer, position: int, most_bytes: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a zigzag integer of at most `most_bytes` (5 or 10) bytes into out[0] -> the position after it, or -1.
+    """Decode a zigzag integer of at most `most_bytes` (5 or 10) bytes into out[0]; return the position after it, or -1.
 
     -1 says that the integer has more bytes. Raises IndexError behind the end of the buffer.
     """
@@ -333,7 +333,7 @@ def read_zigzag(buffer: Buffer, position: int, most_bytes: int, out: array) -> i
 
 
 def skip_headers(buffer: Buffer, position: int, end: int, count: int, out: array) -> int:  # type: ignore[type-arg]
-    """Walk over `count` headers that must end by `end` -> the position after them, or minus a status."""
+    """Walk over `count` headers that must end by `end`; return the position after them, or minus a status."""
     while count > 0:
         count -= 1
         position = read_zigzag(buffer, position, 5, out)

@@ -41,7 +41,7 @@ def _read_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, in
     if size < 0:
         return None, position
     if size > end - position:
-        raise InvalidRecordError(f"a length of {size} bytes reaches behind its record", position)
+        raise InvalidRecordError(f"a field of {size} bytes extends beyond the end of its record", position)
     return bytes(data[position : position + size]), position + size
 
 
@@ -57,12 +57,12 @@ def _read_headers(data: Buffer, position: int, count: int, end: int) -> tuple[tu
 
 
 def read_headers(data: Buffer, position: int, count: int, end: int) -> tuple[Header, ...]:
-    """Decode `count` headers from data[position:end] -> Headers. Raises FormatError where they do not parse."""
+    """Decode `count` headers from data[position:end]. Raises FormatError where they do not parse."""
     return _read_headers(data, position, count, end)[0]
 
 
 def read_record(data: Buffer, position: int = 0, end: int | None = None) -> tuple[Record, int]:
-    """Decode the record at data[position] -> (Record, position behind it). Raises FormatError where it does not parse."""
+    """Decode the record at data[position]; return it and the position behind it. Raises FormatError where it does not parse."""
     limit = len(data) if end is None else end
     size, position = read_varint(data, position, limit)
     if size < 0 or size > limit - position:
@@ -85,7 +85,7 @@ def read_record(data: Buffer, position: int = 0, end: int | None = None) -> tupl
 
 
 def read_records(data: Buffer, count: int) -> Iterator[Record]:
-    """Decode `count` records that fill `data` -> Records. Raises FormatError where they do not."""
+    """Decode `count` records that fill `data`. Raises FormatError where they do not."""
     position = 0
     for _ in range(count):
         record, position = read_record(data, position)

@@ -112,7 +112,7 @@ def _plain_ms(text: str) -> int:
 
 
 def _advice(text: str) -> str:
-    """How to write what a number may have been meant as."""
+    """Return how to write what a number may have been meant as."""
     digits = len(text)
     if _DATE_DIGITS.fullmatch(text):
         return f"write {text[:4]}-{text[4:6]}-{text[6:]} for the day"

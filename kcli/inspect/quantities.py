@@ -24,6 +24,11 @@ def format_offsets(first_offset: int, end_offset: int) -> str:
     return f"offsets {first_offset} to {end_offset - 1}"
 
 
+def format_byte_range(position: int, end_position: int) -> str:
+    """Format the bytes of a file as the names in the quarantine do, without the end: byte 3, bytes [3, 6)."""
+    return f"bytes [{position}, {end_position})" if end_position > position + 1 else f"byte {position}"
+
+
 def format_count(count: int, what: str) -> str:
     """Format a count and its noun, in the plural unless it is one: 1 record, 1,234 batches."""
     if count == 1:

@@ -6,8 +6,9 @@
                                  nearly all                                  fail it, take the next path
     `check_carefully`, then      one of a client or coordinator              by kcli.log.log_validator, record_validator and
     `append_checked`                                                         producer_appends, which raise the exact error
-    `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must not go back
-                                 a leader has checked
+    `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must not go back; markers
+                                 a leader has checked                        are sound, and in an open transaction all batches
+                                                                             of its producer are transactional
 
 If a batch has several faults, the error is the one that Kafka would return.
 """
@@ -23,7 +24,7 @@ from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
-from kcli.log.producer_appends import begin_append, find_repeated, finish_append
+from kcli.log.producer_appends import begin_append, check_replicated, find_repeated, finish_append
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
 from kcli.log.record_validator import validate_records
 
@@ -164,9 +165,10 @@ def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, lead
     )
 
 
-def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> LogAppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int) -> LogAppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
-    batches = _batches_of(log, records, leader_epoch)
+    batches = _batches_of(log, records)
+    check_replicated(log.producers, batches)
     size = sum(batch.size_bytes for batch in batches)
     local = log.local_log()
     _check_segment_bytes(log, size)
@@ -200,13 +202,11 @@ def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, lead
     )
 
 
-def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
+def _batches_of(log: AppendableLog, records: memoryview) -> list[ValidBatch]:
     batches: list[ValidBatch] = []
     at, next_offset = 0, log.log_end_offset
     while at < len(records) and (size := whole_batch(records, at)):
         batch = check_batch(records[at : at + size], size, log.config, AppendOrigin.REPLICATION)
-        if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-            break
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"

@@ -13,8 +13,8 @@
 Only `shutdown` waits for a device: other flushes are queued, and the broker takes them with `take_flushes` after each event
 (see kcli.log.disk.flush_request). A caller that gets an OSError from a log passes it to `take_offline`.
 
-DescribeLogDirs (KIP-113, KIP-827): the offset lag of a future log is the number of offsets that it is behind its log, that of
-any other log the number that its log end offset is below its high watermark, which is not 0 after a truncation.
+DescribeLogDirs (KIP-113, KIP-827): the offset lag of a future log is the number of offsets that it is behind its log. For any
+other log the lag is max(0, high watermark - log end offset). It is above 0 only after a truncation.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class LogManager(LogRegistry):
             )
             self.logs[topic, partition] = log
             self.preferred_dirs.pop((topic, partition), None)
-            self.epochs.follow(log)
+            self.epoch_writer.defer_writes(log)
         elif log.topic_id is not None and log.topic_id != topic_id:
             raise InconsistentTopicIdError(
                 f"{log.directory} belongs to topic id {Uuid(log.topic_id)}, not to {topic_id}: "

@@ -27,6 +27,7 @@ last one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
@@ -46,7 +47,6 @@ from kcli.log.log_validator import AppendOrigin, ValidBatch
 from kcli.log.producer_state_manager import (
     BatchMetadata,
     CompletedTxn,
-    InvalidTxnStateError,
     ProducerAppendInfo,
     ProducerStateEntry,
     ProducerStateManager,
@@ -90,14 +90,41 @@ def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: App
     return entry
 
 
+def check_replicated(producers: ProducerStateManager, batches: Iterable[ValidBatch]) -> None:
+    """Check a leader's batches, in their order, so that `begin_append` raises nothing after they are written.
+
+    Raises InvalidRecordsError and InvalidTransactionStateError.
+    """
+    txn_first_offsets: dict[int, int | None] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        if producer_id < 0:
+            continue
+        if producer_id not in txn_first_offsets:
+            entry = producers.producers.get(producer_id)
+            txn_first_offsets[producer_id] = None if entry is None else entry.current_txn_first_offset
+        if batch.is_control:
+            if _marker_of(batch) is not None:
+                txn_first_offsets[producer_id] = None
+        elif not batch.is_transactional:
+            _check_no_transaction(batch, txn_first_offsets[producer_id])
+        elif txn_first_offsets[producer_id] is None:
+            txn_first_offsets[producer_id] = batch.base_offset
+
+
+def _check_no_transaction(batch: ValidBatch, txn_first_offset: int | None) -> None:
+    if txn_first_offset is not None:
+        raise InvalidTransactionStateError(
+            f"the batch of producer {batch.producer_id} at offset {batch.base_offset} is not transactional, but the producer "
+            f"has a transaction open since offset {txn_first_offset}"
+        )
+
+
 def _in_transaction(
     producers: ProducerStateManager, batch: ValidBatch, marker: EndTransactionMarker | None
 ) -> PendingTransaction:
     info = producers.prepare_update(batch.producer_id)
-    try:
-        return PendingTransaction(info, info.append(read_header(batch.data), marker))
-    except InvalidTxnStateError as error:
-        raise InvalidTransactionStateError(error.message) from error
+    return PendingTransaction(info, info.append(read_header(batch.data), marker))
 
 
 def _marker_of(batch: ValidBatch) -> EndTransactionMarker | None:
@@ -166,11 +193,8 @@ def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, 
                 raise OutOfOrderSequenceError(
                     f"the sequence of producer {batch.producer_id} at offset {offset} is {sequence}; its last one was {last}"
                 )
-    if entry.current_txn_first_offset is not None and not batch.is_transactional:
-        raise InvalidTransactionStateError(
-            f"the batch of producer {batch.producer_id} at offset {offset} is not transactional, but the producer has a "
-            f"transaction open since offset {entry.current_txn_first_offset}"
-        )
+    if not batch.is_transactional:
+        _check_no_transaction(batch, entry.current_txn_first_offset)
 
 
 def check_marker(

@@ -114,7 +114,7 @@ class UnifiedLog:
         return self._local.directory
 
     def path(self, name: str) -> str:
-        """The path of a file of the partition's directory."""
+        """Return the path of a file of the partition's directory."""
         return join_path(self._local.directory, name)
 
     @property
@@ -233,12 +233,9 @@ class UnifiedLog:
             return None
         return entry
 
-    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> LogAppendInfo:
-        """Append a leader's batches with their offsets and epochs, up to the first one of an epoch above `leader_epoch`.
-
-        Raises AppendError; nothing was appended then.
-        """
-        return append_replicated(self, records, now_ms, leader_epoch)
+    def append_as_follower(self, records: memoryview, now_ms: int) -> LogAppendInfo:
+        """Append a leader's batches with their offsets and epochs. Raises AppendError; nothing was appended then."""
+        return append_replicated(self, records, now_ms)
 
     def local_log(self) -> LocalLog:
         """Return the segments, for the modules of kcli.log."""

@@ -1,11 +1,13 @@
 """Wall clock time, for comparisons with timestamps of records and files; everything else uses the node's own time.
 
-    time        ms since        jumps            used for
-    ----------  --------------  ---------------  --------------------------------------------------------------------------
-    the node's  1970, by the    never            timers: waiting requests, heartbeats, sessions, backoffs, flush.ms, deletions
-    (`now_ms`)  time of start
-    wall        1970            if the clock     timestamps of records and batches, log.retention.ms, segment.ms, compaction
-                                is set           lags, delete horizons, producer.id.expiration.ms, message.timestamp.*.max.ms
+    time        ms since 1970                jumps         used for
+    ----------  ---------------------------  ------------  ------------------------------------------------------------------
+    the node's  the wall clock at the start  never         timers: waiting requests, heartbeats, sessions, backoffs, flush.ms,
+    (`now_ms`)  of the node, then a                        deletions
+                monotonic clock
+    wall        the wall clock               if the clock  timestamps of records and batches, log.retention.ms, segment.ms,
+                                             is set        compaction lags, delete horizons, producer.id.expiration.ms,
+                                                           message.timestamp.*.max.ms
 
 A core does not read a clock: each event brings the node's time, and `WallTime` has the difference of the wall clock from it,
 which the shell updates each time it reads its clock. Without a shell (commands without a broker, most tests) it is 0.

@@ -77,7 +77,7 @@ def past_the_end(name: str, size_bytes: int) -> DecodeError:
 
 
 def read_int32_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Decode an unsigned varint -> (its value as a Java int, position after it).
+    """Decode an unsigned varint; return its value as a Java int and the position after it.
 
     Raises DecodeError if it has more than five bytes, and IndexError past the end.
     """
@@ -97,7 +97,7 @@ def read_int32_varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def read_length(data: Buffer, at: int) -> tuple[int, int]:
-    """Decode a compact length of three bytes or more, which is stored plus one -> (length, negative for null; position).
+    """Decode a compact length of three bytes or more, stored plus one; return it, negative for null, and the position.
 
     Raises DecodeError if it has more than five bytes, and IndexError past the end.
     """
@@ -110,7 +110,7 @@ def read_length(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def read_unknown_tagged_fields(data: Buffer, at: int, end: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Decode the tagged fields of a struct that declares none -> ((tag, bytes) pairs, position after them).
+    """Decode the tagged fields of a struct that declares none; return (tag, bytes) pairs and the position after them.
 
     Raises DecodeError for a field that is longer than the remaining bytes, and IndexError past the end.
     """

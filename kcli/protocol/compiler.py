@@ -81,7 +81,7 @@ class MessageType:
         return self.classes[self.name](**fields)
 
     def decode(self, data: Buffer, version: int, position: int = 0) -> tuple[Message, int]:
-        """Decode the message at data[position] -> (message, position after it); bytes after it are not checked.
+        """Decode the message at data[position]; return it and the position after it. Bytes after it are not checked.
 
         Raises DecodeError, also for too many elements, and UnsupportedVersionError for a version that does not exist.
         """

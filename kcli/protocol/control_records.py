@@ -96,7 +96,7 @@ def encode_control_record(type_id: int, message: Message) -> tuple[bytes, bytes]
 
 
 def _check_marker_version(value: Buffer) -> int:
-    """Check the version of a transaction marker -> the position after it."""
+    """Check the version of a transaction marker; return the position after it."""
     version = int.from_bytes(value[:2], "big", signed=True)
     if len(value) < 2 or version < 0:
         raise InvalidRecordError(f"Invalid version found for end transaction marker: {version}. May indicate data corruption")

@@ -48,7 +48,7 @@ RequestHead = tuple[int, int, int, str, int]
 
 
 def read_request_header(frame: Buffer) -> RequestHead:
-    """Decode the header of a request -> (api_key, api_version, correlation_id, client_id, position of the body).
+    """Decode the header of a request: api_key, api_version, correlation_id, client_id, position of the body.
 
     `frame` does not include its size. Raises DecodeError for an invalid header or an API key that Kafka 4.3 does not have, and
     UnsupportedVersionError for a version that Kafka 4.3 does not have, except of ApiVersions.
@@ -79,7 +79,7 @@ def read_request_header(frame: Buffer) -> RequestHead:
 
 
 def read_response_header(frame: Buffer, api: Api, version: int) -> tuple[int, int]:
-    """Decode the header of a response -> (correlation_id, position of the body). `frame` does not include its size.
+    """Decode the header of a response; return correlation_id and the body's position. `frame` does not include its size.
 
     Raises DecodeError for an invalid header.
     """

@@ -44,7 +44,7 @@ class Decoder:
     topic: str
 
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
-        """Decode a record -> (key message or None, value message or None; a tombstone has no value).
+        """Decode a record; return key message or None, value message or None (a tombstone has no value).
 
         Raises MessageError.
         """
@@ -79,7 +79,7 @@ class CoordinatorDecoder(Decoder):
         return self._decode(key_type, key, value_type, value)
 
     def encode(self, key: Message, value: Message | None) -> tuple[bytes, bytes | None]:
-        """Encode a record -> (key, value), the twin of `decode`; the value in its `schema_version`. Raises EncodeError."""
+        """Encode a record as key and value, the twin of `decode`; the value in its `schema_version`. Raises EncodeError."""
         key_type = message_type(self._file, key.STRUCT.name)
         encoded = _INT16.pack(key_type.key) + key_type.encode(key, 0)
         if value is None:
@@ -199,7 +199,7 @@ class FramedDecoder(Decoder):
         return None, message
 
     def _read_frame(self, value: Buffer) -> tuple[MessageType, int, int]:
-        """Read the frame before the message -> (type, version and position of the message)."""
+        """Read the frame before the message; return the type, the version and the position of the message."""
         frame_version, at = _read_frame_varint(value, 0, "frame version")
         if frame_version == 0:
             raise DecodeError(
@@ -224,7 +224,7 @@ class FramedDecoder(Decoder):
             raise DecodeError(f"Found {len(value) - at} byte(s) of garbage after {found.key}", at)
 
     def _decode_as_kafka_does(self, value: Buffer | None) -> tuple[MessageType, Message, int]:
-        """Decode a value -> (type, message, version in the frame, which may be unknown).
+        """Decode a value; return the type, the message and the version in the frame, which may be unknown.
 
         Raises DecodeError with Kafka's text.
         """
@@ -292,7 +292,7 @@ _NO_REMOTE_VALUE = (
 
 @cache
 def record_type_name(found: MessageType) -> str:
-    """Return the name of a metadata record type in Kafka's enum: TopicRecord -> TOPIC_RECORD."""
+    """Return the name of a metadata record type in Kafka's enum: TOPIC_RECORD for TopicRecord."""
     out = found.name[0]
     for letter in found.name[1:]:
         out += f"_{letter}" if letter.isupper() else letter.upper()
@@ -316,7 +316,7 @@ def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated:
 
 
 def _decode_any_version(found: MessageType, data: Buffer, version: int, at: int) -> tuple[Message, int]:
-    """Decode a message in the known version that is nearest to `version` -> (message, position after it).
+    """Decode a message in the known version that is nearest to `version`; return it and the position after it.
 
     Kafka's generated readers do the same: only those of inner structs check the version. Raises DecodeError.
     """
@@ -338,7 +338,7 @@ def _framed(value: Buffer | None) -> Buffer:
 
 
 def _read_frame_varint(value: Buffer, at: int, what: str) -> tuple[int, int]:
-    """Read a number of the frame and convert it to an int16 as Kafka does -> (number, position after it)."""
+    """Read a number of the frame, converted to an int16 as by Kafka; return it and the position after it."""
     try:
         number, at = read_int32_varint(value, at)
     except (IndexError, MessageError) as error:

@@ -151,7 +151,7 @@ class Schema:
 
 
 def snake_case(name: str) -> str:
-    """Convert Kafka's CamelCase name to an attribute: TopicId -> topic_id, KRaftVersion -> kraft_version."""
+    """Convert Kafka's CamelCase name to an attribute: TopicId to topic_id, KRaftVersion to kraft_version."""
     out = name[0].lower()
     for before, letter in zip(name.replace("KRaft", "Kraft"), name.replace("KRaft", "Kraft")[1:]):
         out += f"_{letter.lower()}" if letter.isupper() and not before.isupper() else letter.lower()

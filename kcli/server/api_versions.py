@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, PRODUCE
 from kcli.protocol.message import Message
-from kcli.server.controller.features import KRAFT_VERSION, supported_features
+from kcli.server.features import KRAFT_VERSION, supported_features
 from kcli.state.metadata_image import MetadataImage
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

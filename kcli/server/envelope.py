@@ -8,62 +8,123 @@
                           no delegation tokens yet, and ignored when read
     ClientHostAddress     the client's address, 4 or 16 bytes
 
-The response contains the whole response to the client, header and message, or an error of the envelope itself. A response
-that says that the node is not the controller becomes the error NOT_CONTROLLER of the envelope, as in Kafka
+The response contains the whole response to the client, header and message, or an error of the envelope itself, as in Kafka's
+EnvelopeUtils:
+
+    error                              reason
+    ---------------------------------  -------------------------------------------------------------------------------
+    PRINCIPAL_DESERIALIZATION_FAILURE  the principal cannot be decoded
+    INVALID_REQUEST                    the client's address is not one, or the request is not FORWARDABLE
+    UNSUPPORTED_VERSION                the request cannot be decoded, or the controller does not serve it
+
+A response that says that the node is not the controller becomes the error NOT_CONTROLLER of the envelope, as in Kafka
 (RequestChannel.shouldReturnNotController): the broker then sends the request to the next controller.
 IPv6 addresses need the standard library's ipaddress, which is imported only for them: it takes 10 ms of the start.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
 from kcli.format.primitives import Buffer
-from kcli.protocol import error_codes
+from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_QUORUM, ENVELOPE
 from kcli.protocol.framing import SIZE_BYTES, encode_response, read_request_header, read_response_header
-from kcli.protocol.message_errors import DecodeError
+from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError, MessageError
 from kcli.protocol.message_types import message_type
-from kcli.server.events import Connection
+from kcli.server.events import Connection, Respond
 from kcli.server.metrics.broker_metrics import ErrorCounts
 
 IPV4_BYTES = 4
 _PRINCIPAL_VERSION = 0
+# Takes a request (header and message) of a connection, as ControllerApis.receive does.
+Receive = Callable[[Connection, memoryview, Respond, int], None]
 
 
-class OpenedEnvelope(NamedTuple):
-    """The client's frame in an envelope, the client as a connection, and the envelope's own correlation id."""
+# Kafka's ApiKeys.forwardable: the requests that a broker may forward. No other request may come in an Envelope.
+FORWARDABLE = frozenset(
+    (
+        apis.CREATE_TOPICS,
+        apis.DELETE_TOPICS,
+        apis.CREATE_ACLS,
+        apis.DELETE_ACLS,
+        apis.ALTER_CONFIGS,
+        apis.CREATE_PARTITIONS,
+        apis.CREATE_DELEGATION_TOKEN,
+        apis.RENEW_DELEGATION_TOKEN,
+        apis.EXPIRE_DELEGATION_TOKEN,
+        apis.ELECT_LEADERS,
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        apis.LIST_PARTITION_REASSIGNMENTS,
+        apis.ALTER_CLIENT_QUOTAS,
+        apis.ALTER_USER_SCRAM_CREDENTIALS,
+        apis.DESCRIBE_QUORUM,
+        apis.UPDATE_FEATURES,
+        apis.UNREGISTER_BROKER,
+        apis.ALLOCATE_PRODUCER_IDS,
+        apis.ADD_RAFT_VOTER,
+        apis.REMOVE_RAFT_VOTER,
+    )
+)
 
-    frame: memoryview
-    connection: Connection
-    correlation_id: int
-    version: int
+
+class _EnvelopeError(MessageError):
+    """An envelope that is not opened; `code` answers it."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
-def open_envelope(frame: memoryview, carrier: Connection) -> OpenedEnvelope:
-    """Decode an Envelope request that came on `carrier`. Raises MessageError if it is malformed."""
-    _, version, correlation_id, _, position = read_request_header(frame)
-    message, _ = API_KEYS[ENVELOPE].request.decode(frame, version, position)
-    try:
-        host = unpack_host(bytes(message.client_host_address))
-    except ValueError as error:
-        raise DecodeError(f"the envelope's client address: {error}") from error
-    principal = carrier.principal
-    if message.request_principal is not None:
-        principal = decode_principal(message.request_principal)
-    client = Connection(carrier.connection_id, carrier.listener, host, principal=principal, is_internal=carrier.is_internal)
-    return OpenedEnvelope(memoryview(bytearray(message.request_data)), client, correlation_id, version)
+def receive_envelope(frame: memoryview, carrier: Connection, receive: Receive, respond: Respond, now_ms: int) -> None:
+    """Pass the request in an Envelope that came on `carrier` to `receive`; `respond` is called once, now or later.
 
-
-def close_envelope(envelope: OpenedEnvelope, answer: bytes | None) -> bytes:
-    """Return the frame that answers an envelope with a client's whole response frame, or with INVALID_REQUEST for None."""
+    A request that is not forwardable or that `receive` refuses becomes an error of the envelope: `carrier` has the requests of
+    other clients, too, and stays open. Raises MessageError if the Envelope itself cannot be decoded.
+    """
     api = API_KEYS[ENVELOPE]
-    data = None if answer is None else answer[SIZE_BYTES:]
-    code = error_codes.INVALID_REQUEST if data is None else error_codes.NONE
-    if data is not None and _is_not_controller(envelope.frame, data):
-        data, code = None, error_codes.NOT_CONTROLLER
-    response = api.response.new(response_data=data, error_code=code)
-    return bytes(encode_response(envelope.correlation_id, api, envelope.version, response))
+    _, version, correlation_id, _, position = read_request_header(frame)
+    envelope, _ = api.request.decode(frame, version, position)
+
+    def close(code: int, data: bytes | None = None) -> None:
+        response = api.response.new(response_data=data, error_code=code)
+        respond(bytes(encode_response(correlation_id, api, version, response)))
+
+    def answer(response: bytes | None) -> None:
+        if response is None:
+            close(error_codes.INVALID_REQUEST)
+        elif _is_not_controller(envelope.request_data, response[SIZE_BYTES:]):
+            close(error_codes.NOT_CONTROLLER)
+        else:
+            close(error_codes.NONE, response[SIZE_BYTES:])
+
+    try:
+        client = _open_envelope(envelope, carrier)
+        receive(client, memoryview(bytearray(envelope.request_data)), answer, now_ms)
+    except _EnvelopeError as error:
+        close(error.code)
+    except MessageError:
+        close(error_codes.UNSUPPORTED_VERSION)
+
+
+def _open_envelope(envelope: Message, carrier: Connection) -> Connection:
+    """Check an envelope and return the client as a connection. Raises MessageError."""
+    principal = carrier.principal
+    if envelope.request_principal is not None:
+        try:
+            principal = decode_principal(envelope.request_principal)
+        except MessageError as error:
+            raise _EnvelopeError(error_codes.PRINCIPAL_DESERIALIZATION_FAILURE, error.message) from error
+    try:
+        host = unpack_host(bytes(envelope.client_host_address))
+    except ValueError as error:
+        raise _EnvelopeError(error_codes.INVALID_REQUEST, f"the envelope's client address: {error}") from error
+    key = read_request_header(envelope.request_data)[0]
+    if key not in FORWARDABLE:
+        raise _EnvelopeError(error_codes.INVALID_REQUEST, f"{API_KEYS[key].name} is not eligible for forwarding")
+    return Connection(carrier.connection_id, carrier.listener, host, principal=principal, is_internal=carrier.is_internal)
 
 
 def _is_not_controller(request: Buffer, answer: bytes) -> bool:

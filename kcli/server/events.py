@@ -67,6 +67,10 @@ class Connection:
         return f"<connection {self.connection_id} of {self.client_host}:{self.client_port} on {self.listener}>"
 
 
+# Answers a request with a whole frame, its size included; None closes the connection.
+Respond = Callable[[bytes | None], None]
+
+
 class NodeRole(Enum):
     """A role of a node in the cluster: both have listeners of their own, also in one process."""
 

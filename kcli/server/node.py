@@ -24,14 +24,14 @@ list of effects; the shell executes the effects in the order of the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.message_errors import MessageError
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.startup import MetadataSource
-from kcli.server.envelope import close_envelope, open_envelope
+from kcli.server.envelope import receive_envelope
 from kcli.server.events import (
     CloseConnection,
     Computed,
@@ -43,6 +43,7 @@ from kcli.server.events import (
     Flushed,
     PeerClosed,
     RequestReceived,
+    Respond,
     ResponseReceived,
     SendResponse,
 )
@@ -50,9 +51,6 @@ from kcli.server.log_lines import fault_line
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
 from kcli.server.timing_wheel import Timer
-
-# How a controller answers a request: with a whole frame, its size included; None closes the connection.
-Respond = Callable[[bytes | None], None]
 
 
 class ControllerPort(MetadataSource, Protocol):
@@ -111,11 +109,9 @@ class Node:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Take an event and return the effects, in their order. Raises what ends the node."""
-        kind = type(event)
-        if kind is RequestReceived:
-            assert isinstance(event, RequestReceived)
+        if isinstance(event, RequestReceived):
             self._request(event.connection, event.frame, now_ms)
-        elif kind is DeadlineReached:
+        elif isinstance(event, DeadlineReached):
             self.timer.advance(now_ms)
         elif isinstance(event, ResponseReceived):
             self.peers.response_received(event, now_ms)
@@ -172,12 +168,9 @@ class Node:
 
         try:
             if len(frame) >= 2 and int.from_bytes(frame[:2], "big") == ENVELOPE:
-                envelope = open_envelope(frame, connection)
-                self.controller.receive(
-                    envelope.connection, envelope.frame, lambda answer: respond(close_envelope(envelope, answer)), now_ms
-                )
-                return
-            self.controller.receive(connection, frame, respond, now_ms)
+                receive_envelope(frame, connection, self.controller.receive, respond, now_ms)
+            else:
+                self.controller.receive(connection, frame, respond, now_ms)
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
         except Exception as error:

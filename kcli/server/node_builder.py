@@ -28,9 +28,8 @@ from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
 from kcli.server.config.cleaner_config import cleaner_settings
-from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
+from kcli.server.config.listeners import LOOPBACK_HOSTS, NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.features import initial_features
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
     FormatPlan,
@@ -39,6 +38,7 @@ from kcli.server.controller.formatting import (
     read_meta_properties,
 )
 from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
+from kcli.server.features import initial_features
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 Log = Callable[[str], None]
 # Names that a directory may contain and still be formatted: files that a format writes before meta.properties, and lost+found.
 _LEFT_BY_FORMATTING = frozenset(("bootstrap.checkpoint", METADATA_PARTITION, ".lock", "lost+found"))
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class NodeError(Exception):
@@ -139,8 +137,8 @@ def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, p
     """Return whether an address is one of this node's controller listeners, without a name server."""
     for listener in (*config.controller_listeners, *config.advertised_controller_listeners):
         own = bound.resolve(listener)
-        is_on_loopback = listener.host in ("", UNROUTABLE_HOST, "::", *_LOOPBACK)
-        if port == own.port and (host.lower() == own.host.lower() or (is_on_loopback and host.lower() in _LOOPBACK)):
+        is_on_loopback = listener.host in ("", UNROUTABLE_HOST, "::", *LOOPBACK_HOSTS)
+        if port == own.port and (host.lower() == own.host.lower() or (is_on_loopback and host.lower() in LOOPBACK_HOSTS)):
             return True
     return False
 

@@ -3,8 +3,8 @@
     class         effect -> event                  who uses it
     ------------  -------------------------------  -------------------------------------------------------------------
     Outstanding   any, by the effect's id          the two below, and kcli.server.peers for SendRequest
-    Flushes       Flush -> Flushed                 the raft client, the snapshot emitter, the broker's logs
-    Computations  Compute -> Computed              the broker: decompression of what one client sent
+    Flushes       Flush -> Flushed                 the raft client, the snapshot writer, the broker's logs
+    Computations  Compute -> Computed              the broker: decompression of what one client sent, searches by time
 
 All cores of a node share one object of each class, so that ids are unique in the node.
 """

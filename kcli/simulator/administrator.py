@@ -93,7 +93,7 @@ class Administrator:
     # ----------------------------------------------------------------------------------------------------------- topics
 
     def _name(self) -> str:
-        if self._free_names and self._free_names[0][0] < self._world.scheduler.now_ms:
+        if self._free_names and self._free_names[0][0] < self._world.virtual_time.now_ms:
             return self._free_names.pop(0)[1]
         self._topic_count += 1
         return f"{self.topic_prefix}{self._topic_count}"
@@ -179,7 +179,7 @@ class Administrator:
         else:
             raise SimulationFailure(f"topic {topic.facts.name} cannot be deleted")
         topic.is_deleted = True
-        self._free_names.append((world.scheduler.now_ms + REUSE_AFTER_MS, topic.facts.name))
+        self._free_names.append((world.virtual_time.now_ms + REUSE_AFTER_MS, topic.facts.name))
 
     def _create_partition(self, topic: TopicLedger) -> Task[None]:
         world = self._world

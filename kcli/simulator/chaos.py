@@ -93,7 +93,7 @@ class Chaos:
             disk.faults.append(self._dead)
         self._checker.dead_directory = None if self._dead is None else self._dead.path
         self._next_is_power_loss = rng.random() < 0.5
-        world.scheduler.after(rng.randrange(1000), self.start)
+        world.virtual_time.after(rng.randrange(1000), self.start)
 
     def _settle_death(self) -> None:
         world, rng, disk = self._world, self._rng, self._world.machine.disk
@@ -106,7 +106,7 @@ class Chaos:
 
     def start(self) -> None:
         """Start a process. Raises SimulationFailure later if it does not get ready in time."""
-        machine, scheduler = self._world.machine, self._world.scheduler
+        machine, virtual_time = self._world.machine, self._world.virtual_time
         if machine.is_up:
             return
         machine.start()
@@ -116,7 +116,7 @@ class Chaos:
             if machine.start_count == number and machine.is_up and not machine.is_ready:
                 raise SimulationFailure(f"start {number} is not ready after {START_TIMEOUT_MS} ms")
 
-        scheduler.after(START_TIMEOUT_MS, check_ready)
+        virtual_time.after(START_TIMEOUT_MS, check_ready)
 
     def _ready(self) -> None:
         """Check the disk before the node accepts clients."""

@@ -20,7 +20,7 @@ from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import FrameReader, Link, Network
-from kcli.simulator.scheduler import Scheduler
+from kcli.simulator.virtual_time import VirtualTime
 
 REQUEST_TIMEOUT_MS = 2000
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 Task = Generator[int | Pending, Message | None, T]
 
 
-def run_task(scheduler: Scheduler, task: Task[None]) -> None:
+def run_task(virtual_time: VirtualTime, task: Task[None]) -> None:
     """Run a task in virtual time; its first step comes at the present time."""
 
     def resume(value: Message | None) -> None:
@@ -60,21 +60,21 @@ def run_task(scheduler: Scheduler, task: Task[None]) -> None:
         except StopIteration:
             return
         if isinstance(wanted, int):
-            scheduler.after(wanted, lambda: resume(None))
+            virtual_time.after(wanted, lambda: resume(None))
         elif wanted.is_done:
-            scheduler.after(0, lambda: resume(wanted.response))
+            virtual_time.after(0, lambda: resume(wanted.response))
         else:
             wanted.on_done = lambda: resume(wanted.response)
 
-    scheduler.after(0, lambda: resume(None))
+    virtual_time.after(0, lambda: resume(None))
 
 
 class SimulatedClient:
     """One client with one link, which is opened when it is needed."""
 
-    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, name: str, port: int) -> None:
+    def __init__(self, virtual_time: VirtualTime, network: Network, machine: Machine, name: str, port: int) -> None:
         self.name = name
-        self._scheduler = scheduler
+        self._virtual_time = virtual_time
         self._network = network
         self._machine = machine
         self._port = port
@@ -92,7 +92,7 @@ class SimulatedClient:
         has_response: bool = True,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Pending:
-        """Send a request -> what to wait for; it is done at once if no node is listening or `has_response` is False."""
+        """Send a request; return what to wait for. It is done at once if no node is listening or `has_response` is False."""
         api = API_KEYS[api_key]
         self._correlation_id += 1
         pending = Pending(api, version, self._correlation_id)
@@ -107,7 +107,7 @@ class SimulatedClient:
             pending.finish(None)
             return pending
         self._pending[pending.correlation_id] = pending
-        self._scheduler.after(timeout_ms, lambda: self._timed_out(pending))
+        self._virtual_time.after(timeout_ms, lambda: self._timed_out(pending))
         return pending
 
     def _timed_out(self, pending: Pending) -> None:

@@ -54,14 +54,14 @@ class SimulatedFile:
         return len(self._live("size").data)
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write the parts at the end of the file -> their bytes. Raises OSError if not all could be written."""
+        """Write the parts at the end of the file; return their bytes. Raises OSError if not all could be written."""
         data = b"".join(parts)
         stored = self._live("append")
         self._disk.write(stored, self.name, len(stored.data), data)
         return len(data)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> the number of bytes read; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on; return the number of bytes read, fewer only at the end of the file."""
         data = self._live("read").data[position : position + len(buffer)]
         buffer[: len(data)] = data
         return len(data)
@@ -437,7 +437,7 @@ class SimulatedDisk:
         return sum(len(stored.data) for stored in self._root.files())
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """Take a lock on a file, which is created if missing -> a function that releases it, None if another process has it."""
+        """Lock a file, which is created if missing; return a function that releases it, None if another process has it."""
         self.begin("lock", path)
         self._file_or_new(path)
         return None if _normal(path) in self._locked_elsewhere else lambda: None

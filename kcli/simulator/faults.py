@@ -45,7 +45,7 @@ class Fault:
         self.count = count
 
     def strikes(self, call: str, path: str) -> bool:
-        """Count a call -> True if it fails."""
+        """Count a call; return True if it fails."""
         if self.count == 0 or self.call not in ("", call):
             return False
         if self.path and path != self.path and not path.startswith(self.path.rstrip("/") + "/"):

@@ -54,8 +54,8 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash
 from kcli.simulator.network import End, FrameReader, Link, Network
 from kcli.simulator.peer_links import PeerLinks
-from kcli.simulator.scheduler import Action, Scheduler
 from kcli.simulator.trace import Trace, frame_text
+from kcli.simulator.virtual_time import Action, VirtualTime
 from kcli.simulator.wall_clock import WallClock
 
 SPOILT_BYTE = b"\xee"
@@ -82,15 +82,15 @@ class NodeProcess(Protocol):
         ...
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Start the node -> effects."""
+        """Start the node; return effects."""
         ...
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle an event -> effects."""
+        """Handle an event; return effects."""
         ...
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin a clean stop -> effects; it is done when `is_stopped` is True."""
+        """Begin a clean stop; return effects. It is done when `is_stopped` is True."""
         ...
 
     def next_deadline_ms(self) -> int | None:
@@ -129,7 +129,7 @@ class Machine:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        virtual_time: VirtualTime,
         network: Network,
         disk: SimulatedDisk,
         rng: Random,
@@ -150,7 +150,7 @@ class Machine:
         self.held_bytes = 0  # the memory of requests, as the node reports it
         self.is_halted = False  # the last process has exited by itself
         self.may_end = False  # the disk fails, so that the process may exit or raise an exception
-        self._scheduler = scheduler
+        self._virtual_time = virtual_time
         self._network = network
         self._rng = rng
         self._trace = trace
@@ -264,11 +264,11 @@ class Machine:
     # ------------------------------------------------------------------------------------------------------ connections
 
     def accept(self, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link | None:
-        """Accept a client's connection -> the link, or None if nothing listens."""
+        """Accept a client's connection; return the link, or None if nothing listens."""
         return self._accept("PLAINTEXT", connect, client_port) if self.is_ready else None
 
     def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
-        """Accept a connection of another machine -> the link, or None if its listener is not open."""
+        """Accept a connection of another machine; return the link, or None if its listener is not open."""
         if self.node is None or not self.node.is_open(peer.listener):
             return None
         machines = frozenset((from_machine_id, self.machine_id))
@@ -379,7 +379,7 @@ class Machine:
             if self.node is node and node is not None:
                 self._alive(run)
 
-        self._scheduler.after(delay_ms, if_alive)
+        self._virtual_time.after(delay_ms, if_alive)
 
     def _answer(self, connection: Connection, frame: bytes) -> None:
         self._trace.add(f"c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
@@ -397,7 +397,7 @@ class Machine:
         end = self._ends.get(connection.connection_id)
         if end is not None:
             end.is_busy = False
-            self._scheduler.after(0, lambda: self.serve(end))
+            self._virtual_time.after(0, lambda: self.serve(end))
 
     def _send_request(self, effect: SendRequest) -> None:
         if effect.peer.address is not None:
@@ -438,7 +438,7 @@ class Machine:
         if deadline_ms is not None:
             late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
             left_ms = max(0, deadline_ms - self._clock.now_ms())
-            self._timer = self._scheduler.after(left_ms + late_ms, self._deadline_reached)
+            self._timer = self._virtual_time.after(left_ms + late_ms, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None

@@ -22,7 +22,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from kcli.server.events import Peer, PeerAddress
-from kcli.simulator.scheduler import Scheduler
+from kcli.simulator.virtual_time import VirtualTime
 
 SIZE_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -56,7 +56,7 @@ class Host(Protocol):
     machine_id: int
 
     def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
-        """Accept a connection of another machine to the listener of `peer` -> the link; None if nothing listens there."""
+        """Accept a connection of another machine to the listener of `peer`; return the link, None if nothing listens there."""
         ...
 
 
@@ -100,9 +100,9 @@ class Link:
     def _later(self, side: int, run: Callable[[], None]) -> None:
         """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
-        at_ms = max(self._arrival_ms[side] + 1, network.scheduler.now_ms + network.delay_ms())
+        at_ms = max(self._arrival_ms[side] + 1, network.virtual_time.now_ms + network.delay_ms())
         self._arrival_ms[side] = at_ms
-        network.scheduler.at(at_ms, run)
+        network.virtual_time.at(at_ms, run)
 
     def _deliver(self, side: int, piece: bytes) -> None:
         if self.is_open[side] and not self._is_cut:
@@ -117,8 +117,8 @@ class Link:
 class Network:
     """All links and machines of a simulation."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, conditions: NetworkConditions) -> None:
-        self.scheduler = scheduler
+    def __init__(self, virtual_time: VirtualTime, rng: Random, conditions: NetworkConditions) -> None:
+        self.virtual_time = virtual_time
         self.conditions = conditions
         self.links: list[Link] = []
         self._rng = rng
@@ -181,7 +181,7 @@ class Network:
 
     def later(self, delay_ms: int, run: Callable[[], None]) -> None:
         """Run something after a delay."""
-        self.scheduler.after(delay_ms, run)
+        self.virtual_time.after(delay_ms, run)
 
 
 class FrameReader:
@@ -191,7 +191,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytearray]:
-        """Take bytes -> the frames that are complete now. Raises ValueError for an invalid size."""
+        """Take bytes; return the frames that are complete now. Raises ValueError for an invalid size."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= SIZE_BYTES:

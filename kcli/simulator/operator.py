@@ -100,7 +100,7 @@ class Operator:
             partition.fail(f"its move to {target} was accepted and ended in {place}, after {starts} starts and no power loss")
 
     def _request_move(self, partition: PartitionLedger, path: str) -> Task[int | None]:
-        """Request a move -> the error code, or None without a response."""
+        """Request a move; return the error code, or None without a response."""
         world = self._world
         name = partition.facts.name
         of_topic = world.struct(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirTopic", name=name, partitions=[partition.index])
@@ -114,7 +114,7 @@ class Operator:
         return code
 
     def _wait_for_move(self, topic: TopicLedger, partition: PartitionLedger) -> Task[str | None]:
-        """Wait until a move ends -> the directory, None if the topic is deleted. Raises SimulationFailure."""
+        """Wait until a move ends; return the directory, None if the topic is deleted. Raises SimulationFailure."""
         places: list[tuple[str, bool]] = []
         checks = 0
         while checks < MAX_MOVE_CHECKS:
@@ -132,7 +132,7 @@ class Operator:
         partition.fail(f"its move does not end; its replicas are in {places}")
 
     def _places(self, partition: PartitionLedger) -> Task[list[tuple[str, bool]] | None]:
-        """Find the replicas of a partition -> (directory, True for a future replica) of each; None if not known now."""
+        """Return (directory, True for a future replica) of each replica of a partition; None if not known now."""
         world = self._world
         of_topic = world.struct(
             DESCRIBE_LOG_DIRS, "DescribableLogDirTopic", topic=partition.facts.name, partitions=[partition.index]

@@ -139,7 +139,7 @@ class SimulatedProducer:
         make = self._maker.make
         if topic.facts.is_compacted:
             make = self._maker.make_keyed if self._is_idempotent else self._maker.make_values
-        records = make(self._rng.choice((1, 1, 2, 5)), self._world.scheduler.now_ms)
+        records = make(self._rng.choice((1, 1, 2, 5)), self._world.virtual_time.now_ms)
         codec = self._rng.choice(CODECS)
         if self._is_idempotent:
             sequence = self._sequences.get(partition, 0)
@@ -176,7 +176,7 @@ class SimulatedProducer:
     # -------------------------------------------------------------------------------------------------------- responses
 
     def _settle(self, batches: list[ProducedBatch], response: Message | None) -> list[ProducedBatch]:
-        """Process a response -> the batches that are not acknowledged. Raises SimulationFailure."""
+        """Process a response; return the batches that are not acknowledged. Raises SimulationFailure."""
         if response is None:
             return [] if self._acks == 0 else batches
         answers = {

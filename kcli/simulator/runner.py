@@ -2,7 +2,7 @@
 
     phase    actions
     -------  ----------------------------------------------------------------------------------------------------
-    faults   clients work while faults are injected, for a number of steps (actions of the scheduler)
+    faults   clients work while faults are injected, for a number of steps (actions in virtual time)
     calm     no more faults; the node is up again, clients finish, the administrator audits
     reading  every partition is read from start to end
     end      the node stops cleanly; the disk is checked and verified
@@ -32,8 +32,8 @@ from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.operator import Operator
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.producer import SimulatedProducer
-from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.virtual_time import VirtualTime
 from kcli.simulator.wall_clock import WallClock
 from kcli.simulator.world import World
 
@@ -85,17 +85,17 @@ class Simulation:
         self.seed = seed
         self.steps = steps + (COMPACTION_STEPS if has_compaction(seed) else 0)
         self._cleaning_rounds = cleaning_rounds
-        self.scheduler = Scheduler(self._rng("time"), START_MS)
-        self.trace = Trace(lambda: self.scheduler.now_ms, write)
-        network = Network(self.scheduler, self._rng("network"), self._network_conditions())
-        wall_clock = WallClock(self.scheduler)
+        self.virtual_time = VirtualTime(self._rng("time"), START_MS)
+        self.trace = Trace(lambda: self.virtual_time.now_ms, write)
+        network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
+        wall_clock = WallClock(self.virtual_time)
         self.disk = SimulatedDisk(self._rng("disk"), wall_clock.wall_ms)
         for directory in directories:
             # The parents of the log directories exist before the node is formatted.
             self.disk.make_directory(parent_path(directory))
         self.disk.flush_directory("/")
         self.machine = Machine(
-            self.scheduler,
+            self.virtual_time,
             network,
             self.disk,
             self._rng("machine"),
@@ -104,7 +104,7 @@ class Simulation:
             wall_clock,
         )
         pause_factor = self._rng("pace").choice(PAUSE_FACTORS)
-        self.world = World(self.scheduler, network, self.machine, self.trace, pause_factor)
+        self.world = World(self.virtual_time, network, self.machine, self.trace, pause_factor)
         self.checker = DiskChecker(self.disk, directories, self.world.ledger, self.world.clocks)
         self.chaos = Chaos(self.world, self.checker, self._rng("chaos"), directories)
         self.administrator = Administrator(self.world, self._rng("admin"))
@@ -146,7 +146,7 @@ class Simulation:
             raise SimulationFailure(line)
 
     def run(self) -> SimulationResult:
-        """Run all phases -> the outcome; a failure is returned, not raised."""
+        """Run all phases and return the outcome; a failure is returned, not raised."""
         failure = ""
         try:
             self._inject_faults()
@@ -175,7 +175,7 @@ class Simulation:
                 for partition in topic.partitions
                 if isinstance(partition, CompactedLedger)
             ),
-            virtual_ms=self.scheduler.now_ms - START_MS,
+            virtual_ms=self.virtual_time.now_ms - START_MS,
         )
 
     def _inject_faults(self) -> None:
@@ -193,7 +193,7 @@ class Simulation:
         for reader in self.keyed_readers:
             world.run(reader.run_keyed())
         for _ in range(self.steps):
-            self.scheduler.run_next()
+            self.virtual_time.run_next()
 
     def _calm(self) -> None:
         self.trace.add("runner", "calm")
@@ -224,7 +224,7 @@ class Simulation:
         for _ in range(MAX_QUIET_STEPS):
             if is_done():
                 return
-            if not self.scheduler.run_next():
+            if not self.virtual_time.run_next():
                 break
         if not is_done():
             raise SimulationFailure(f"timed out waiting until {what}")

@@ -85,7 +85,7 @@ class StoredFile:
         self.writes.clear()
 
     def fail_flush(self, rng: Random) -> bool:
-        """Fail a flush: readers still see all bytes, but some will never reach the device -> True if any are lost.
+        """Fail a flush: readers see all bytes, but some will never reach the device. Return True if any are lost.
 
         This is the behaviour of Linux: the pages are marked clean, and the next fsync succeeds without them.
         """

@@ -1,4 +1,4 @@
-"""What the tasks of a simulation share: the scheduler, the machine, the ledger, and the API versions that the broker offers."""
+"""What the tasks of a simulation share: virtual time, the machine, the ledger, and the API versions that the broker offers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network
 from kcli.simulator.partition_ledger import SimulationFailure
-from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.virtual_time import VirtualTime
 
 FIRST_PORT = 40_000
 PAUSE_MS = 100
@@ -25,8 +25,8 @@ class World:
     `pause_factor` multiplies the pauses of clients; `is_ending`: clients start nothing new.
     """
 
-    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
-        self.scheduler = scheduler
+    def __init__(self, virtual_time: VirtualTime, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
+        self.virtual_time = virtual_time
         self.network = network
         self.machine = machine
         self.trace = trace
@@ -41,12 +41,12 @@ class World:
     def client(self, name: str) -> SimulatedClient:
         """Create a client."""
         self._client_count += 1
-        return SimulatedClient(self.scheduler, self.network, self.machine, name, FIRST_PORT + self._client_count)
+        return SimulatedClient(self.virtual_time, self.network, self.machine, name, FIRST_PORT + self._client_count)
 
     def clocks(self) -> Clocks:
         """Return the right time, and the largest error that the machine's clock may have had."""
         wall = self.machine.wall_clock
-        return Clocks(self.scheduler.now_ms, wall.max_ahead_ms + wall.max_behind_ms)
+        return Clocks(self.virtual_time.now_ms, wall.max_ahead_ms + wall.max_behind_ms)
 
     def run(self, task: Task[None]) -> None:
         """Start a task, and count it until it ends."""
@@ -56,7 +56,7 @@ class World:
             yield from task
             self.tasks_running -= 1
 
-        run_task(self.scheduler, counted())
+        run_task(self.virtual_time, counted())
 
     def version(self, rng: Random, key: int, lowest: int = 0) -> int:
         """Choose one of the versions that the broker offers; half of the time the newest one."""

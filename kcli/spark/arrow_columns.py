@@ -94,7 +94,7 @@ def scan_span(
     records: "record_scan.RecordColumns",
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Scan the records of `count` batches from row `first` on -> the number of batches before the first one with a fault.
+    """Scan the records of `count` batches from row `first` on; return the number of batches before the first with a fault.
 
     The records of batch i are buffer[starts[i]:ends[i]]; they get the batch's timestamp if it is LogAppendTime. On return
     scratch[0] is the number of records. Raises IndexError for rows outside of `batches`, and for too many records.
@@ -150,7 +150,7 @@ def sum_of(sizes: array, first: int, count: int) -> int:  # type: ignore[type-ar
 
 
 def copy_bytes(target: memoryview, at: int, source: Buffer, position: int, size: int) -> int:
-    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both exist."""
+    """Copy source[position:position + size] to target[at:]; return `size`. The caller has checked that both exist."""
     if not COMPILED:
         target[at : at + size] = source[position : position + size]
         return size
@@ -172,7 +172,7 @@ def put_binary(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append records' keys or values from row `row` on, to `data` from offsets[row] on -> how many of them are null.
+    """Append keys or values from row `row` on, to `data` from offsets[row] on; return how many of them are null.
 
     `data` and `validity` are bytes, those of `validity` zero from `row` on; `offsets` is int32. Raises IndexError for a record
     outside `source` and for too little space.
@@ -211,7 +211,7 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many do not fit and are null."""
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on; return how many do not fit and are null."""
     check_rows(first, count, len(timestamps))
     check_rows(row, count, min(len(out), 8 * len(validity)))
     lowest = MIN_TIMESTAMP_MS
@@ -322,7 +322,7 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has checked to out[0] -> the position after it. Raises IndexError at the end."""
+    """Decode a varint that the scanner checked to out[0]; return the position after it. Raises IndexError at the end."""
     raw = 0
     shift = 0
     while shift < 35:
@@ -354,7 +354,7 @@ def put_headers(
     value_validity: memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Append the records' headers from row `row` on, to the children from lists[row] on -> how many records have none (null).
+    """Append the records' headers from row `row` on, to the children from lists[row] on; return how many have none (null).
 
     `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, those of validity zero. scratch[1] is increased by the
     number of null values; scratch[2] is set to 1 if a key has bytes that are not ASCII. Raises IndexError for too little space.

@@ -214,7 +214,7 @@ class SpanReader(RangeReader):
                 yield Rows(run, window, first)
 
     def _scan_span(self, row: int, count: int) -> Rows | None:
-        """Scan the records of the first of `count` batches, as many as fit -> rows, or None if the first one has a fault."""
+        """Scan the records of as many of `count` batches as fit; return rows, or None if the first one has a fault."""
         batches, part, records = self._walk.rows, self.part, self.scanner.columns
         header = self._walk.batch(row).header
         assert isinstance(header, RecordBatch)
@@ -236,7 +236,7 @@ class SpanReader(RangeReader):
         return Rows(run, RecordWindow(buffer, records, length, 0), 0, Span(batches, row, done, ends))
 
     def _inflate(self, codec: int, row: int, count: int) -> tuple[bytes, array[int], array[int]]:
-        """Inflate batches into one buffer, up to SPAN_BYTES or the first fault -> it, where each batch starts and ends."""
+        """Inflate batches into one buffer, up to SPAN_BYTES or the first fault; return it and where each starts and ends."""
         pieces: list[bytes] = []
         bounds = [0]
         for index in range(row, row + count):
@@ -270,7 +270,7 @@ class ArrowBatchBuilder:
         self._sized = [column for column in self._filled if column.name in ("key", "value", "headers")]
 
     def add(self, rows: Rows) -> bool:
-        """Append at most SCAN_WINDOW_RECORDS rows -> whether the batch is full, so that `finish` must be called."""
+        """Append at most SCAN_WINDOW_RECORDS rows; return True if the batch is full, so that `finish` must be called."""
         for column in self._filled:
             column.add(rows, self.rows)
         self._runs.append(rows.run)

@@ -171,6 +171,6 @@ class PushdownReader(KafkaLogReader):
     """A reader that uses Spark's filters to choose partitions, offsets and times."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use the filters to read less -> all of them, since Spark must still apply each to the rows."""
+        """Use the filters to read less; return all of them, since Spark must still apply each to the rows."""
         self.pushed = push_filters(filters)
         return filters

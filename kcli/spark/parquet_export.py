@@ -102,7 +102,7 @@ class ExportResult(NamedTuple):
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
-    """Check options and paths before Spark starts -> the offsets that the export reads.
+    """Check options and paths before Spark starts; return the offsets that the export reads.
 
     Raises ExportError, UnknownTopicError, and OSError as the disk does.
     """
@@ -276,7 +276,7 @@ def _with_undecoded(
 def _write_side_table(
     spark: SparkSession, frame: DataFrame, options: ExportOptions, suffix: str, run: IncrementalRun | None
 ) -> str:
-    """Write the table OUT + `suffix` -> its path. An incremental run stages its files, mode append adds them to the table."""
+    """Write the table OUT + `suffix`; return its path. An incremental run stages its files, mode append adds to the table."""
     out = options.out.rstrip("/") + suffix
     mode = "error" if run is not None else "append" if options.mode == "append" else "overwrite"
     _write(spark, frame, options._replace(mode=mode, partition_by=()), out if run is None else run.stage(suffix))
@@ -330,7 +330,7 @@ def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
 
 
 def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> bool:
-    """Write the frame -> False if the output exists and the mode is ignore."""
+    """Write the frame; return False if the output exists and the mode is ignore."""
     if DATE in options.partition_by and DATE not in frame.columns:
         frame = frame.withColumn(DATE, F.to_date("timestamp"))
     if options.partition_by:
@@ -347,7 +347,7 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
 
 
 def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, run: IncrementalRun | None) -> str:
-    """Write the corrupt places to OUT.corrupt -> that path.
+    """Write the corrupt places to OUT.corrupt; return that path.
 
     An incremental run stages those of its offsets that are not listed yet.
     """
@@ -410,7 +410,7 @@ def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callabl
 
 
 def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFrame, Observation | None]:
-    """Decode key and value -> the frame, and an observation of those not decoded: `key`, `value` and, of the rows, `any`."""
+    """Decode key and value; return the frame and an observation of those not decoded: `key`, `value`, and `any` for rows."""
     if not decodings:
         return frame, None
     frame, any_failed = with_all_decoded(frame, decodings)

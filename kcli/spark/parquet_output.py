@@ -170,7 +170,7 @@ class OutputDirectory:
         self._files.delete(self._path(self.path + suffix), True)
 
     def write(self, mode: str, write: Callable[[str, str], None]) -> bool:
-        """Call `write(path, mode)` so that a failure leaves the old output -> False if it exists and the mode is ignore."""
+        """Call `write(path, mode)`; a failure leaves the old output. Return False if that exists and the mode is ignore."""
         existed = self.exists()
         if existed and mode == "ignore":
             return False

@@ -122,7 +122,7 @@ class RangeReader:
         return None if fault is None else Fault(self.part, header.position, batch.end_position, *fault, batch)
 
     def follows(self, batch: LogBatch) -> bool:
-        """Take a batch without a fault as the last one read -> whether it may have wanted offsets.
+        """Take a batch without a fault as the last one read; return True if it may have wanted offsets.
 
         A message set of format 0 or 1 may begin before the base offset that it states.
         """

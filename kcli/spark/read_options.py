@@ -121,7 +121,7 @@ class ReadOptions(NamedTuple):
     report_path: str | None = None
 
     def named_by_partition(self) -> dict[str, ByPartition]:
-        """Return the options that name partitions one by one, if they are given: option -> its value.
+        """Return the options that name partitions one by one, with their values, if they are given.
 
         Without those of exactOffsets: a partition of the plan may be gone when it is read.
         """

@@ -212,7 +212,7 @@ class RunOutput:
     # --------------------------------------------------------------------------------------------------------- removing
 
     def _remove_staging(self) -> bool:
-        """Remove all staged files -> whether there were any."""
+        """Remove all staged files; return True if there were any."""
         found = False
         for suffix in self._suffixes:
             if self._disk.exists(self.staging(suffix)):

@@ -90,7 +90,7 @@ class SparkError(Exception):
 
 
 def find_java() -> tuple[Path, bool]:
-    """Find a java for Spark -> (its path, whether it is the machine's own). Raises SparkError if there is none."""
+    """Find a java for Spark; return its path, and True if it is the machine's own. Raises SparkError if there is none."""
     home = os.environ.get("JAVA_HOME")
     for candidate in (Path(home, "bin", "java") if home else None, shutil.which("java")):
         if candidate is not None and (major := java_version(Path(candidate))) is not None and major >= MIN_JAVA:

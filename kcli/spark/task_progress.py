@@ -39,7 +39,7 @@ class TaskProgress:
 
 @contextmanager
 def watched(folder: str, on_bytes: Callable[[int], None] | None) -> Iterator[None]:
-    """While the body runs, call `on_bytes` in a thread with the bytes that the tasks have read since the last call."""
+    """Call `on_bytes`, while the body runs, in a thread with the bytes that the tasks have read since the last call."""
     if on_bytes is None:
         yield
         return

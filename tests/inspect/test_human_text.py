@@ -113,7 +113,7 @@ def test_damage_is_red_and_in_place(tmp_path: Path) -> None:
     log.append([(b"b", b"2")])
     log.flush()
     text = text_of(log.path(".log"), colour=True)
-    assert f"\x1b[31mDAMAGED at byte {size} to {size + 35}" in text
+    assert f"\x1b[31mDAMAGED at bytes [{size}, {size + 35})" in text
     assert text.index("DAMAGED") < text.index("batch 1  ")
     assert "1 damaged place" in text.split("\n")[-2]
 

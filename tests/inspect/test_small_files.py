@@ -135,6 +135,21 @@ def test_preallocated_indexes_are_no_damage(tmp_path: Path) -> None:
     assert not seen.notes and (seen.files[0].size_bytes, seen.files[0].preallocated_bytes) == (88, 80)
 
 
+@pytest.mark.parametrize(("suffix", "entry_bytes"), [("index", 8), ("timeindex", 12)])
+def test_an_index_of_zeros_has_no_entries(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str, entry_bytes: int
+) -> None:
+    """A broker has preallocated it and not written to it; one entry of zeros alone is what a broker closed."""
+    seen = written(tmp_path, f"00000000000000000007.{suffix}", bytes(10 * entry_bytes))
+    assert seen.entries_seen == [] and not seen.notes
+    assert (seen.files[0].size_bytes, seen.files[0].preallocated_bytes) == (10 * entry_bytes, 10 * entry_bytes)
+    path = tmp_path / f"00000000000000000007.{suffix}"
+    assert main(["dump-log", "--output", "text", str(path)]) == 0
+    assert f", no entries in use (preallocated: {10 * entry_bytes} B)" in capfd.readouterr().out
+    closed = written(tmp_path, f"00000000000000000008.{suffix}", bytes(entry_bytes))
+    assert [entry.fields["offset"] for _, entry in closed.entries_seen] == [8] and closed.files[0].preallocated_bytes == 0
+
+
 def test_a_live_directory_is_not_all_preallocated_indexes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each topic of a running broker has two indexes of 10 MiB: no line on each, and no size that they make."""
     for number in range(3):

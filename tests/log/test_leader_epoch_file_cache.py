@@ -130,19 +130,19 @@ def test_the_file_begins_where_the_first_segment_does(tmp_path: Path) -> None:
     assert path.read_text() == "0\n2\n2 15\n3 20\n"
 
 
-def test_what_waits_for_the_file_is_done_once_it_has_followed(tmp_path: Path) -> None:
+def test_what_waits_for_the_file_is_done_once_it_is_written(tmp_path: Path) -> None:
     """Deleted segments are kept until the file no longer tells of them."""
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text("0\n1\n1 0\n")
     cache = load_leader_epochs(OsDisk(), str(tmp_path))
     cache.defer = lambda: True
     done: list[str] = []
-    cache.when_followed(lambda: done.append("at once"))
+    cache.when_written(lambda: done.append("at once"))
     cache.truncate_from_start(9, is_written=False)
     cache.segments_gone(9)
-    cache.when_followed(lambda: done.append("later"))
-    assert cache.is_behind and done == ["at once"] and path.read_text() == "0\n1\n1 0\n"
+    cache.when_written(lambda: done.append("later"))
+    assert cache.is_unwritten and done == ["at once"] and path.read_text() == "0\n1\n1 0\n"
     cache.catch_up()
-    assert not cache.is_behind and done == ["at once", "later"] and path.read_text() == "0\n1\n1 9\n"
+    assert not cache.is_unwritten and done == ["at once", "later"] and path.read_text() == "0\n1\n1 9\n"
     cache.catch_up()
     assert done == ["at once", "later"]

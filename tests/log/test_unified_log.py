@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX
+from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
+from kcli.log.errors import (
+    AppendError,
+    InvalidRecordsError,
+    InvalidTransactionStateError,
+    OffsetOutOfRangeError,
+    UnexpectedAppendOffsetError,
+)
 from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import DAY_MS, LogConfig
-from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
+from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
 
 INDEXED = LogConfig(segment_bytes=4000, index_interval_bytes=300, segment_index_bytes=1200)
 
@@ -278,6 +285,40 @@ def test_topics_may_want_flushes(live: LiveLog) -> None:
 # ----------------------------------------------------------------------------------------------------------- followers
 
 
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_a_refused_batch_of_a_leader_leaves_the_log_as_it_was(live: LiveLog, *, is_earlier: bool) -> None:
+    """All batches are checked before the first one is written, also against the transactions that the others open and end."""
+
+    def follower_append(*batches: memoryview) -> None:
+        live.log.append_as_follower(memoryview(bytearray(b"".join(map(bytes, batches)))), NOW_MS)
+
+    def at(offset: int, batch: memoryview) -> memoryview:
+        batch[:8] = offset.to_bytes(8, "big")
+        return batch
+
+    def refused(error: type[AppendError], *batches: memoryview) -> None:
+        before = live.log.log_end_offset, live.log.size_bytes, live.sizes(), live.log.leader_epochs.entries
+        with pytest.raises(error):
+            follower_append(*batches)
+        assert (live.log.log_end_offset, live.log.size_bytes, live.sizes(), live.log.leader_epochs.entries) == before
+
+    opening = at(0, of_producer(7, 0, transactional=True))
+    broken = new_batch([b"v"], keys=[b"\0"], producer=(7, 0, -1), attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG)
+    if is_earlier:
+        follower_append(opening)
+        sent = []
+    else:
+        sent = [opening]
+    refused(InvalidTransactionStateError, *sent, at(1, of_producer(7, 1)))
+    refused(InvalidRecordsError, *sent, at(1, broken))
+    follower_append(*sent, at(1, marker(7, abort=True)), at(2, of_producer(7, 1)), at(3, of_producer(8, 0)))
+    refused(InvalidTransactionStateError, at(4, of_producer(7, 2, transactional=True)), at(5, of_producer(7, 3)))
+    assert live.log.log_end_offset == 4
+    live.log.update_high_watermark(4)
+    assert live.stop().log_end_offset == 4
+    assert live.faults() == []
+
+
 def test_followers_keep_offsets_and_epochs(live: LiveLog) -> None:
     """Several batches at once, their epochs noted; what goes back is refused, gaps are taken."""
     batches = [
@@ -290,10 +331,7 @@ def test_followers_keep_offsets_and_epochs(live: LiveLog) -> None:
     assert [tuple(entry) for entry in live.log.leader_epochs.entries] == [(2, 0), (4, 7)]
     with pytest.raises(UnexpectedAppendOffsetError):
         live.log.append_as_follower(new_batch(base_offset=7), NOW_MS)
-    newer = memoryview(
-        bytearray(bytes(new_batch(base_offset=8, leader_epoch=4)) + bytes(new_batch(base_offset=9, leader_epoch=5)))
-    )
-    assert live.log.append_as_follower(newer, NOW_MS, leader_epoch=4).last_offset == 8
+    assert live.log.append_as_follower(new_batch(base_offset=8, leader_epoch=4), NOW_MS).last_offset == 8
     live.log.update_high_watermark(9)
     assert live.stop().log_end_offset == 9
     assert live.faults() == []

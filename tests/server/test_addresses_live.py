@@ -63,3 +63,35 @@ def test_a_machine_whose_name_means_nothing_must_state_its_address(monkeypatch: 
         shell.bound_addresses(config, {})
     named = load_config(None, ["listeners=PLAINTEXT://:9092", "advertised.listeners=PLAINTEXT://a.example:9092"])
     assert shell.bound_addresses(named, {"PLAINTEXT": 9092}).ports == {"PLAINTEXT": 9092}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ready", "warns"),
+    [
+        (["listeners=PLAINTEXT://127.0.0.1:9192"], "PLAINTEXT://127.0.0.1:9192; data in", False),
+        (
+            ["listeners=PLAINTEXT://127.0.0.1:9192", "advertised.listeners=PLAINTEXT://localhost:9192"],
+            "PLAINTEXT://127.0.0.1:9192; advertised to clients: PLAINTEXT://localhost:9192; data in",
+            False,
+        ),
+        (
+            ["listeners=PLAINTEXT://127.0.0.1:9192", "advertised.listeners=PLAINTEXT://localhost:9092"],
+            "PLAINTEXT://127.0.0.1:9192; advertised to clients: PLAINTEXT://localhost:9092; data in",
+            True,
+        ),
+        (
+            ["listeners=PLAINTEXT://:9192", "advertised.listeners=PLAINTEXT://kafka.example:9092"],
+            "PLAINTEXT://:9192; advertised to clients: PLAINTEXT://kafka.example:9092; data in",
+            False,
+        ),
+    ],
+)
+def test_the_ready_line_shows_the_addresses_that_clients_get(settings: list[str], ready: str, warns: bool) -> None:
+    """A port of this machine that no listener has is a warning: clients get the metadata, and then cannot connect."""
+    from kcli.server.config.listeners import BoundAddresses
+    from kcli.server.config.loading import load_config
+
+    lines = list[str]()
+    shell.log_ready(load_config(None, settings), BoundAddresses({"PLAINTEXT": 9192, "CONTROLLER": 9193}, "here"), lines.append)
+    assert f"is ready: {ready}" in lines[-1]
+    assert [f"no listener of this node has the port {9092}" in line for line in lines[:-1]] == [True] * warns

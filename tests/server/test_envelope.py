@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,21 @@ from hypothesis import strategies as st
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, DESCRIBE_QUORUM, ENVELOPE, UPDATE_FEATURES
 from kcli.protocol.framing import encode_request, encode_response, read_response_header
-from kcli.protocol.message_errors import DecodeError, MessageError
-from kcli.server.envelope import close_envelope, decode_principal, encode_principal, open_envelope, pack_host, unpack_host
-from kcli.server.events import Connection
+from kcli.protocol.message_errors import MessageError
+from kcli.server.apis.registry import FORWARDED
+from kcli.server.envelope import (
+    FORWARDABLE,
+    Receive,
+    decode_principal,
+    encode_principal,
+    pack_host,
+    receive_envelope,
+    unpack_host,
+)
+from kcli.server.events import Connection, Respond
 
 CARRIER = Connection(1, "CONTROLLER", "10.0.0.1", principal="User:broker", is_internal=True)
+HOST = b"\x7f\0\0\1"
 
 
 def envelope(data: bytes, principal: bytes | None, host: bytes) -> memoryview:
@@ -23,42 +34,114 @@ def envelope(data: bytes, principal: bytes | None, host: bytes) -> memoryview:
     return memoryview(encode_request(42, API_KEYS[ENVELOPE], 0, "b", request))[4:]
 
 
+class Opened(NamedTuple):
+    """A request as it was taken out of its envelope."""
+
+    client: Connection
+    frame: memoryview
+    respond: Respond
+
+
+class Controller:
+    """Takes requests out of envelopes; `answers` are the error codes and data of the answered envelopes."""
+
+    def __init__(self) -> None:
+        self.opened: list[Opened] = []
+        self.answers: list[tuple[int, bytes | None]] = []
+
+    def receive(self, client: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
+        self.opened.append(Opened(client, frame, respond))
+
+    def respond(self, frame: bytes | None) -> None:
+        assert frame is not None
+        correlation_id, position = read_response_header(frame[4:], API_KEYS[ENVELOPE], 0)
+        message, _ = API_KEYS[ENVELOPE].response.decode(frame[4:], 0, position)
+        assert correlation_id == 42
+        self.answers.append((message.error_code, message.response_data))
+
+    def take(self, data: bytes, principal: bytes | None = None, host: bytes = HOST) -> Opened:
+        receive_envelope(envelope(data, principal, host), CARRIER, self.receive, self.respond, 0)
+        return self.opened[-1]
+
+
+def refused(data: bytes, principal: bytes | None = None, host: bytes = HOST, receive: Receive | None = None) -> int:
+    """Return the error code of an envelope that is answered at once and without data."""
+    controller = Controller()
+    receive_envelope(envelope(data, principal, host), CARRIER, receive or controller.receive, controller.respond, 0)
+    ((code, response),) = controller.answers
+    assert response is None
+    assert controller.opened == []
+    return code
+
+
+def request_of(key: int) -> bytes:
+    """Return a request of the API's highest version."""
+    api = API_KEYS[key]
+    return bytes(encode_request(7, api, api.highest_version, "c", api.request.new())[4:])
+
+
 @given(st.binary(max_size=50), st.text(max_size=20), st.ip_addresses())
 def test_what_goes_in_comes_out(data: bytes, name: str, host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    opened = open_envelope(envelope(data, encode_principal(f"User:{name}"), pack_host(str(host))), CARRIER)
+    data = request_of(CREATE_TOPICS) + data
+    opened = Controller().take(data, encode_principal(f"User:{name}"), pack_host(str(host)))
     assert bytes(opened.frame) == data
-    assert opened.connection.principal == f"User:{name}"
-    assert ipaddress.ip_address(opened.connection.client_host) == host
-    assert opened.connection.is_internal
+    assert opened.client.principal == f"User:{name}"
+    assert ipaddress.ip_address(opened.client.client_host) == host
+    assert opened.client.is_internal
     opened.frame[:1] = opened.frame[:1]  # a handler may patch it in place
 
 
 def test_without_a_principal_it_is_the_carriers() -> None:
-    assert open_envelope(envelope(b"", None, b"\x7f\0\0\1"), CARRIER).connection.principal == "User:broker"
+    assert Controller().take(request_of(CREATE_TOPICS)).client.principal == "User:broker"
 
 
 @pytest.mark.parametrize("host", [b"", b"\1\2\3", b"\0" * 17])
 def test_an_address_is_4_or_16_bytes(host: bytes) -> None:
-    with pytest.raises(DecodeError, match="client address"):
-        open_envelope(envelope(b"", None, host), CARRIER)
+    assert refused(request_of(CREATE_TOPICS), host=host) == error_codes.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("principal", [b"", b"\0", b"\0\1xxx", b"\0\0"])
 def test_a_principal_that_is_none_is_refused(principal: bytes) -> None:
+    assert refused(request_of(CREATE_TOPICS), principal) == error_codes.PRINCIPAL_DESERIALIZATION_FAILURE
+
+
+@pytest.mark.parametrize("key", sorted(API_KEYS.keys() - FORWARDABLE))
+def test_a_request_that_is_not_forwardable_is_an_error_of_the_envelope(key: int) -> None:
+    """A heartbeat of a broker must not come from a client (Kafka: EnvelopeUtils)."""
+    assert refused(request_of(key)) == error_codes.INVALID_REQUEST
+
+
+def test_what_a_broker_forwards_is_forwardable() -> None:
+    assert FORWARDED <= FORWARDABLE
+
+
+def test_a_request_without_a_header_is_an_error_of_the_envelope() -> None:
+    assert refused(b"") == error_codes.UNSUPPORTED_VERSION
+    assert refused(request_of(CREATE_TOPICS)[:5]) == error_codes.UNSUPPORTED_VERSION
+
+
+def test_a_request_that_the_controller_cannot_decode_is_an_error_of_the_envelope() -> None:
+    """The connection also has the requests of other clients."""
+
+    def receive(client: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
+        raise MessageError("invalid")
+
+    assert refused(request_of(CREATE_TOPICS), receive=receive) == error_codes.UNSUPPORTED_VERSION
+
+
+def test_a_malformed_envelope_is_not_answered() -> None:
+    controller = Controller()
     with pytest.raises(MessageError):
-        open_envelope(envelope(b"", principal, b"\x7f\0\0\1"), CARRIER)
+        receive_envelope(envelope(b"", None, HOST)[:12], CARRIER, controller.receive, controller.respond, 0)
+    assert controller.answers == []
 
 
 def closed(key: int, answer: bytes | None) -> tuple[int, bytes | None]:
     """Return error code and data of the envelope that answers a request of the API's highest version."""
-    api = API_KEYS[key]
-    request = encode_request(7, api, api.highest_version, "c", api.request.new())[4:]
-    opened = open_envelope(envelope(request, None, b"\x7f\0\0\1"), CARRIER)
-    frame = close_envelope(opened, answer)[4:]
-    correlation_id, position = read_response_header(frame, API_KEYS[ENVELOPE], 0)
-    message, _ = API_KEYS[ENVELOPE].response.decode(frame, 0, position)
-    assert correlation_id == 42
-    return message.error_code, message.response_data
+    controller = Controller()
+    controller.take(request_of(key)).respond(answer)
+    (closed,) = controller.answers
+    return closed
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"\0\0\0\3abc", 0), (None, error_codes.INVALID_REQUEST)])

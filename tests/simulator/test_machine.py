@@ -13,8 +13,8 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import FrameReader, Link, Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
-from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.virtual_time import VirtualTime
 from kcli.simulator.wall_clock import WallClock
 
 
@@ -22,14 +22,14 @@ def test_time_jumps_and_ties_are_cast() -> None:
     """Actions run at their times; the order within a millisecond is the seed's, and the same for the same seed."""
 
     def order(seed: int) -> str:
-        scheduler, done = Scheduler(Random(seed), 100), []
+        virtual_time, done = VirtualTime(Random(seed), 100), []
         for name in "abcdefgh":
-            scheduler.at(120, lambda name=name: done.append(name))  # type: ignore[misc]
-        scheduler.after(5, lambda: done.append(f"{scheduler.now_ms} "))
-        cancelled = scheduler.after(6, lambda: done.append("never"))
+            virtual_time.at(120, lambda name=name: done.append(name))  # type: ignore[misc]
+        virtual_time.after(5, lambda: done.append(f"{virtual_time.now_ms} "))
+        cancelled = virtual_time.after(6, lambda: done.append("never"))
         cancelled.cancel()
-        scheduler.at(3, lambda: done.append(f"{scheduler.now_ms} "))
-        while scheduler.run_next():
+        virtual_time.at(3, lambda: done.append(f"{virtual_time.now_ms} "))
+        while virtual_time.run_next():
             pass
         return "".join(done)
 
@@ -45,7 +45,7 @@ class Side:
         self.data = b""
         self.is_closed = False
         self.arrivals: list[tuple[int, bytes]] = []
-        self.clock: Scheduler
+        self.clock: VirtualTime
 
     def received(self, link: Link, data: bytes) -> None:
         assert not self.is_closed
@@ -58,8 +58,8 @@ class Side:
 
 def storm(seed: int, *, cut: bool) -> tuple[list[bytes], list[Side], list[Side]]:
     rng = Random(seed)
-    scheduler = Scheduler(rng, 0)
-    network = Network(scheduler, rng, NetworkConditions(5, 300, 0.2, 0.5, 0.5))
+    virtual_time = VirtualTime(rng, 0)
+    network = Network(virtual_time, rng, NetworkConditions(5, 300, 0.2, 0.5, 0.5))
     clients, servers = [Side() for _ in range(3)], [Side() for _ in range(3)]
     links = [network.connect(client, server) for client, server in zip(clients, servers)]
     sent = [b""] * 3
@@ -71,12 +71,12 @@ def storm(seed: int, *, cut: bool) -> tuple[list[bytes], list[Side], list[Side]]
         links[at].send(1, piece)
     if cut:
         for _ in range(15):
-            scheduler.run_next()
+            virtual_time.run_next()
         network.cut_one()
     else:
         for link in links:
             link.close(0)
-    while scheduler.run_next():
+    while virtual_time.run_next():
         pass
     return sent, clients, servers
 
@@ -129,13 +129,13 @@ def test_a_trace_is_its_lines() -> None:
 
 def test_a_wall_clock_that_is_set_leaves_the_nodes_time_alone() -> None:
     """Milliseconds are whole ones; a step is seen on the wall alone; a new process begins with the wall's time."""
-    scheduler = Scheduler(Random(1), 1_750_000_000_000)
-    wall = WallClock(scheduler)
-    clock, start_ms = wall.process_clock(), scheduler.now_ms
+    virtual_time = VirtualTime(Random(1), 1_750_000_000_000)
+    wall = WallClock(virtual_time)
+    clock, start_ms = wall.process_clock(), virtual_time.now_ms
 
     def pass_by(ms: int) -> tuple[int, int]:
-        scheduler.at(scheduler.now_ms + ms, lambda: None)
-        scheduler.run_next()
+        virtual_time.at(virtual_time.now_ms + ms, lambda: None)
+        virtual_time.run_next()
         now_ms = clock.now_ms()
         assert clock.wall_time.at(now_ms) == wall.wall_ms()
         return now_ms - start_ms, wall.wall_ms() - start_ms
@@ -151,8 +151,8 @@ def test_a_wall_clock_that_is_set_leaves_the_nodes_time_alone() -> None:
 @pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000])
 def test_a_step_of_the_wall_clock_ends_no_session_of_a_whole_node(off_ms: int) -> None:
     """Nobody is fenced in the minute behind a step of an hour, no timer is stuck, and the node stops in order."""
-    scheduler = Scheduler(Random(1), 1_750_000_000_000)
-    wall, make_node, nodes = WallClock(scheduler), NodeMaker(5), []
+    virtual_time = VirtualTime(Random(1), 1_750_000_000_000)
+    wall, make_node, nodes = WallClock(virtual_time), NodeMaker(5), []
     disk = SimulatedDisk(Random(2), wall.wall_ms)
     for directory in make_node.directories:
         disk.make_directory(parent_path(directory))
@@ -162,13 +162,13 @@ def test_a_step_of_the_wall_clock_ends_no_session_of_a_whole_node(off_ms: int) -
         return nodes[-1]
 
     def run_for(ms: int) -> None:
-        end_ms = scheduler.now_ms + ms
-        scheduler.at(end_ms, lambda: None)
-        while scheduler.now_ms < end_ms:
-            assert scheduler.run_next()
+        end_ms = virtual_time.now_ms + ms
+        virtual_time.at(end_ms, lambda: None)
+        while virtual_time.now_ms < end_ms:
+            assert virtual_time.run_next()
 
-    network = Network(scheduler, Random(3), NetworkConditions(1, 50, 0.0, 0.0, 0.0))
-    machine = Machine(scheduler, network, disk, Random(4), Trace(lambda: scheduler.now_ms), make, wall)
+    network = Network(virtual_time, Random(3), NetworkConditions(1, 50, 0.0, 0.0, 0.0))
+    machine = Machine(virtual_time, network, disk, Random(4), Trace(lambda: virtual_time.now_ms), make, wall)
     machine.start()
     run_for(20_000)
     assert machine.is_ready
@@ -177,7 +177,7 @@ def test_a_step_of_the_wall_clock_ends_no_session_of_a_whole_node(off_ms: int) -
         wall.set_error(off)
         run_for(60_000)
         assert controller.metrics.timed_out_heartbeats == 0
-        assert scheduler.now_ms - controller.state.sessions[1].last_heartbeat_ms < 5000
+        assert virtual_time.now_ms - controller.state.sessions[1].last_heartbeat_ms < 5000
         assert not controller.state.image.brokers[1].is_fenced
     machine.stop()
     run_for(10_000)

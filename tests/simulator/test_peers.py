@@ -17,8 +17,8 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
-from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.virtual_time import VirtualTime
 from kcli.simulator.wall_clock import WallClock
 
 START_MS = 1_750_000_000_000
@@ -29,9 +29,9 @@ class Machines:
     """Two machines with nodes of clusters of their own on one network; the first asks the second."""
 
     def __init__(self, seed: int, weather: NetworkConditions) -> None:
-        self.scheduler = Scheduler(Random(f"{seed} time"), START_MS)
-        self.network = Network(self.scheduler, Random(f"{seed} network"), weather)
-        self.trace = Trace(lambda: self.scheduler.now_ms)
+        self.virtual_time = VirtualTime(Random(f"{seed} time"), START_MS)
+        self.network = Network(self.virtual_time, Random(f"{seed} network"), weather)
+        self.trace = Trace(lambda: self.virtual_time.now_ms)
         self.nodes: dict[int, Node] = {}
         self.answers: list[str] = []
         self.machines = {machine_id: self._machine(seed, machine_id) for machine_id in (1, 2)}
@@ -41,7 +41,7 @@ class Machines:
 
     def _machine(self, seed: int, machine_id: int) -> Machine:
         make_node = NodeMaker(seed, machine_id)
-        wall_clock = WallClock(self.scheduler)
+        wall_clock = WallClock(self.virtual_time)
         disk = SimulatedDisk(Random(f"{seed} disk {machine_id}"), wall_clock.wall_ms)
         for directory in make_node.directories:
             disk.make_directory(parent_path(directory))
@@ -52,18 +52,18 @@ class Machines:
 
         rng = Random(f"{seed} machine {machine_id}")
         addresses = {"PLAINTEXT": address_of(machine_id)}
-        return Machine(self.scheduler, self.network, disk, rng, self.trace, make, wall_clock, machine_id, addresses)
+        return Machine(self.virtual_time, self.network, disk, rng, self.trace, make, wall_clock, machine_id, addresses)
 
     def run_for(self, ms: int) -> None:
-        end_ms = self.scheduler.now_ms + ms
-        self.run_until(lambda: self.scheduler.now_ms >= end_ms, ms)
+        end_ms = self.virtual_time.now_ms + ms
+        self.run_until(lambda: self.virtual_time.now_ms >= end_ms, ms)
 
     def run_until(self, is_so: object, within_ms: int = 60_000) -> None:
         assert callable(is_so)
-        end_ms = self.scheduler.now_ms + within_ms
-        self.scheduler.at(end_ms, lambda: None)
+        end_ms = self.virtual_time.now_ms + within_ms
+        self.virtual_time.at(end_ms, lambda: None)
         while not is_so():
-            assert self.scheduler.now_ms <= end_ms and self.scheduler.run_next()
+            assert self.virtual_time.now_ms <= end_ms and self.virtual_time.run_next()
 
     def ask(self) -> None:
         """Send a request from machine 1 to the broker of machine 2."""

@@ -241,5 +241,5 @@ def test_a_run_of_control_records_only(run: Run, tmp_path: Path) -> None:
     log.flush()
     code, text, _ = run(*words)
     assert code == EXIT_OK
-    assert text == (f"t-0: 0 rows; offsets 1 to 1; 1 control records left out\n0 rows written to {tmp_path / 'out'} by run 2\n")
+    assert text == (f"t-0: 0 rows; offsets 1 to 1; 1 control record left out\n0 rows written to {tmp_path / 'out'} by run 2\n")
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 1

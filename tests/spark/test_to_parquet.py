@@ -315,7 +315,7 @@ def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
     (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n1\ntext 1 3\n")
     code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
     assert code == EXIT_OK
-    assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
+    assert "text-1: 3 rows; 1 record at or above the checkpointed high watermark left out\n" in out
     assert "1 partition read up to the high watermark, 1 up to the end of the log\n" in out
 
 

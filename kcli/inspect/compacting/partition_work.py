@@ -41,7 +41,7 @@ class NotSoundError(Exception):
 
 
 def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -> PartitionOutcome:
-    """Do all work on a staged disk -> the outcome; the partition itself is not changed.
+    """Do all work on a staged disk and return the outcome; the partition itself is not changed.
 
     `on_bytes` gets the progress, in all `job.size_bytes`. An error is in the `problem` of the outcome.
     """

@@ -51,7 +51,7 @@ def parse_recompression(text: str) -> Recompression:
 
 
 def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> CompactionPlan:
-    """Rewrite the batches of a partition on a staged disk -> the plan. Raises FormatError and OSError."""
+    """Rewrite the batches of a partition on a staged disk and return the plan. Raises FormatError and OSError."""
     config = job.config
     finish_leftovers(LiveDisk(disk), job.path, IndexSettings(config.index_interval_bytes, config.segment_index_bytes))
     work = _Recompressing(disk, job, target, on_moved)

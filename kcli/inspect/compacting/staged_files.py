@@ -53,7 +53,7 @@ class SizeOnly:
         return self._staged.size_bytes
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Add the sizes of the parts -> their bytes."""
+        """Add the sizes of the parts; return their bytes."""
         total = sum(map(len, parts))
         self._staged.size_bytes += total
         return total

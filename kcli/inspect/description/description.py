@@ -261,8 +261,8 @@ class _Describer:
                 )
             elif source.listing is not None and source.clean_shutdown is None:
                 self.remarks.unknown(
-                    f"{source.path} was not stopped cleanly: high watermarks are those of the last checkpoint, and the ends "
-                    "of logs may still be cut when a broker starts."
+                    f"{source.path} has no .kafka_cleanshutdown: it was not stopped cleanly, or a repair removed the file. "
+                    "High watermarks are those of the last checkpoint, and a broker that starts may still cut the ends of logs."
                 )
 
     def _report_uncleanable(self) -> None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class SmallFile(NamedTuple):
     """The contents of a file: entries, faults as (byte, sentence), and remarks that are not damage.
 
-    `preallocated_bytes` are the zeros after the entries of an index: an index of an active segment has 10 MiB by default.
+    `preallocated_bytes` are the zeros after the entries of an index: an index of an active segment has 10 MiB by default. An
+    index of nothing but zeros has no entry.
     """
 
     entries: Iterable[Entry]
@@ -76,6 +77,8 @@ def _index(entry_type: str, data: bytes, index: OffsetIndex | TimeIndex, entry_b
     end = len(index) * entry_bytes
     left = len(data) - end
     faults = ((end, f"{left} bytes after the last whole entry"),) if left else ()
+    if len(index) > 1 and index.used_entries == 1 and not any(data[:entry_bytes]):
+        return SmallFile((), faults, end)  # preallocated and never written to; Kafka's tool prints the first of the zeros
     entries = (Entry(entry_type, entry._asdict()) for entry in index.entries())
     return SmallFile(entries, faults, end - index.used_entries * entry_bytes)
 

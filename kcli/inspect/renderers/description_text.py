@@ -110,7 +110,7 @@ class _Text:
             yield from self._wrapped(f"  quorum    {_quorum(cluster['quorum'])}")
 
     def _wrapped(self, text: str) -> Iterator[str]:
-        """One of the lines on the cluster."""
+        """Wrap one of the lines on the cluster."""
         return wrapped(text, self.columns, " " * 12)
 
     def _counts(self, report: Row) -> Iterator[str]:

@@ -20,7 +20,7 @@ from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decod
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter, format_instant
-from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.quantities import format_byte_range, format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.reading.batch_records import RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
@@ -156,9 +156,8 @@ class HumanText(Renderer):
 
     def damage(self, damage: Damage) -> None:
         """Write a line in red."""
-        size = damage.end_position - damage.position
-        span = f"{damage.position} to {damage.end_position}" if size > 1 else str(damage.position)
-        self._coloured(self._palette.red, f"DAMAGED at byte {span} ({damage.kind}): {damage.message}")
+        span = format_byte_range(damage.position, damage.end_position)
+        self._coloured(self._palette.red, f"DAMAGED at {span} ({damage.kind}): {damage.message}")
 
     def note(self, message: str) -> None:
         """Write a line in yellow."""
@@ -182,8 +181,11 @@ class HumanText(Renderer):
 
 
 def _size(file: DumpedFile) -> str:
-    used = format_bytes(file.size_bytes - file.preallocated_bytes)
-    return f"{used} (preallocated: {format_bytes(file.size_bytes)})" if file.preallocated_bytes else used
+    if not file.preallocated_bytes:
+        return format_bytes(file.size_bytes)
+    used_bytes = file.size_bytes - file.preallocated_bytes
+    used = format_bytes(used_bytes) if used_bytes else "no entries in use"
+    return f"{used} (preallocated: {format_bytes(file.size_bytes)})"
 
 
 def _batch_traits(header: RecordBatch) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kcli.inspect.json_text import dump, path_member, quote
-from kcli.inspect.quantities import format_bytes, format_count, format_offsets
+from kcli.inspect.quantities import format_byte_range, format_bytes, format_count, format_offsets
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.repairing.holes import Hole, Remark
@@ -131,8 +131,8 @@ class TextReport:
             )
             if summary.changes and not summary.is_applied:
                 yield (
-                    "Export first what can still be read: kcli to-parquet DIR --out OUT --on-corrupt skip, or kcli dump-log. "
-                    "A repair keeps in the quarantine what it removes."
+                    "Export first what can still be read: kcli to-parquet DIR --out OUT --on-corrupt skip, or kcli dump-log "
+                    "--output csv. A repair keeps in the quarantine what it removes."
                 )
         if summary.left:
             counts += f", {format_count(summary.left, 'finding')} left for you"
@@ -162,9 +162,9 @@ def _what(change: Change) -> str:
         real_size = dropped + sum(extent.end - extent.start for extent in change.content if isinstance(extent.source, str))
         if change.size_bytes == real_size:
             return f"correct  {name}: {format_count(dropped, 'byte')}"
-        parts = ", ".join(f"{start} to {end - 1}" for start, end in change.dropped[:4])
+        parts = ", ".join(format_byte_range(start, end) for start, end in change.dropped[:4])
         more = f" and {len(change.dropped) - 4} more ranges" if len(change.dropped) > 4 else ""
-        return f"rewrite  {name} without bytes {parts}{more}"
+        return f"rewrite  {name} without {parts}{more}"
     return f"{'replace ' if change.replaces else 'write   '} {name} ({format_bytes(change.size_bytes)})"
 
 

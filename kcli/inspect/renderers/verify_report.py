@@ -67,7 +67,7 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
         parts.append(format_count(others, "file"))
     yield ", ".join(parts) if parts else "nothing to verify"
     counts = [format_count(report.count_of(severity), word) for severity, word in _WORDS.items() if report.count_of(severity)]
-    verdict = "sound" if report.is_sound else "sound, but offsets are missing" if report.is_undamaged else "not sound"
+    verdict = "sound" if report.is_sound else "no damage, but offsets are missing" if report.is_undamaged else "not sound"
     yield f"{verdict}: {', '.join(counts)}" if counts else verdict
     if not report.is_undamaged:
         paths = " ".join(escape(path) for path in _damaged(report))

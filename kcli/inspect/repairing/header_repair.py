@@ -107,7 +107,7 @@ class HeaderFixer:
         )
 
     def fix(self) -> list[HeaderFix]:
-        """Try each range between the batches, whole and in its parts -> what was fixed. Raises OSError."""
+        """Try each range between the batches, whole and in its parts; return what was fixed. Raises OSError."""
         index = 0
         while index <= len(self.kept):
             start = self.kept.end[index - 1] if index else 0

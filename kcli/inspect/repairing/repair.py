@@ -142,7 +142,7 @@ class LogDirectoryRepair:
             raise DirectoryLockedError(self._locked())
 
     def lock(self) -> Callable[[], None]:
-        """Take .lock -> the function that releases it. Raises DirectoryLockedError and OSError."""
+        """Take .lock; return the function that releases it. Raises DirectoryLockedError and OSError."""
         path = self._root(FileKind.LOCK)
         if self.disk.is_directory(path):
             raise DirectoryLockedError(

@@ -313,7 +313,7 @@ class _Planner:
     # ------------------------------------------------------------------------------------------ 4, 5, 6: batches, epochs
 
     def _salvage(self, placement: Placement, before: PartitionResult) -> int:
-        """Remove or correct the bad batches of all segments -> the offset at which the log ends afterwards."""
+        """Remove or correct the bad batches of all segments; return the offset at which the log ends afterwards."""
         salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
         bases = self.partition.bases()
         found: list[SegmentSalvage] = []
@@ -356,7 +356,7 @@ class _Planner:
         return self._keep_end(log_end)
 
     def _keep_end(self, log_end: LogEnd) -> int:
-        """Let the log end as decided, and add the hole before its former end -> where it ends."""
+        """Let the log end as decided, add the hole before its former end, and return where it ends."""
         batch_end, evidence, end_offset = log_end.batch_end, log_end.evidence, log_end.end_offset
         replicas = "" if self.settings.replicas is None else f"; {self.settings.replicas.sentence}"
         for base_offset in log_end.unproven:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
+from kcli.inspect.quantities import format_byte_range
 from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, fix_last_offset, leader_epoch_fix, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk.port import Disk
@@ -66,8 +67,8 @@ class InnerBatches(NamedTuple):
     def message(self, is_taken: bool) -> str:
         """Return a sentence on what was found, and whether it is kept."""
         what = (
-            f"the damaged bytes {self.start} to {self.end - 1} contain what looks like sound batches, {len(self.batches)} of "
-            f"offsets {self.batches[0].base_offset} to {self.batches[-1].last_offset}"
+            f"the damaged {format_byte_range(self.start, self.end)} contain what looks like sound batches, "
+            f"{len(self.batches)} of offsets {self.batches[0].base_offset} to {self.batches[-1].last_offset}"
         )
         if is_taken:
             return f"{what}: kept as asked for (--take-inner), though they may be the payload of a record"
@@ -155,7 +156,7 @@ class LogSalvager:
         )
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
-        """Read the segment -> its sound batches, the faults of the other ones by position, and the unsound bytes."""
+        """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
         batches = Batches()
         faults: dict[int, str] = {}
         unsound: list[_Unsound] = []
@@ -186,7 +187,7 @@ class LogSalvager:
     def _fix_headers(
         self, reader: SegmentReader, kept: Batches, bounds: tuple[int, int], known_ends: Sequence[int], edges: Sequence[int]
     ) -> tuple[Batches, list[HeaderFix]]:
-        """Correct headers of batches next to those kept -> all that stay, and the fixes."""
+        """Correct headers of batches next to those kept; return all batches that stay, and the fixes."""
         # The last offset first: a corrected batch gets its offset from the batches before it.
         fixes = fix_last_offset(kept, bounds[0], known_ends)
         fixes += HeaderFixer(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges).fix()

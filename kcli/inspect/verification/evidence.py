@@ -153,7 +153,7 @@ def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) 
 
 
 def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
-    """Find how far a log whose batches end at `log_end_offset` reached: the largest of a strong claim, or of two files."""
+    """Find the largest offset that one strong claim, or two different files, show; `log_end_offset` if none is above it."""
     # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have ended later.
     most = log_end_offset + INT32_MAX
     claims = (claim for claim in claims if log_end_offset < claim.offset <= most)

@@ -390,7 +390,7 @@ KINDS = (
     FindingKind(
         "unclean-shutdown",
         INFO,
-        "The broker of the log directory was not stopped cleanly.",
+        "The log directory has no .kafka_cleanshutdown: the broker was not stopped cleanly, or a repair removed the file.",
         "It recovers all segments from the recovery point on.",
         "Nothing: a repair never makes a directory count as cleanly shut down.",
     ),

@@ -57,7 +57,7 @@ class IndexFile(ABC):
         self.findings.add(f"{self.code}-{what}", self.path, message, position=position, offset=offset)
 
     def _load(self, disk: Disk, take: Callable[[bytes], None]) -> bool:
-        """Pass the file's whole entries to `take`, in pieces, without zeros at the end -> False if it cannot be read.
+        """Pass the file's whole entries to `take`, in pieces, without zeros at the end; return False if it cannot be read.
 
         Sets `total`, the number of all entries; those that were not passed are zeros, or too many for any segment (a finding).
         """
@@ -202,7 +202,7 @@ class OffsetIndexCheck(IndexFile):
         self._await(rows, row, count)
 
     def _await(self, rows: BatchColumns, row: int, count: int) -> int:
-        """Search from `row` on for the batch that ends with the awaited offset -> the row reached."""
+        """Search from `row` on for the batch that ends with the awaited offset; return the row reached."""
         assert self._awaited is not None
         slot, offset = self._awaited
         bound = self._positions[slot + 1] if slot + 1 < self.slots else None

@@ -89,7 +89,7 @@ class LargeMessages:
             yield LargeMessage(offset, is_valid)
 
     def _is_valid(self, source: PieceReader, size: int) -> bool:
-        """Read a message from its CRC on -> whether that is right. Raises InvalidRecordError for sizes that do not fit."""
+        """Read a message from its CRC on; return True if that is right. Raises InvalidRecordError for sizes that do not fit."""
         end = source.taken + size
         stored = int.from_bytes(source.take(4), "big")
         head = source.take(2)

@@ -78,7 +78,7 @@ class MissingOffsets:
         return self._options.is_live or self._findings.vanished
 
     def check(self) -> Evidence:
-        """Add a finding for each missing range -> how far the log once reached, if its end is missing."""
+        """Add a finding for each missing range; return how far the log once reached, if its end is missing."""
         self._check_gaps()
         if not self._may_have_changed:
             self._check_indexes_without_log()
@@ -206,7 +206,7 @@ class MissingOffsets:
         return log_start if log_start <= end_offset else 0
 
     def _check_end(self) -> Evidence:
-        """Compare the end of the batches with how far the log once reached -> what shows that something is missing."""
+        """Compare the end of the batches with how far the log once reached; return what shows that something is missing."""
         segments, end_offset = self._segments, self._end_offset
         first = segments[0].base_offset if segments else self._log_start_offset if self._options.is_clean is None else 0
         batch_end = max([first, *(facts.end_offset for facts in segments if facts.first_offset >= 0)])

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kcli.format.file_names import DirectoryState, FileKind
+from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.evidence import Evidence
 from kcli.inspect.verification.facts import (
@@ -223,8 +224,8 @@ class PartitionVerifier:
             self.findings.add(
                 "transaction-open",
                 self.partition.path,
-                f"the transaction of producer {txn.producer_id} (epoch {txn.producer_epoch}), {txn.records} records so far, "
-                "has no end in the log",
+                f"the transaction of producer {txn.producer_id} (epoch {txn.producer_epoch}), with "
+                f"{format_count(txn.records, 'record')} so far, has no end in the log",
                 offset=txn.first_offset,
             )
 

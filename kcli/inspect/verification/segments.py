@@ -329,7 +329,7 @@ class SegmentVerifier:
             self._add_at_row("producer-fields", row, message)
 
     def _check_without_producer(self, stretch: BatchRows, row: int) -> bool:
-        """Check a batch without a producer -> True if it ends the run of regular rows."""
+        """Check a batch without a producer; return True if it ends the run of regular rows."""
         rows = self._walk.rows
         if rows.fault[row] == LEGACY:
             return True

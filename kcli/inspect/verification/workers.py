@@ -37,7 +37,7 @@ class Job(NamedTuple):
 def verify_all(
     disk: Disk, jobs: list[Job], processes: int, on_bytes: Callable[[int], None] | None
 ) -> Iterator[PartitionResult]:
-    """Verify partitions on up to `processes` cores -> their results in the order of `jobs`. Raises WorkerLostError.
+    """Verify partitions on up to `processes` cores; return the results in the order of `jobs`. Raises WorkerLostError.
 
     `on_bytes` is called in this process with the bytes read.
     """

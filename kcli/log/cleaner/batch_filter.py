@@ -43,16 +43,11 @@ from kcli.format.compression import deflate
 from kcli.format.primitives import INT64_MAX, Buffer
 from kcli.format.record_batch import DELETE_HORIZON_FLAG, HEADER_BYTES, read_header, with_records
 from kcli.log.cleaner import batch_reader, offset_map, retained_offsets, transaction_metadata
+from kcli.log.cleaner.throttler import BATCH_WORK, COMPRESSED_BATCH_WORK, RECOMPRESSED_FACTOR, SLICE_BYTES
 
-# A call of `filter_batches` ends after this many batches, or this much work in bytes; each batch counts for its bytes and a
-# constant, one that is rewritten twice, and one that is compressed again for what that takes.
+# A call of `filter_batches` ends after this many batches, too.
 MOST_BATCHES = 512
-SLICE_BYTES = 512 * 1024
-BATCH_WORK = 500
-COMPRESSED_BATCH_WORK = 4000
-REWRITTEN_FACTOR = 2
 RECOMPRESSED_BATCH_WORK = 16_000
-RECOMPRESSED_FACTOR = 8
 
 # Timestamps beyond 2**61, whose deltas may not fit into 64 bits, are left to GeneralBatchFilter.
 MOST_TIMESTAMP = 2305843009213693952
@@ -182,7 +177,7 @@ class BatchFilter:
                 out[self.used_bytes : self.used_bytes + size] = buffer[position : position + size]
                 self._add_batch(size)
             elif self.result == loop_results.REWRITTEN:
-                self.work_bytes += (REWRITTEN_FACTOR - 1) * size
+                self.work_bytes += size  # it is read and written
                 self._add_batch(structs.RECORD_BATCH_HEADER_BYTES + self.records_bytes)
             position += size
             self.result = loop_results.ENOUGH

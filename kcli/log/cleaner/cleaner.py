@@ -23,8 +23,8 @@ lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.compression import inflate_at_once
@@ -32,7 +32,6 @@ from kcli.format.file_names import FileKind
 from kcli.format.loop_results import ENOUGH, NEED_MORE, OTHER, OUTSIDE_WINDOW, REWRITTEN
 from kcli.format.primitives import INT32_MAX, INT64_MAX, Buffer, crc32c
 from kcli.format.record_batch import read_header
-from kcli.log.cleaner import throttler
 from kcli.log.cleaner.batch_filter import BatchFilter, CleanerStats, FilterSettings, LastRecord
 from kcli.log.cleaner.batch_reader import BatchReader
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
@@ -41,16 +40,13 @@ from kcli.log.cleaner.log_cleaner_manager import LogToClean
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.offset_map_builder import MappedRanges, OffsetMapBuilder, located, sound_batch
 from kcli.log.cleaner.retained_offsets import RetainedOffsets
-from kcli.log.cleaner.throttler import TimeSlices
+from kcli.log.cleaner.throttler import RECOMPRESSED_FACTOR, ByteBudget
 from kcli.log.cleaner.transaction_metadata import CleanedTransactionMetadata
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
-
-_Result = TypeVar("_Result")
-# Steps that yield the paths that are to be flushed before the next one.
-CleaningSteps = Generator[tuple[str, ...], None, _Result]
 
 
 class CleaningAbortedError(Exception):
@@ -85,21 +81,21 @@ class Cleaner:
         self._offsets = offsets
         self._now_ms = now_ms
         self._buffer_bytes = buffer_bytes or limits.READ_CHUNK_BYTES
-        self._slices = TimeSlices()
+        self._budget = ByteBudget()
         self._cleaned: list[CleanedSegment] = []  # segments that are being written
         self._removed: list[str] = []
 
     @property
     def moved_bytes(self) -> int:
         """The bytes that were read and written so far."""
-        return self._slices.moved_bytes
+        return self._budget.moved_bytes
 
     def take_removed(self) -> list[str]:
         """Return the paths of files that were replaced since the last call; the caller deletes them."""
         taken, self._removed = self._removed, []
         return taken
 
-    def run(self) -> CleaningSteps[CleanedLog]:
+    def run(self) -> FlushSequence[CleanedLog]:
         """Yield the round's steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError.
 
         A caller that does not run it to its end calls `discard`. Closing the generator does not touch the disk: the garbage
@@ -109,7 +105,7 @@ class Cleaner:
             # A superseded record is removed only when the later one of its key survives a power failure.
             yield tuple(self._log.unflushed_paths()[:-1])
             dirty = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
-            builder = OffsetMapBuilder(self._log, self._offsets, *dirty, self._slices, self._check, self._buffer_bytes)
+            builder = OffsetMapBuilder(self._log, self._offsets, *dirty, self._budget, self._check, self._buffer_bytes)
             yield from builder.build()
             return (yield from self._clean_groups(builder))
         except Exception:
@@ -123,14 +119,14 @@ class Cleaner:
             segment.discard()
 
     def _check(self, segments: list[LogSegment]) -> None:
-        """Raises CleaningAbortedError if one of these is no longer part of the log."""
+        """Check that all of these are still part of the log. Raises CleaningAbortedError if one is not."""
         present = self._local.segments
         if not all(segment in present for segment in segments):
             raise CleaningAbortedError(f"{self._log}: its segments changed while it was cleaned")
 
     # ----------------------------------------------------------------------------------------------- groups of segments
 
-    def _clean_groups(self, builder: OffsetMapBuilder) -> CleaningSteps[CleanedLog]:
+    def _clean_groups(self, builder: OffsetMapBuilder) -> FlushSequence[CleanedLog]:
         end_offset = self._offsets.latest_offset + 1
         segments = [one for one in self._local.segments[:-1] if one.base_offset < end_offset]
         config = self._log.config
@@ -197,7 +193,7 @@ class Cleaner:
         filters: tuple[BatchFilter, GeneralBatchFilter],
         ranges: MappedRanges,
         legacy_horizon_ms: int,
-    ) -> CleaningSteps[None]:
+    ) -> FlushSequence[None]:
         """Write what is retained of a group to segments that are not in place yet (Kafka: Cleaner.cleanInto)."""
         self._check(olds)
         disk, (batch_filter, general_filter) = self._local.disk, filters
@@ -217,7 +213,7 @@ class Cleaner:
                         self._append(written, header.last_offset, header.max_timestamp)
                     self._cleaned[-1].add_aborted(transactions.take_retained())
                     size_bytes = batch.header.size_bytes
-                    if self._slices.is_over(size_bytes, throttler.REWRITTEN * size_bytes):
+                    if self._budget.is_spent(size_bytes, RECOMPRESSED_FACTOR * size_bytes):
                         yield ()
                         self._check(olds)
                     position = yield from self._filter_batches(reader, batch.end_position, old, batch_filter, ranges, olds)
@@ -230,12 +226,12 @@ class Cleaner:
         batches: BatchFilter,
         ranges: MappedRanges,
         olds: list[LogSegment],
-    ) -> CleaningSteps[int]:
+    ) -> FlushSequence[int]:
         """Filter batches from byte `position` on; return the byte of one that GeneralBatchFilter is to filter, or the end."""
         size_bytes, is_fresh = old.size_bytes, False
         while True:
             skipped_to, end = skip_ranges(ranges, old.base_offset, position, batches)
-            self._slices.moved_bytes += skipped_to - position
+            self._budget.moved_bytes += skipped_to - position
             position = skipped_to
             if position >= size_bytes:
                 break
@@ -247,7 +243,7 @@ class Cleaner:
             if batches.result == REWRITTEN:
                 self._append(batches.compressed_batch(), batches.reader.header.last_offset, batches.max_timestamp)
             position += passed
-            if self._slices.is_over(passed, batches.work_bytes):
+            if self._budget.is_spent(passed, batches.work_bytes):
                 yield ()
                 self._check(olds)
             if batches.result == OUTSIDE_WINDOW:
@@ -265,7 +261,7 @@ class Cleaner:
         rows = list(batches)
         if self._cleaned[-1].fits(len(data), rows[-1][1]):
             self._cleaned[-1].append_batches(data, rows)
-            self._slices.moved_bytes += len(data)
+            self._budget.moved_bytes += len(data)
             return
         position = 0
         for size_bytes, last_offset, max_timestamp in rows:
@@ -277,7 +273,7 @@ class Cleaner:
         if not self._cleaned[-1].fits(len(batch), last_offset):
             self._begin_segment(read_header(batch).base_offset)
         self._cleaned[-1].append(batch, last_offset, max_timestamp)
-        self._slices.moved_bytes += len(batch)
+        self._budget.moved_bytes += len(batch)
 
     def _begin_segment(self, base_offset: int) -> None:
         interval = self._log.config.index_interval_bytes

@@ -20,12 +20,12 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningAbortedError, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningAbortedError
 from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
 from kcli.log.cleaner.throttler import Throttler
 from kcli.log.disk.deletion_queue import NEVER_MS
-from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import fault_line
 from kcli.log.unified_log import UnifiedLog
@@ -64,8 +64,8 @@ class ThreadStats:
         self.delay_ms = 0
 
 
-class _CleanerThread:
-    """A round over `log`, with `map_bytes` for its keys; not a thread of the system. `number` is from 0 on."""
+class _Round:
+    """A round over `log`, with `map_bytes` for its keys. `number`, from 0 on, is that of Kafka's thread for it."""
 
     __slots__ = ("began_ms", "cleaner", "is_flushing", "log", "map_bytes", "number", "steps")
 
@@ -73,7 +73,7 @@ class _CleanerThread:
         self.number = number
         self.log = log
         self.cleaner = cleaner
-        self.steps: CleaningSteps[CleanedLog] = cleaner.run()
+        self.steps: FlushSequence[CleanedLog] = cleaner.run()
         self.began_ms = now_ms
         self.map_bytes = map_bytes
         self.is_flushing = False
@@ -87,7 +87,7 @@ class LogCleaner:
         self.totals = CleanerTotals()
         self._registry = registry
         self._wake = wake
-        self._threads: list[_CleanerThread] = []  # the one that runs next is first
+        self._rounds: list[_Round] = []  # the one that runs next is first
         self._stats: dict[int, ThreadStats] = {}  # by the number of a thread
         self._throttler = Throttler()
         self._next_check_ms = 0
@@ -95,22 +95,22 @@ class LogCleaner:
     def run(self, now_ms: int) -> int:
         """Do the next slice; return when `run` is to be called again."""
         settings, next_check_ms = self._registry.settings, NEVER_MS
-        if len(self._threads) < settings.cleaner_threads:
+        if len(self._rounds) < settings.cleaner_threads:
             if now_ms >= self._next_check_ms:
-                in_progress = [thread.log for thread in self._threads]
-                if self.manager.find_filthiest(now_ms, in_progress) or self._begin(now_ms):
+                in_progress = [cleaning.log for cleaning in self._rounds]
+                if self.manager.check_some_logs(now_ms, in_progress) or self._begin(now_ms):
                     return now_ms
                 self._next_check_ms = now_ms + max(LEAST_BACKOFF_MS, settings.cleaner_backoff_ms)
             next_check_ms = self._next_check_ms
-        thread = next((one for one in self._threads if not one.is_flushing), None)
-        if thread is None:
+        cleaning = next((one for one in self._rounds if not one.is_flushing), None)
+        if cleaning is None:
             return next_check_ms
         due_ms = self._throttler.due_ms(now_ms, settings.cleaner_max_bytes_per_second)
         if due_ms > now_ms:
             return min(due_ms, next_check_ms)
-        self._threads.remove(thread)
-        self._threads.append(thread)
-        self._step(thread, now_ms)
+        self._rounds.remove(cleaning)
+        self._rounds.append(cleaning)
+        self._step(cleaning, now_ms)
         return now_ms
 
     def skip_backoff(self) -> None:
@@ -124,8 +124,8 @@ class LogCleaner:
 
     def abort_rounds(self) -> None:
         """Abort all rounds and remove what they were writing."""
-        for thread in list(self._threads):
-            self._end(thread)
+        for cleaning in list(self._rounds):
+            self._end(cleaning)
 
     def _begin(self, now_ms: int) -> bool:
         """Begin the round of the filthiest log; return whether there is one."""
@@ -139,83 +139,83 @@ class LogCleaner:
         # Half of it for input, half for output.
         buffer_bytes = max(settings.cleaner_io_buffer_bytes // settings.cleaner_threads // 2, LEAST_BUFFER_BYTES)
         cleaner = Cleaner(log, cleanable, offsets, registry.wall.at(now_ms), buffer_bytes)
-        number = min(set(range(len(self._threads) + 1)) - {thread.number for thread in self._threads})
-        self._threads.append(_CleanerThread(number, log, cleaner, now_ms, map_bytes))
+        number = min(set(range(len(self._rounds) + 1)) - {cleaning.number for cleaning in self._rounds})
+        self._rounds.append(_Round(number, log, cleaner, now_ms, map_bytes))
         last_run = self.manager.last_run
         self._stats.setdefault(number, ThreadStats()).delay_ms = 0 if last_run is None else last_run.delay_ms
         return True
 
-    def _step(self, thread: _CleanerThread, now_ms: int) -> None:
+    def _step(self, cleaning: _Round, now_ms: int) -> None:
         """Continue a round."""
-        log = thread.log
+        log = cleaning.log
         try:
             if not self._registry.is_live(log) or not log.config.is_compacted:
                 raise CleaningAbortedError(f"{log} is out of service, or is not compacted any more")
-            paths = self._next_step(thread, now_ms)
+            paths = self._next_step(cleaning, now_ms)
         except StopIteration as end:
-            self._delete_replaced(thread, now_ms)
-            self._finish(thread, end.value, now_ms)
+            self._delete_replaced(cleaning, now_ms)
+            self._finish(cleaning, end.value, now_ms)
         except CleaningAbortedError:
-            self._end(thread)
+            self._end(cleaning)
         except FormatError as error:
-            self._end(thread)
+            self._end(cleaning)
             self.manager.mark_uncleanable(log, error.message, now_ms)
         except OSError as error:
-            self._fail(thread, error)
+            self._fail(cleaning, error)
         except Exception as error:  # requests are served, and other logs cleaned, whatever it is
-            self._end(thread)
+            self._end(cleaning)
             self.manager.mark_uncleanable(log, fault_line("", error), now_ms)
         else:
-            self._delete_replaced(thread, now_ms)
+            self._delete_replaced(cleaning, now_ms)
             if paths:
-                thread.is_flushing = True
-                self._registry.queue_flush(FlushRequest(paths, partial(self._flushed, thread)))
+                cleaning.is_flushing = True
+                self._registry.queue_flush(FlushRequest(paths, partial(self._flushed, cleaning)))
 
-    def _next_step(self, thread: _CleanerThread, now_ms: int) -> tuple[str, ...]:
+    def _next_step(self, cleaning: _Round, now_ms: int) -> tuple[str, ...]:
         """Do a step of a round, count its bytes, and return the paths that it wants flushed."""
-        moved_before = thread.cleaner.moved_bytes
+        moved_before = cleaning.cleaner.moved_bytes
         try:
-            return next(thread.steps)
+            return next(cleaning.steps)
         finally:
-            moved = thread.cleaner.moved_bytes - moved_before
+            moved = cleaning.cleaner.moved_bytes - moved_before
             self._throttler.add(moved, now_ms, self._registry.settings.cleaner_max_bytes_per_second)
 
-    def _flushed(self, thread: _CleanerThread, error: OSError | None) -> None:
+    def _flushed(self, cleaning: _Round, error: OSError | None) -> None:
         """Continue a round after its flush."""
-        thread.is_flushing = False
+        cleaning.is_flushing = False
         if isinstance(error, FileNotFoundError):
-            self._end(thread)  # retention removed the file: the log is checked again
-        elif error is not None and thread in self._threads:
-            self._fail(thread, error)
+            self._end(cleaning)  # retention removed the file: the log is checked again
+        elif error is not None and cleaning in self._rounds:
+            self._fail(cleaning, error)
         self._wake(0)
 
-    def _delete_replaced(self, thread: _CleanerThread, now_ms: int) -> None:
+    def _delete_replaced(self, cleaning: _Round, now_ms: int) -> None:
         """Delete the files that were replaced after file.delete.delay.ms."""
-        removed = thread.cleaner.take_removed()
+        removed = cleaning.cleaner.take_removed()
         if removed:
-            self._registry.deletions.add(removed, now_ms + thread.log.config.file_delete_delay_ms)
+            self._registry.deletions.add(removed, now_ms + cleaning.log.config.file_delete_delay_ms)
 
-    def _finish(self, thread: _CleanerThread, done: CleanedLog, now_ms: int) -> None:
-        self._end(thread)
+    def _finish(self, cleaning: _Round, done: CleanedLog, now_ms: int) -> None:
+        self._end(cleaning)
         totals = self.totals
         totals.rounds += 1
         totals.bytes_read += done.stats.bytes_read
         totals.bytes_kept += done.stats.bytes_kept
-        map_used = done.keys / (thread.map_bytes / SLOT_BYTES)
-        last_round = LastRound(done.stats.bytes_read, done.stats.bytes_kept, now_ms - thread.began_ms, map_used)
-        self._stats[thread.number].last_round = last_round
-        self.manager.done_cleaning(thread.log, done.end_offset)
+        map_used = done.keys / (cleaning.map_bytes / SLOT_BYTES)
+        last_round = LastRound(done.stats.bytes_read, done.stats.bytes_kept, now_ms - cleaning.began_ms, map_used)
+        self._stats[cleaning.number].last_round = last_round
+        self.manager.done_cleaning(cleaning.log, done.end_offset)
 
-    def _fail(self, thread: _CleanerThread, error: OSError) -> None:
+    def _fail(self, cleaning: _Round, error: OSError) -> None:
         """Take the log directory offline, as after any disk error, unless the log was deleted."""
-        self._end(thread)
-        if self._registry.is_live(thread.log):
-            self._registry.take_offline(thread.log.directory, error)
+        self._end(cleaning)
+        if self._registry.is_live(cleaning.log):
+            self._registry.take_offline(cleaning.log.directory, error)
 
-    def _end(self, thread: _CleanerThread) -> None:
+    def _end(self, cleaning: _Round) -> None:
         """End a round and remove what it was writing; the logs are checked at once for the next one."""
-        if thread in self._threads:
-            self._threads.remove(thread)
+        if cleaning in self._rounds:
+            self._rounds.remove(cleaning)
             self._next_check_ms = 0
         with suppress(OSError):  # the log directory failed: the next start removes the files
-            thread.cleaner.discard()
+            cleaning.cleaner.discard()

@@ -11,11 +11,13 @@
                            0 or below does not count (LogCleanerManager.maxCompactionDelay of Kafka 4.3)
 
 A log is cleaned if its ratio is above min.cleanable.dirty.ratio, or if it is overdue and has dirty bytes. The filthiest log,
-with the largest ratio, is cleaned first. A log with a damaged batch is uncleanable until the broker starts anew:
-`kcli-uncleanable-partitions` of each log directory lists them with the reason, for `kcli describe`.
+with the largest ratio, is cleaned first. A log in which damage is found, or whose round fails by an error of kcli, is
+uncleanable until the broker is restarted: `kcli-uncleanable-partitions` of each log directory lists such logs with the reason,
+for `kcli describe`.
 
 `cleaner-offset-checkpoint` of each log directory has the first dirty offset of each log. It is written after each round, and
-when logs are deleted or moved; a line that is lost, or is that of an earlier topic of the name, costs a round and no record.
+when logs are deleted or moved. If a line is lost or is from a deleted topic of the same name, the cleaner cleans again; no
+record is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from kcli.log.managing.log_registry import LogRegistry
     from kcli.log.unified_log import UnifiedLog
 
-# The logs that a call of `find_filthiest` checks: some microseconds each, more if there are compaction lags.
+# The logs that a call of `check_some_logs` checks: some microseconds each, more if there are compaction lags.
 LOGS_PER_STEP = 64
 
 
@@ -223,7 +225,7 @@ class LogCleanerManager:
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
         self._run = LastRun(0)
 
-    def find_filthiest(self, now_ms: int, in_progress: Collection[UnifiedLog]) -> bool:
+    def check_some_logs(self, now_ms: int, in_progress: Collection[UnifiedLog]) -> bool:
         """Check some of the compacted logs; return whether there are more. `take_filthiest` returns what was found."""
         registry = self._registry
         if self._candidates is None:

@@ -16,7 +16,7 @@ offset_map_builder.pxd.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kcli.format import loop_results
@@ -25,16 +25,12 @@ from kcli.format.compression import inflate_at_once
 from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.cleaner import batch_reader, offset_map, transaction_metadata
-from kcli.log.cleaner.throttler import TimeSlices
+from kcli.log.cleaner.throttler import BATCH_WORK, COMPRESSED_BATCH_WORK, SLICE_BYTES, ByteBudget
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.log.unified_log import UnifiedLog
-
-# A call of the loop ends after this much work, in bytes; each batch counts for its bytes and a constant.
-SLICE_BYTES = 512 * 1024
-BATCH_WORK = 500
-COMPRESSED_BATCH_WORK = 4000
 
 
 class BatchMapper:
@@ -174,7 +170,7 @@ def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
     batch = next(reader.batches_as_kafka(position), None)
     if batch is None:
         raise CorruptRecordError(
-            f"{reader.path}: the bytes from {position} to {reader.end_position()} are not a complete batch", position
+            f"{reader.path}: the bytes [{position}, {reader.end_position()}) are not a complete batch", position
         )
     if not batch.is_valid:
         raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
@@ -192,9 +188,6 @@ def located(reader: SegmentReader, batch: LogBatch) -> Iterator[None]:
         raise
 
 
-Steps = Generator[tuple[str, ...], None, bool]
-
-
 class OffsetMapBuilder:
     """Fills `offsets` from the batches of offsets [start, end) of `log`, and finds `ranges`.
 
@@ -207,7 +200,7 @@ class OffsetMapBuilder:
         offsets: offset_map.OffsetMap,
         start: int,
         end: int,
-        slices: TimeSlices,
+        budget: ByteBudget,
         check: Callable[[list[LogSegment]], None],
         buffer_bytes: int,
     ) -> None:
@@ -217,7 +210,7 @@ class OffsetMapBuilder:
         self._offsets = offsets
         self._start = start
         self._end = end
-        self._slices = slices
+        self._budget = budget
         self._check = check
         self._buffer_bytes = buffer_bytes
         self._scanner = RecordScanner()
@@ -225,7 +218,7 @@ class OffsetMapBuilder:
         reader = batch_reader.BatchReader(self._scanner.columns, crc32c, inflate_at_once)
         self.mapper = BatchMapper(reader, self._transactions, offsets, start)
 
-    def build(self) -> Generator[tuple[str, ...], None, None]:
+    def build(self) -> FlushSequence[None]:
         """Put the keys in time slices. Raises FormatError, OSError, and what `check` raises."""
         start, end = self._start, self._end
         segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
@@ -236,7 +229,7 @@ class OffsetMapBuilder:
                 return
             self._offsets.latest_offset = next_start - 1
 
-    def _map_segment(self, segment: LogSegment) -> Steps:
+    def _map_segment(self, segment: LogSegment) -> FlushSequence[bool]:
         """Put the keys of a segment; return whether the map is full."""
         start, mapper = self._start, self.mapper
         # An index is read whole, some milliseconds for a large one: only if the round begins inside the segment.
@@ -253,7 +246,7 @@ class OffsetMapBuilder:
                     last_offset = self._offsets.latest_offset
                     self.ranges.add(segment.base_offset, position, position + passed, first_offset, last_offset, mapper.records)
                 position += passed
-                if self._slices.is_over(passed, mapper.work_bytes):
+                if self._budget.is_spent(passed, mapper.work_bytes):
                     yield ()
                     self._check([segment])
                 if mapper.result == loop_results.MAP_FULL and self._offsets.may_grow:
@@ -270,11 +263,11 @@ class OffsetMapBuilder:
                 self._check([segment])
         return False
 
-    def _grow(self) -> Generator[tuple[str, ...], None, None]:
+    def _grow(self) -> FlushSequence[None]:
         while self._offsets.grow():
             yield ()
 
-    def _map_batch(self, batch: LogBatch) -> Steps:
+    def _map_batch(self, batch: LogBatch) -> FlushSequence[bool]:
         """Put the keys of a batch; return whether the map was full before its end."""
         header, offsets, start = batch.header, self._offsets, self._start
         is_data = counts = True
@@ -297,17 +290,17 @@ class OffsetMapBuilder:
                 tombstones += sum(size < 0 for size in columns.value_size[:count])
                 if columns.offset[0] < header.base_offset or columns.offset[count - 1] > header.last_offset:
                     offsets.is_in_order = False
-            if self._slices.is_over(0, columns.end):
+            if self._budget.is_spent(0, columns.end):
                 yield ()
         self.mapper.without_key += without_key
         self.mapper.tombstones += tombstones
         if header.last_offset >= start:
             offsets.latest_offset = header.last_offset
-        if self._slices.is_over(header.size_bytes):
+        if self._budget.is_spent(header.size_bytes):
             yield ()
         return False
 
-    def _map_window(self, window: RecordWindow) -> Steps:
+    def _map_window(self, window: RecordWindow) -> FlushSequence[bool]:
         """Put the keys of a window; return whether the map was full before its end. Raises FormatError for damaged records."""
         if window.error is not None:
             raise window.error

@@ -5,14 +5,16 @@ from math import ceil
 from kcli.log.disk.deletion_queue import NEVER_MS
 
 MS_PER_SECOND = 1000
-# A time slice ends after this many bytes of a segment were read or written.
+# A time slice, and a call of a compiled loop, ends after this much work, in bytes that are read or written. Each batch counts
+# for its bytes and a constant, and one that is compressed again for RECOMPRESSED_FACTOR times its bytes.
 SLICE_BYTES = 512 * 1024
-# Work of a byte that is written anew, and perhaps compressed, in bytes that are read.
-REWRITTEN = 8
+BATCH_WORK = 500
+COMPRESSED_BATCH_WORK = 4000
+RECOMPRESSED_FACTOR = 8
 
 
-class TimeSlices:
-    """Divides a round into time slices; `moved_bytes` is what it has read and written so far."""
+class ByteBudget:
+    """The work that is left in the current time slice of a round; `moved_bytes` is what the round has read and written."""
 
     __slots__ = ("_work_bytes", "moved_bytes")
 
@@ -20,7 +22,7 @@ class TimeSlices:
         self.moved_bytes = 0
         self._work_bytes = 0
 
-    def is_over(self, size_bytes: int, work_bytes: int = 0) -> bool:
+    def is_spent(self, size_bytes: int, work_bytes: int = 0) -> bool:
         """Add bytes that were moved; return whether the slice is over. `work_bytes` is their work, if that is more."""
         self.moved_bytes += size_bytes
         self._work_bytes += max(size_bytes, work_bytes)

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kcli.format.file_names import FileState
 from kcli.log.disk.port import Disk, parent_path
 
-Flushes = Generator[tuple[str, ...], None, None]
+_Result = TypeVar("_Result")
+# A generator that yields paths, none at the end of a time slice, and returns the result.
+FlushSequence = Generator[tuple[str, ...], None, _Result]
 
 
 class FlushRequest(NamedTuple):
@@ -34,12 +36,12 @@ class FlushRequest(NamedTuple):
     done: Callable[[OSError | None], FlushRequest | None]
 
 
-def begin_flushes(flushes: Flushes) -> FlushRequest | None:
+def begin_flushes(flushes: FlushSequence[None]) -> FlushRequest | None:
     """Run a sequence up to its first flush; None if it ends without one. Raises what the sequence raises before it."""
     return _continue(flushes, None)
 
 
-def _continue(flushes: Flushes, error: OSError | None) -> FlushRequest | None:
+def _continue(flushes: FlushSequence[None], error: OSError | None) -> FlushRequest | None:
     try:
         paths = next(flushes) if error is None else flushes.throw(error)
     except StopIteration:
@@ -47,7 +49,7 @@ def _continue(flushes: Flushes, error: OSError | None) -> FlushRequest | None:
     return FlushRequest(paths, partial(_continue, flushes))
 
 
-def replace_file(disk: Disk, path: str, data: bytes, is_wanted: Callable[[], bool] = lambda: True) -> Flushes:
+def replace_file(disk: Disk, path: str, data: bytes, is_wanted: Callable[[], bool] = lambda: True) -> FlushSequence[None]:
     """Replace a file by one of these bytes. Raises OSError.
 
     If `is_wanted` returns False after a flush, the sequence ends there: newer bytes were or will be written.

@@ -143,7 +143,7 @@ class OsLogFile(_Descriptor):
         os.fsync(self._fd)
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile."""
+        """Return the descriptor, for sendfile."""
         return self._fd
 
 
@@ -200,7 +200,7 @@ class OsDisk:
             raise _missing(path) from None
 
     def file_id(self, path: str) -> int:
-        """The file's inode number."""
+        """Return the file's inode number."""
         return os.stat(path).st_ino
 
     def mtime_ms(self, path: str) -> int:

@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 
 def _dropped(content: Content, source: str, real_size: int) -> list[tuple[int, int]] | None:
-    """The byte ranges of a file that its new content does not take over; None where it takes some twice or out of order."""
+    """Return the byte ranges of a file that its new content drops; None if it has some twice or out of order."""
     dropped: list[tuple[int, int]] = []
     position = 0
     for extent in (*(extent for extent in content if extent.source == source), Extent(source, real_size, real_size)):
@@ -99,7 +99,7 @@ class PlannedDisk(OverlayDisk[Disk]):
                 self._seen[directory].add(name)
 
     def content(self, path: str) -> Content:
-        """The extents of a file. Raises FileNotFoundError."""
+        """Return the extents of a file. Raises FileNotFoundError."""
         self._look(path)
         try:
             return self._files[path]
@@ -132,11 +132,11 @@ class PlannedDisk(OverlayDisk[Disk]):
         return content_size(self.content(path))
 
     def file_id(self, path: str) -> int:
-        """The number of the real file under this name; 0 for one that is only planned."""
+        """Return the number of the real file with this name; 0 for one that is only planned."""
         return self.disk.file_id(path) if self.disk.exists(path) else 0
 
     def mtime_ms(self, path: str) -> int:
-        """When the real file was last modified, in ms since 1970; 0 for one that is only planned."""
+        """Return when the real file was last modified, in ms since 1970; 0 for one that is only planned."""
         content = self.content(path)
         source = content[0].source if content else path
         return self.disk.mtime_ms(source) if isinstance(source, str) and source in self._sizes else 0
@@ -219,10 +219,10 @@ class PlannedDisk(OverlayDisk[Disk]):
         del self._files[path]
 
     def flush(self, path: str) -> None:
-        """Nothing: what is only planned needs no flush."""
+        """Do nothing: what is only planned needs no flush."""
 
     def flush_directory(self, path: str) -> None:
-        """Nothing, likewise."""
+        """Do nothing: what is only planned needs no flush."""
 
     # ------------------------------------------------------------------------------------------------------ outcome
 
@@ -248,7 +248,7 @@ class PlannedDisk(OverlayDisk[Disk]):
         return Change(kind, path, self._whys.get(why_path or path, ""), size, target)
 
     def _moved_from(self, path: str, content: Content) -> str | None:
-        """The real file, gone from its own name and wanted by no other, whose first bytes these are, or None."""
+        """Return the real file, not at its own name any more and used here only, whose first bytes these are, or None."""
         if len(content) != 1 or not isinstance(content[0].source, str) or content[0].start != 0:
             return None
         source = content[0].source
@@ -258,7 +258,7 @@ class PlannedDisk(OverlayDisk[Disk]):
         return source if users == [path] else None
 
     def _changes_in_place(self, path: str, content: Content, source: str) -> list[Change]:
-        """What makes the real file `source`, by then called `path`, one of this content."""
+        """Return the changes that give the real file `source`, then named `path`, this content."""
         real_size = self._sizes.get(source)
         size = content_size(content)
         if real_size is None:

@@ -31,7 +31,7 @@ class DiskFile(Protocol):
     name: str
 
     def size(self) -> int:
-        """The size in bytes now; it may change while a broker writes."""
+        """Return the size in bytes now; it may change while a broker writes."""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
@@ -76,7 +76,7 @@ class LogFile(Protocol):
         """Wait until the file's bytes are on the device."""
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile; -1 where there is none, as on a simulated disk."""
+        """Return the descriptor, for sendfile; -1 if there is none, as on a simulated disk."""
 
     def close(self) -> None:
         """Close the file; closing twice is not an error."""

@@ -31,7 +31,7 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
-from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.report_line import WarningLine
 
@@ -60,7 +60,7 @@ class _WholeFile:
             return None
         return begin_flushes(self._replace(data, on_error))
 
-    def _replace(self, data: bytes, on_error: OnError) -> Flushes:
+    def _replace(self, data: bytes, on_error: OnError) -> FlushSequence[None]:
         times = self._times_written_now
         while data != self._written:
             self._in_flight, self._written = True, None

@@ -33,7 +33,7 @@ class LeaderEpochFileCache:
 
     `written_epoch` is the last epoch in the file or in a write in progress, or None: appending in another epoch assigns that
     first. `defer()` schedules the write after an append, or returns False: then the file is written at once. While it
-    `is_behind`, `encoded` returns the contents to write; of several writes in progress only the latest `version` counts.
+    `is_unwritten`, `encoded` returns the contents to write; of several writes in progress only the latest `version` counts.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class LeaderEpochFileCache:
         self._in_file: list[EpochStart] | None = None
         self._on_change = on_change
         self.defer: Callable[[], bool] = lambda: False
-        self.is_behind = False
-        self._when_followed: list[Callable[[], None]] = []
+        self.is_unwritten = False
+        self._when_written: list[Callable[[], None]] = []
         self.version = 0
         for entry in entries:
             _assign(self._entries, entry)
@@ -73,7 +73,7 @@ class LeaderEpochFileCache:
         if self._in_file is not None:
             _assign(self._in_file, entry)
         if is_written and (is_changed or self.written_epoch != epoch):
-            self._follow()
+            self._write_or_defer()
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at or after `end_offset`; none for a negative offset."""
@@ -101,7 +101,7 @@ class LeaderEpochFileCache:
         if self._in_file is not None and _truncate_from_start(self._in_file, start_offset):
             if self._in_file == self._entries:
                 self._in_file = None
-            self._follow()
+            self._write_or_defer()
 
     def clear(self) -> None:
         """Remove all epochs."""
@@ -116,10 +116,10 @@ class LeaderEpochFileCache:
 
     def catch_up(self) -> None:
         """Write the file now if it is behind. Raises OSError."""
-        if self.is_behind:
+        if self.is_unwritten:
             self._write()
 
-    def begin_to_follow(self) -> int:
+    def begin_write(self) -> int:
         """Return the version of a new write, which supersedes writes in progress."""
         self.version += 1
         return self.version
@@ -128,37 +128,37 @@ class LeaderEpochFileCache:
         """Return the contents that the file should have."""
         return encode_leader_epochs(self._for_file())
 
-    def followed(self) -> None:
+    def written(self) -> None:
         """Note that the file is up to date on the device."""
-        self.is_behind = False
-        waiting, self._when_followed = self._when_followed, []
+        self.is_unwritten = False
+        waiting, self._when_written = self._when_written, []
         for act in waiting:
             act()
 
-    def when_followed(self, act: Callable[[], None]) -> None:
+    def when_written(self, act: Callable[[], None]) -> None:
         """Call `act` when the file is up to date, at once if it is; never if the disk fails before."""
-        if self.is_behind:
-            self._when_followed.append(act)
+        if self.is_unwritten:
+            self._when_written.append(act)
         else:
             act()
 
     def _for_file(self) -> tuple[EpochStart, ...]:
         return self.entries if self._in_file is None else tuple(self._in_file)
 
-    def _follow(self) -> None:
+    def _write_or_defer(self) -> None:
         """Write the file: later if `defer` accepts that, else now."""
         if self.defer():
-            self.is_behind = True
+            self.is_unwritten = True
             self.version += 1
             self.written_epoch = self.latest_epoch
         else:
             self._write()
 
     def _write(self) -> None:
-        self.begin_to_follow()
+        self.begin_write()
         self._on_change(self._for_file())
         self.written_epoch = self.latest_epoch
-        self.followed()
+        self.written()
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """Return the epoch of `offset`, None before the first epoch."""

@@ -116,7 +116,7 @@ class _LogLoader:
         self.epochs = LeaderEpochFileCache()
 
     def load(self) -> Slices[LoadedLog]:
-        """All steps."""
+        """Execute all steps of the load."""
         epochs_path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         self.disk.explain(epochs_path, "the leader epochs are those of the batches")
         try:

@@ -94,7 +94,7 @@ BeforeCut = Callable[[int, int, str], Slices[None]]
 
 
 def _cut_at_once(position: int, next_offset: int, why: str) -> Slices[None]:
-    """A `before_cut` that does nothing."""
+    """Do nothing: the default of `before_cut`."""
     yield from ()
 
 

@@ -77,37 +77,37 @@ class LoadJournal:
     """A journal that does nothing: for a plan, whose changes are reported."""
 
     def begin(self, disk: LoadDisk, names: Iterable[str]) -> None:
-        """The load of a directory with these names begins on this disk; called again if the load has to be planned."""
+        """Note that the load of a directory with these names begins on this disk; called again if it has to be planned."""
 
     def recovering(self, segment: RecoveringSegment) -> None:
-        """A segment is about to be read."""
+        """Note that a segment is about to be read."""
 
     def cut(self, cut: Truncation, later: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
-        """A segment is about to be cut; the segments `later` are removed with it, or that at `next_base` is kept."""
+        """Note that a segment is about to be cut, and `later` removed with it; or that the one at `next_base` is kept."""
         yield from ()
 
     def emptying(self, segments: Sequence[RecoveringSegment], why: str) -> Slices[None]:
-        """All segments are about to be removed."""
+        """Note that all segments are about to be removed."""
         yield from ()
 
     def dropping(self, path: str, base_offset: int, why: str) -> Slices[None]:
-        """A file other than a segment, but the only one with its records, is about to be removed."""
+        """Note that a file, not a segment but the only one with its records, is about to be removed."""
         yield from ()
 
     def leftovers(self, names: Sequence[str], what: str) -> None:
-        """Files of interrupted work without records of their own are about to be removed, or renamed."""
+        """Note that files of interrupted work without records of their own are about to be removed or renamed."""
 
     def split(self, path: str, base_offsets: Sequence[int]) -> None:
-        """A segment is about to be split into several whose offsets fit their indexes."""
+        """Note that a segment is about to be split into several whose offsets fit their indexes."""
 
     def orphan(self, path: str) -> None:
-        """An index without its segment is about to be removed."""
+        """Note that an index without its segment is about to be removed."""
 
     def lost_index(self, path: str) -> None:
-        """An .index that a broker had written is missing and about to be rebuilt."""
+        """Note that an .index that a broker had written is missing and about to be rebuilt."""
 
     def damaged(self, path: str, why: str) -> None:
-        """A damaged file is about to be rebuilt from the log."""
+        """Note that a damaged file is about to be rebuilt from the log."""
 
 
 class RecoveryCounts:

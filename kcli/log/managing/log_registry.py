@@ -35,7 +35,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.deletion_queue import DeletionQueue
-from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, write_unflushed
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, write_unflushed
 from kcli.log.disk.port import LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -43,7 +43,7 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovery_journal import LoadJournal
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_in_slices
-from kcli.log.managing.epoch_follower import EpochFollower
+from kcli.log.managing.leader_epoch_file_writer import LeaderEpochFileWriter
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.report_line import WarningLine
 from kcli.log.rng import Random
@@ -107,7 +107,7 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
-        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
+        self.epoch_writer = LeaderEpochFileWriter(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
         self._open_dirs()
 
     def _open_dirs(self) -> None:
@@ -142,7 +142,7 @@ class LogRegistry:
         """Begin to make the log durable up to its present end; None if it is."""
         return begin_flushes(self._flush(log))
 
-    def _flush(self, log: UnifiedLog) -> Flushes:
+    def _flush(self, log: UnifiedLog) -> FlushSequence[None]:
         paths = tuple(log.unflushed_paths())
         while paths:
             offset = log.log_end_offset
@@ -156,8 +156,8 @@ class LogRegistry:
                     self._fail_unless_gone(log, error)
                     return
                 continue  # a segment was deleted or cut concurrently
-            yield from self.epochs.write(log)
-            if not log.leader_epochs.is_behind:
+            yield from self.epoch_writer.write(log)
+            if not log.leader_epochs.is_unwritten:
                 log.mark_flushed(offset)
             return
 

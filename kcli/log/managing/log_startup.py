@@ -232,7 +232,7 @@ class LogStartup:
         log.cleaned_offset = loading.checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
         logs[key] = log
         if logs is registry.logs:
-            registry.epochs.follow(log)
+            registry.epoch_writer.defer_writes(log)
         if log_dir.had_clean_shutdown:
             registry.flush_log(log)  # missing indexes were rebuilt
 

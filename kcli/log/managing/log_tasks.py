@@ -13,8 +13,8 @@
     flush-log                            with high watermarks (Kafka: at each roll)          flushes logs that were rolled, so
                                                                                              that recovery reads less
     ReplicaAlterLogDirsThread            while a replica is moving                           kcli.log.managing.replica_mover
-    leader-epoch-checkpoint              with the first record of an epoch                   epoch_follower; not a
-                                                                                             task in Kafka
+    leader-epoch-checkpoint              with the first record of an epoch                   leader_epoch_file_writer;
+                                                                                             not a task in Kafka
     kafka-log-cleaner-thread-0           while a log is dirty, else log.cleaner.backoff.ms   kcli.log.cleaner.log_cleaner,
                                                                                              scheduled by LogManager
 
@@ -173,7 +173,7 @@ class LogSweeps:
             return False
         due_ms = now_ms + log.config.file_delete_delay_ms
         # Leader epochs below the first segment look like a missing segment, so its files stay until the epochs are written.
-        log.leader_epochs.when_followed(partial(self._registry.deletions.add, renamed, due_ms))
+        log.leader_epochs.when_written(partial(self._registry.deletions.add, renamed, due_ms))
         return bool(renamed)
 
     def flush_by_time(self, log: UnifiedLog, now_ms: int) -> None:
@@ -263,6 +263,6 @@ def begin_tasks(
     for name, run, on_work in (
         ("kafka-delete-logs", registry.deletions.run, registry.deletions.on_added),
         ("ReplicaAlterLogDirsThread", mover.run, mover.on_work),
-        ("leader-epoch-checkpoint", registry.epochs.run, registry.epochs.on_work),
+        ("leader-epoch-checkpoint", registry.epoch_writer.run, registry.epoch_writer.on_work),
     ):
         on_work(Task(name, run, schedule, after, registry.report).wake)

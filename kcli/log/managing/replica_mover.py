@@ -234,7 +234,7 @@ class ReplicaMover:
             future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
         del registry.future_logs[key]
         registry.logs[key] = future
-        registry.epochs.follow(future)
+        registry.epoch_writer.defer_writes(future)
         self._reported.discard(key)
         if current is not None:
             registry.set_aside(current, now_ms)
@@ -253,7 +253,7 @@ class ReplicaMover:
             current.mark_flushed(min(current.log_end_offset, future.log_end_offset))
 
     def recover_abandoned(self, directory_of: Callable[[UnifiedLog], object], now_ms: int) -> list[UnifiedLog]:
-        """After a start, replace logs by future logs whose directory the metadata already names; return these future logs.
+        """Replace logs, after a start, by future logs whose directory the metadata already has; return these future logs.
 
         `directory_of` returns the directory id that the metadata has for a log's topic id and partition, or None. If a crash
         left the future log shorter than the log, the copy continues.

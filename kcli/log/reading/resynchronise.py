@@ -14,10 +14,10 @@ batch. These questions are asked in this order; the first yes decides:
              length leads nowhere, every sound batch and every
              header with the next offset
     recorded Is the stated end inside of a sound batch with     there                          what is at the stated end
-             exactly the next offset, which leads on? Or do as   (the entry is lost)            is payload of that batch;
-             many records as the header states lead, by their                                   or two sources agree, or
-             own lengths, to the stated end; or to a later sound                                one of them is impossible
-             batch, where the stated end is impossible or within
+             exactly the next offset, which leads on? Or skip    (the entry is lost)            is payload of that batch;
+             record_count records by their length fields. Do                                    or two sources agree, or
+             they end at the stated end? Or at a later sound                                    one of them is impossible
+             batch, if the stated end is impossible or inside
              the records?
     stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do

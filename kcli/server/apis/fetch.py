@@ -8,8 +8,8 @@
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
-at once               min_bytes are there (or fetch.max.bytes, if that is less); a log refuses; a log diverges from the
-                      reader's; no partition can grow; max_wait_ms is 0
+at once               min_bytes are there (or fetch.max.bytes, if that is less); a partition has an error; the client's log
+                      diverges; no requested partition exists here; max_wait_ms is 0
 later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
                       over
 never                 the connection ends first
@@ -85,6 +85,10 @@ class DelayedFetch(DelayedOperation):
         self._sizes = dict(zip(targets, sizes))
         self._size_bytes = sum(sizes)
 
+    def can_complete(self, now_ms: int) -> bool:
+        """Return whether there were enough bytes at the last check."""
+        return bool(self._size_bytes >= self._fetch.min_bytes)
+
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
         """Check one partition; return whether there are enough bytes now, or an error."""
         size = self._fetch.available_bytes(self._targets[key])
@@ -92,7 +96,7 @@ class DelayedFetch(DelayedOperation):
             return True
         self._size_bytes += size - self._sizes[key]
         self._sizes[key] = size
-        return bool(self._size_bytes >= self._fetch.min_bytes)
+        return self.can_complete(now_ms)
 
     def on_complete(self, now_ms: int) -> None:
         """Answer with what there is."""

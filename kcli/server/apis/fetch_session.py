@@ -4,8 +4,9 @@
     ----------------------------  -------------------------------------------------------------  -------------------------
     any, -1                       no session; the session with that id ends                      all partitions
     any, 0                        a new session of the named partitions; that with the id ends   all partitions, its id
-    id, n > 0                     the session's partitions, with those named added or changed    those with news
-                                  and those forgotten removed; n must be the next epoch
+    id, n > 0                     the partitions of the session. The request adds or changes     those with news
+                                  partitions, and forgotten_topics_data removes some; n must be
+                                  the next epoch
 
 A partition has news if it has records, an error, a diverging epoch, or another high watermark or log start offset than the
 client received last. Partitions that had records move to the end of the session's order, so that all are served equally. A

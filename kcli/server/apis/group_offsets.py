@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.record_batch import Producer
 from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.apis import OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
 from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, Decision

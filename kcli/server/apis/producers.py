@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from kcli.format.record_batch import Producer
 from kcli.log.producer_state_manager import ProducerStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import InitProducerIdRequest
 from kcli.server.replication.partition import PartitionError

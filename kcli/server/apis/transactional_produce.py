@@ -21,14 +21,13 @@ from collections.abc import Callable
 from functools import partial
 from struct import Struct
 
-from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
+from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG, Producer
 from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_PRODUCER_EPOCH_AT, BATCH_PRODUCER_ID_AT
 from kcli.log.log_validator import ValidBatch
 from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.events import Effect, HoldMemory
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation

@@ -20,10 +20,10 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import ListFilter

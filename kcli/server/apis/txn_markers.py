@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from kcli.format.record_batch import Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.coordinator_record import EndTransaction, Producer, encode_marker_batch
+from kcli.server.coordinator.coordinator_record import EndTransaction, encode_marker_batch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError

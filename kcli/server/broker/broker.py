@@ -44,10 +44,10 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import TopicConfigs
-from kcli.server.controller.features import supported_features
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kcli.server.events import Connection, Effect
+from kcli.server.features import supported_features
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager

@@ -27,6 +27,7 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _HOST_CHARACTERS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-%._:")
 _IPV4 = r"\d+\.\d+\.\d+\.\d+"
 UNROUTABLE_HOST = "0.0.0.0"
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Listener(NamedTuple):

@@ -18,7 +18,7 @@ from kcli.format.file_names import FileKind
 from kcli.log.disk.port import LogDisk
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
 from kcli.protocol.message import Message
-from kcli.server.controller.features import (
+from kcli.server.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
     FeatureError,

@@ -27,7 +27,7 @@ from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, 
 from kcli.protocol.message import Message
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState, Session
-from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
+from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, broker_record, controller_record
 from kcli.state.metadata_values import (

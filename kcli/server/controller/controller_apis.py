@@ -10,7 +10,8 @@
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
                                          it is committed; if it is reverted, the connection is closed
     all in DECIDED                       the quorum controller, once their records are committed
-    any other                            not served: MessageError, which closes the connection
+    any other                            not served: MessageError, which closes the connection or
+                                         becomes an error of the envelope
 
 ApiVersions and DescribeCluster on a controller's listener differ from a broker's: the finalized features have the offset of the
 high watermark as their epoch, and the nodes are the registered controllers; brokers must be asked for brokers (KIP-919).
@@ -38,15 +39,13 @@ from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.quorum_controller import QuorumController
-from kcli.server.events import Connection
+from kcli.server.events import Connection, Respond
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
-
-Respond = Callable[[bytes | None], None]
 
 _DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
 SERVED = _DESCRIBED | DECIDED

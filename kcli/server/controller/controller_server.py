@@ -24,13 +24,13 @@ from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
 from kcli.server.controller.control_managers import ControlManagers
-from kcli.server.controller.controller_apis import ControllerApis, Respond
+from kcli.server.controller.controller_apis import ControllerApis
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.quorum_controller import ControllerTimes, QuorumController
 from kcli.server.controller.snapshot_generator import SnapshotGenerator, SnapshotTimes
-from kcli.server.events import Connection
+from kcli.server.events import Connection, Respond
+from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig, RaftListener
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError

@@ -24,8 +24,8 @@ from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.values import format_value
 from kcli.server.controller.controller_result import ApiError
-from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
 from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
+from kcli.server.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
 from kcli.state.image_records import LEADER_ELR_SINCE
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (

@@ -25,7 +25,7 @@ from kcli.protocol.message import Message
 from kcli.server.config.alter_configs import elr_safety_records
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.features import (
+from kcli.server.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,
     METADATA_VERSION,

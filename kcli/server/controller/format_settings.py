@@ -18,15 +18,15 @@ from typing import NamedTuple
 from kcli.format.java_integers import parse_integer
 from kcli.format.kafka_uuid import random_uuid
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.features import (
+from kcli.server.controller.formatting import FormatPlan, FormattingError
+from kcli.server.controller.scram_parser import ScramError, parse_scram
+from kcli.server.features import (
     METADATA_VERSION,
     SCRAM_SINCE,
     FeatureError,
     initial_features,
     metadata_version_name,
 )
-from kcli.server.controller.formatting import FormatPlan, FormattingError
-from kcli.server.controller.scram_parser import ScramError, parse_scram
 from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
 from kcli.state.metadata_values import Voter
 

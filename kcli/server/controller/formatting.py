@@ -25,7 +25,7 @@ from kcli.format.metadata_files import MetaProperties, decode_meta_properties, e
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
-from kcli.server.controller.features import KRAFT_VERSION
+from kcli.server.features import KRAFT_VERSION
 from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
 from kcli.state.metadata_values import Voter
 

@@ -92,7 +92,7 @@ class ReplicationControlManager:
             raise ApiError(error_codes.POLICY_VIOLATION, text)
 
     def _colliding_names(self, names: Sequence[str]) -> dict[str, str]:
-        """For each name that collides with a topic that there is, that topic."""
+        """Return, for each name that collides with that of an existing topic, this topic's name."""
         if not any("." in name or "_" in name for name in names):
             return {}
         found = {}

@@ -5,8 +5,8 @@
     this many bytes of records were committed since the last one  metadata.log.max.record.bytes.between.snapshots
     this much time has passed and records were committed          metadata.log.max.snapshot.interval.ms (0: never)
 
-It begins at the next commit. The image is then copied as the records up to that commit make it; the records behind it, which
-the controller may have applied already, are not in the copy. While a metadata transaction is open, no snapshot begins.
+A snapshot starts at the next commit and contains the records up to it. Records that the controller has applied but not
+committed are left out. While a metadata transaction is open, no snapshot starts.
 """
 
 from __future__ import annotations

@@ -15,26 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import encode_marker
-from kcli.format.record_batch import (
-    CONTROL_FLAG,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    TRANSACTIONAL_FLAG,
-    NewRecordBatch,
-)
+from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_ID, TRANSACTIONAL_FLAG, NewRecordBatch, Producer
 from kcli.format.records import Record, encode_record
 from kcli.protocol.message import Message
-
-
-class Producer(NamedTuple):
-    """The producer of a transactional batch."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class CoordinatorRecord(NamedTuple):

@@ -15,19 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kcli.format.primitives import FormatError
-from kcli.format.record_batch import RecordBatch
+from kcli.format.record_batch import NO_PRODUCER, Producer, RecordBatch
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from kcli.protocol.control_records import COMMIT, decode_control_record
 from kcli.protocol.internal_records import CoordinatorDecoder
 from kcli.protocol.message_errors import UnknownRecordTypeError
-from kcli.server.coordinator.coordinator_record import (
-    NO_PRODUCER,
-    CoordinatorRecord,
-    EndTransaction,
-    Producer,
-    ShardRecord,
-)
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition
 from kcli.server.scheduler import SliceBudget

@@ -29,17 +29,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import CoordinatorDecoder
 from kcli.server.coordinator.coordinator_record import (
-    NO_PRODUCER,
     CoordinatorRecord,
     EncodedRecord,
     EndTransaction,
-    Producer,
     ShardRecord,
     encode_data_batch,
     encode_marker_batch,

@@ -1,6 +1,6 @@
 """The counters of a broker and of its listeners: plain integers on slotted objects, so that counting takes nanoseconds.
 
-They get Kafka's names only when the metrics are scraped (kcli.server.metrics.collector). Errors in responses are counted as in
+They get Kafka's names only when the metrics are scraped (server/shell/metrics_collector). Errors in responses are counted as in
 Kafka: each error_code of a response, of the whole and of its parts, 0 included. The places of the codes in a response are
 looked up once for each API, in its declaration. Produce and Fetch are not counted: scanning their responses would cost each
 request more than a microsecond, and their errors are counted by topic.

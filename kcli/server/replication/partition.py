@@ -2,10 +2,10 @@
 
     leader         this broker
     -------------  ------------------------------------------------------------------------------------------------
-    this broker    appends records; the high watermark is the lowest log end offset of the in-sync replicas
+    this broker    appends records
     another one    follows (not served yet)
 
-With this replica as the only one in sync, each append moves the high watermark to the log end offset.
+The high watermark moves only while this replica is the only one in sync: each append moves it to the log end offset.
 """
 
 from __future__ import annotations

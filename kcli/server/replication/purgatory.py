@@ -15,12 +15,13 @@ it is passed to the operation's `failed`, and the operation is over.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 
 from kcli.server.timing_wheel import Timer, TimerTask
 
 
-class DelayedOperation:
+class DelayedOperation(ABC):
     """A request that waits. A subclass defines when it can be completed and what then happens."""
 
     __slots__ = ("_keys", "_task", "is_completed")
@@ -30,21 +31,21 @@ class DelayedOperation:
         self._task: TimerTask | None = None
         self._keys: tuple[Hashable, ...] = ()
 
+    @abstractmethod
     def can_complete(self, now_ms: int) -> bool:
         """Return whether what the operation waits for has happened."""
-        raise NotImplementedError
 
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
         """Return whether the operation can be completed after a change of `key`; a subclass may check that key alone."""
         return self.can_complete(now_ms)
 
+    @abstractmethod
     def on_complete(self, now_ms: int) -> None:
         """Finish the operation; called once, when it can be completed or after its timeout."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, error: Exception) -> None:
         """Finish the operation after a method of it has raised `error`."""
-        raise NotImplementedError
 
 
 class Purgatory:

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
+from kcli.format.record_batch import Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.events import NodeRole, PeerNode
 from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.replication.partition import PartitionError

@@ -60,7 +60,7 @@ class HeldFile:
             os.close(self._fd)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         return self._fd
 
     def read_at(self, position: int, size: int) -> bytes:

@@ -21,10 +21,10 @@ from functools import partial
 from time import perf_counter
 
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.metrics.collector import ONLY_PROCESSOR, Rates, RawSamples, expose, sample, sample_listeners
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.idle_time import IdleTime
+from kcli.server.shell.metrics_collector import ONLY_PROCESSOR, Rates, RawSamples, expose, sample, sample_listeners
 
 MAX_REQUEST_BYTES = 16 * 1024
 REQUEST_SECONDS = 10

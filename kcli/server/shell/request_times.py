@@ -17,7 +17,7 @@ from time import perf_counter_ns
 
 from kcli.protocol.apis import API_KEYS
 from kcli.server.metrics.catalog import QUANTILES
-from kcli.server.metrics.collector import Summary
+from kcli.server.shell.metrics_collector import Summary
 
 NS_PER_MS = 1_000_000
 MAX_SAMPLES = 2048

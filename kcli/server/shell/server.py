@@ -23,12 +23,12 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kcli.log.errors import StorageError
-from kcli.server.config.listeners import BoundAddresses, Listener
+from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
 from kcli.server.node import Node
@@ -164,8 +164,8 @@ class Server:
         self.driver: Driver
         self.node: Node
 
-    async def run(self, on_ready: Callable[[dict[str, int]], None]) -> None:
-        """Serve until stopped; `on_ready(ports by listener)` is called once. Raises ServerError, NodeError and OSError."""
+    async def run(self, on_ready: Callable[[BoundAddresses], None]) -> None:
+        """Serve until stopped; `on_ready` is called once. Raises ServerError, NodeError and OSError."""
         config = self.config
         descriptors = raise_descriptor_limit()
         backlog = config.get_int("socket.listen.backlog.size")
@@ -188,7 +188,7 @@ class Server:
         if metrics_socket is not None and self._idle is not None:
             await self._serve_metrics(metrics_socket, self._idle)
         self._handle_signals()
-        self._on_ready = lambda: on_ready(ports)
+        self._on_ready = lambda: on_ready(bound)
         try:
             self.driver.execute(self.node.start(self.driver.clock.now_ms()))
         except MetadataLogError as error:
@@ -274,7 +274,7 @@ class Server:
         self.driver.step(self.node.stop)
 
 
-def serve(config: ServerConfig, log: Log, on_ready: Callable[[dict[str, int]], None], metrics_port: int | None = None) -> None:
+def serve(config: ServerConfig, log: Log, on_ready: Callable[[BoundAddresses], None], metrics_port: int | None = None) -> None:
     """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError if it cannot run."""
     try:
         if metrics_port is None:
@@ -292,6 +292,19 @@ def serve(config: ServerConfig, log: Log, on_ready: Callable[[dict[str, int]], N
         raise ServerError(f"{where}{error.strerror or error}") from error
 
 
-def addresses(listeners: Sequence[Listener], ports: dict[str, int]) -> str:
-    """Format listeners for a line of the log, with the ports that they are bound to."""
-    return ", ".join(str(listener._replace(port=ports.get(listener.name, listener.port))) for listener in listeners)
+def log_ready(config: ServerConfig, bound: BoundAddresses, log: Log) -> None:
+    """Log that the node is ready, the addresses that it is bound to, and the advertised ones if they differ.
+
+    If no listener has an advertised port of this machine, the key is often a forgotten one: clients get the metadata, and then
+    cannot connect.
+    """
+    listeners = [at._replace(port=bound.ports[at.name]) for at in config.broker_listeners]
+    advertised = [bound.resolve(at) for at in config.advertised_listeners]
+    for at in advertised:
+        if at.host.lower() in LOOPBACK_HOSTS and at.port not in bound.ports.values():
+            text = f"advertised.listeners: {at} is on this machine, and no listener of this node has the port {at.port}"
+            log(WarningLine(f"{text}: clients cannot connect, unless another program forwards that port", listener=str(at)))
+    where, given = (", ".join(map(str, found)) for found in (listeners, advertised))
+    paths = ", ".join(config.log_dirs)
+    text = f"node {config.node_id} is ready: {where}; {'' if given == where else f'advertised to clients: {given}; '}"
+    log(Line(f"{text}data in {paths}; Ctrl-C stops it", node=config.node_id, listeners=where, advertised=given, paths=paths))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.log.cleaner.cleaner import CleanedLog, Cleaner, CleaningSteps
+from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.disk.os_disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
@@ -203,7 +204,7 @@ def test_a_fault_of_kcli_costs_one_log_its_cleaning_and_no_more(node: Node, monk
     log, other = running.make(0), running.make(1)
     real = Cleaner.run
 
-    def run(self: Cleaner) -> CleaningSteps[CleanedLog]:
+    def run(self: Cleaner) -> FlushSequence[CleanedLog]:
         if self._log is log:
             raise ZeroDivisionError("of a test")
         return (yield from real(self))

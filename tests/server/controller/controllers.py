@@ -14,9 +14,9 @@ from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.config.loading import load_config
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.controller.features import supported_features
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
+from kcli.server.features import supported_features
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId

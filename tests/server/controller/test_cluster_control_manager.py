@@ -81,7 +81,7 @@ def test_a_feature_that_the_broker_lacks(node: ControllerNode) -> None:
 
 def own_features() -> list[Any]:
     from kcli.protocol.apis import BROKER_REGISTRATION
-    from kcli.server.controller.features import supported_features
+    from kcli.server.features import supported_features
 
     made = API_KEYS[BROKER_REGISTRATION].request.classes["Feature"]
     return [

@@ -14,18 +14,12 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.log_config import LogConfig
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
-from kcli.server.coordinator.coordinator_record import (
-    NO_PRODUCER,
-    EncodedRecord,
-    EndTransaction,
-    Producer,
-    ShardRecord,
-    encode_data_batch,
-)
+from kcli.server.coordinator.coordinator_record import EncodedRecord, EndTransaction, ShardRecord, encode_data_batch
 from kcli.server.coordinator.group.offset_manager import OffsetToCommit, offset_commit_record, offset_tombstone
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision
 from kcli.server.replication.partition import Partition

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from kcli.format.record_batch import TRANSACTIONAL_FLAG
+from kcli.format.record_batch import TRANSACTIONAL_FLAG, Producer
 from kcli.protocol import apis, error_codes
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.state.transaction_state import Transaction

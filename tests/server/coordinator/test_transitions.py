@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.transaction_coordinator import transaction_record

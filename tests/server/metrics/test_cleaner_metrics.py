@@ -9,7 +9,7 @@ import pytest
 
 from kcli.log.cleaner.offset_map import SLOT_BYTES
 from kcli.server.metrics.catalog import METRICS
-from kcli.server.metrics.collector import RawSamples, sample_cleaner
+from kcli.server.shell.metrics_collector import RawSamples, sample_cleaner
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.server.apis.fetch import DelayedFetch
+from kcli.server.apis.produce import DelayedProduce
 from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.timing_wheel import Timer
 
@@ -43,6 +46,18 @@ class Waiting(DelayedOperation):
 def make() -> tuple[Timer, Purgatory]:
     timer = Timer()
     return timer, Purgatory(timer)
+
+
+def test_an_operation_defines_when_it_is_complete() -> None:
+    """try_complete_else_watch asks each operation, also one that is otherwise asked by key only."""
+
+    class Undefined(DelayedOperation):
+        pass
+
+    with pytest.raises(TypeError, match=r"can_complete.*failed.*on_complete"):
+        Undefined()  # type: ignore[abstract]
+    assert not DelayedFetch.__abstractmethods__
+    assert not DelayedProduce.__abstractmethods__
 
 
 def test_what_is_ready_does_not_wait() -> None:

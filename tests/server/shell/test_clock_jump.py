@@ -14,6 +14,7 @@ import pytest
 from kcli.protocol.apis import API_KEYS, FETCH, METADATA, PRODUCE
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
+from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.loading import load_config
 from kcli.server.shell import driver as driver_module
 from kcli.server.shell import server as server_module
@@ -91,14 +92,14 @@ def test_a_step_of_an_hour_is_nothing_to_who_waits(tmp_path: Path, monkeypatch: 
     config = load_config(None, [*settings, "log.retention.ms=-1", "log.flush.interval.messages=1"])
 
     async def main() -> None:
-        ready: asyncio.Future[dict[str, int]] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[BoundAddresses] = asyncio.get_running_loop().create_future()
         server = Server(config, lines.append)
         running = asyncio.create_task(server.run(ready.set_result))
         async with asyncio.timeout(2 * PATIENCE_S):
             await asyncio.wait((ready, running), return_when=asyncio.FIRST_COMPLETED)
-            ports = ready.result() if ready.done() else await running
-            assert ports is not None
-            reader, other = await connect(ports["PLAINTEXT"]), await connect(ports["PLAINTEXT"])
+            bound = ready.result() if ready.done() else await running
+            assert bound is not None
+            reader, other = await connect(bound.ports["PLAINTEXT"]), await connect(bound.ports["PLAINTEXT"])
             try:
                 await served(reader, other, wall, step_s)
                 now_ms = server.driver.clock.now_ms()

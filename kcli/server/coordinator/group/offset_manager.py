@@ -109,7 +109,7 @@ class OffsetManager:
     def commit(
         self, group_id: str, commits: Iterable[OffsetToCommit], retention_ms: int, now_ms: int, producer_id: int
     ) -> tuple[list[int], list[CoordinatorRecord]]:
-        """Decide a commit -> (an error code for each partition, records); `retention_ms` is -1 for the broker's setting."""
+        """Return an error code for each partition, and the records; `retention_ms` is -1 for the broker's setting."""
         codes, records = [], []
         limit = self._max_metadata_chars()
         expire_ms = -1 if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms

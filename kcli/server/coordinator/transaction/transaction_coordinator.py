@@ -20,16 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from kcli.format.record_batch import NO_SEQUENCE
+from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import TRANSACTION_LOG
 from kcli.protocol.message_types import message_type
-from kcli.server.broker.producer_ids import ProducerIdManager
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.controller.features import TRANSACTION_VERSION
-from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, Producer, ShardRecord
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.coordinator.transaction import transitions
@@ -42,6 +40,7 @@ from kcli.server.coordinator.transaction.transitions import (
     InitRequest,
     NeedsProducerIdError,
 )
+from kcli.server.features import TRANSACTION_VERSION
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.peers import Peers
@@ -143,6 +142,14 @@ def transaction_record(transactional_id: str, entry: Transaction | None, version
     return CoordinatorRecord(key, value)
 
 
+class ProducerIds(Protocol):
+    """The source of new producer ids (kcli.server.broker.producer_ids)."""
+
+    def next(self, callback: Callable[[int, int], None], now_ms: int) -> None:
+        """Have `callback(producer_id, now_ms)` called, now or when the controller has given out a block."""
+        ...
+
+
 class TransactionCoordinator:
     """The transaction coordinator of one broker. `listener` is the listener that brokers use for each other.
 
@@ -154,7 +161,7 @@ class TransactionCoordinator:
         config: ConfigReader,
         metadata: MetadataCache,
         replica_manager: ReplicaManager,
-        producer_ids: ProducerIdManager,
+        producer_ids: ProducerIds,
         peers: Peers,
         listener: str,
         timer: Timer,

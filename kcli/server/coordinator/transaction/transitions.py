@@ -29,9 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
-from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.protocol import error_codes
-from kcli.server.coordinator.coordinator_record import Producer
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.state.transaction_state import TopicPartition, Transaction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.flush_request import FlushRequest, begin_flushes
-from kcli.log.managing.epoch_follower import EpochFollower
+from kcli.log.managing.leader_epoch_file_writer import LeaderEpochFileWriter
 from kcli.log.unified_log import UnifiedLog
 from tests.server.whole_node import WholeNode, batch
 
@@ -48,12 +48,12 @@ def test_an_append_waits_for_no_device_and_its_file_follows(node: WholeNode) -> 
     for index in range(3):
         assert node.produce("t", index, batch(b"x")).result() is not None
         assert file_of(node, index).read_bytes() == b""
-        assert log_of(node, index).leader_epochs.is_behind
+        assert log_of(node, index).leader_epochs.is_unwritten
     node.advance(1)
     assert list(held(node)) == [name for index in range(3) for name in (["leader-epoch-checkpoint.tmp"], [f"t-{index}"])]
     for index in range(3):
         assert file_of(node, index).read_text() == "0\n1\n0 0\n"
-        assert not log_of(node, index).leader_epochs.is_behind
+        assert not log_of(node, index).leader_epochs.is_unwritten
 
 
 def test_a_flush_has_the_file_follow_before_the_recovery_point_rises(node: WholeNode) -> None:
@@ -66,8 +66,10 @@ def test_a_flush_has_the_file_follow_before_the_recovery_point_rises(node: Whole
     seen = []
     for names in held(node):
         seen += names
-        assert log.recovery_point == (0 if log.leader_epochs.is_behind else 1)
-        assert not log.leader_epochs.is_behind or file_of(node).read_bytes() == b"" or names == ["leader-epoch-checkpoint.tmp"]
+        assert log.recovery_point == (0 if log.leader_epochs.is_unwritten else 1)
+        assert (
+            not log.leader_epochs.is_unwritten or file_of(node).read_bytes() == b"" or names == ["leader-epoch-checkpoint.tmp"]
+        )
     assert done == [None] and log.recovery_point == 1
     assert file_of(node).read_text() == "0\n1\n0 0\n"
     assert seen.index("00000000000000000000.log") < seen.index("leader-epoch-checkpoint.tmp")
@@ -81,17 +83,17 @@ def test_a_flush_is_well_though_its_epoch_file_was_put_in_place_by_another_write
     done: list[OSError | None] = []
     node.broker.replica_manager.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
     node.advance(1)
-    data, by_follower = node.held
-    assert by_follower.paths[0].endswith(".tmp") and data.paths[-1].endswith(".log")
+    data, by_writer = node.held
+    assert by_writer.paths[0].endswith(".tmp") and data.paths[-1].endswith(".log")
     node.held = [data]
     node.release_flushes()
     (by_flush,) = node.held
-    assert by_flush.paths == by_follower.paths
-    # The follower's comes first, and is not what counts any more; one more change, and neither is the other.
+    assert by_flush.paths == by_writer.paths
+    # The writer's own comes first, and is not what counts any more; one more change, and neither is the other.
     log.leader_epochs.assign(3, 1)
     node.release_flushes(FileNotFoundError(errno.ENOENT, "No such file or directory"))
     assert done == [None]
-    node.held = [by_follower]
+    node.held = [by_writer]
     node.holds_flushes = False
     node.release_flushes()
     node.advance(1)
@@ -99,7 +101,7 @@ def test_a_flush_is_well_though_its_epoch_file_was_put_in_place_by_another_write
     assert node.broker.log_manager.is_live(log)
 
 
-def test_a_clean_stop_writes_what_is_behind(node: WholeNode) -> None:
+def test_a_clean_stop_writes_what_is_unwritten(node: WholeNode) -> None:
     node.holds_flushes = True
     node.produce("t", 0, batch(b"x"))
     path = file_of(node)
@@ -124,7 +126,7 @@ def test_a_topic_that_is_deleted_meanwhile_ends_nothing(node: WholeNode) -> None
     node.create_topic("u")
     node.produce("u", 0, batch(b"x"))
     node.advance(10)
-    assert not node.broker.log_manager.get_log("u", 0).leader_epochs.is_behind
+    assert not node.broker.log_manager.get_log("u", 0).leader_epochs.is_unwritten
 
 
 def test_a_log_that_was_deleted_writes_nothing_into_its_successor(node: WholeNode) -> None:
@@ -144,7 +146,7 @@ def test_a_log_that_was_deleted_writes_nothing_into_its_successor(node: WholeNod
     node.held = first
     node.release_flushes(FileNotFoundError(errno.ENOENT, "No such file or directory"))
     node.advance(10)
-    assert waiting.is_behind
+    assert waiting.is_unwritten
     assert file_of(node, 2).read_bytes() == b""
     node.produce("t", 2, batch(b"x"))
     node.advance(10)
@@ -168,21 +170,21 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     failed: list[tuple[UnifiedLog, OSError | None]] = []
     queued: list[FlushRequest | None] = []
     log = log_of(node)
-    follower = EpochFollower(
+    writer = LeaderEpochFileWriter(
         node.broker.log_manager.disk, queued.append, lambda log, error: failed.append((log, error)), lambda log: True
     )
-    follower.follow(log)
-    follower.on_work(lambda due_ms: None)
+    writer.defer_writes(log)
+    writer.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
-    assert log.leader_epochs.is_behind
-    follower.run(0)
+    assert log.leader_epochs.is_unwritten
+    writer.run(0)
     (request,) = queued
     assert request is not None
     error = OSError(errno.EIO, "Input/output error")
     assert request.done(error) is None
-    assert failed == [(log, error)] and log.leader_epochs.is_behind
+    assert failed == [(log, error)] and log.leader_epochs.is_unwritten
     monkeypatch.setattr(node.broker.log_manager.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
-    assert begin_flushes(follower.write(log)) is None
+    assert begin_flushes(writer.write(log)) is None
     assert failed == [(log, error)] * 2
 
 
@@ -190,16 +192,16 @@ def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
     """Its directory has another name by then: that is no fault of the disk."""
     failed: list[UnifiedLog] = []
     log = log_of(node)
-    follower = EpochFollower(
+    writer = LeaderEpochFileWriter(
         node.broker.log_manager.disk, lambda request: None, lambda log, error: failed.append(log), lambda log: True
     )
-    follower.follow(log)
-    follower.on_work(lambda due_ms: None)
+    writer.defer_writes(log)
+    writer.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
-    request = begin_flushes(follower.write(log))
+    request = begin_flushes(writer.write(log))
     assert request is not None
     directory = request.done(None)
     assert directory is not None and directory.paths == (log.directory,)
     log.leader_epochs.catch_up()
     assert directory.done(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
-    assert not failed and not log.leader_epochs.is_behind
+    assert not failed and not log.leader_epochs.is_unwritten

@@ -13,7 +13,7 @@ from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.state.metadata_values import BrokerRegistration
 
 if TYPE_CHECKING:
-    from kcli.server.metrics.collector import RawSamples
+    from kcli.server.shell.metrics_collector import RawSamples
 
 # Kafka's states of a registration.
 _FENCED, _IN_CONTROLLED_SHUTDOWN, _ACTIVE = 10, 20, 30

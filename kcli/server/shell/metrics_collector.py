@@ -25,7 +25,7 @@ from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
-from kcli.server.metrics.controller_samples import add_delivered, sample_controller
+from kcli.server.shell.controller_samples import add_delivered, sample_controller
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"

@@ -29,7 +29,7 @@ class Action:
         self.run = None
 
 
-class Scheduler:
+class VirtualTime:
     """The clock and the action queue of a simulation."""
 
     def __init__(self, rng: Random, start_ms: int) -> None:

@@ -19,12 +19,12 @@ from functools import partial
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk.deletion_queue import NEVER_MS
-from kcli.log.disk.flush_request import Flushes, FlushRequest, begin_flushes, replace_file
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.unified_log import UnifiedLog
 
 
-class EpochFollower:
+class LeaderEpochFileWriter:
     """The logs whose leader-epoch-checkpoint is out of date.
 
     `queue` requests a flush, `fail(log, error)` handles a disk error, `is_live(log)` returns whether a log is in service.
@@ -49,7 +49,7 @@ class EpochFollower:
         """Call `wake(due_ms)` when there is work; before this is set, files are written at once."""
         self._wake = wake
 
-    def follow(self, log: UnifiedLog) -> None:
+    def defer_writes(self, log: UnifiedLog) -> None:
         """Write the file of a log after its appends from now on."""
         log.leader_epochs.defer = partial(self._note, log)
 
@@ -61,25 +61,25 @@ class EpochFollower:
         return True
 
     def run(self, now_ms: int) -> int:
-        """Begin to write the files that are behind, unless that is in progress; return that no other call is needed."""
+        """Start writing the outdated files unless a write is in progress. Always returns NEVER_MS."""
         if not self._is_busy:
             self._is_busy = True
             self._queue(begin_flushes(self._write_waiting()))
         return NEVER_MS
 
-    def _write_waiting(self) -> Flushes:
+    def _write_waiting(self) -> FlushSequence[None]:
         while self._waiting:
             log = next(iter(self._waiting))
             del self._waiting[log]
             yield from self.write(log)
         self._is_busy = False
 
-    def write(self, log: UnifiedLog) -> Flushes:
+    def write(self, log: UnifiedLog) -> FlushSequence[None]:
         """Write a log's file if it is behind and the log is in service; `fail` gets an error of the disk."""
         epochs = log.leader_epochs
-        if not epochs.is_behind or not self._is_live(log):
+        if not epochs.is_unwritten or not self._is_live(log):
             return
-        version = epochs.begin_to_follow()
+        version = epochs.begin_write()
 
         def is_wanted() -> bool:
             return epochs.version == version and self._is_live(log)
@@ -92,4 +92,4 @@ class EpochFollower:
                 self._fail(log, error)
         else:
             if is_wanted():
-                epochs.followed()
+                epochs.written()
