@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import encode_marker
-from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_ID, TRANSACTIONAL_FLAG, NewRecordBatch, Producer
+from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_FLAG, NewRecordBatch, Producer
 from kcli.format.records import Record, encode_record
 from kcli.protocol.message import Message
 
