@@ -63,4 +63,4 @@ def names(run: Run, path: Path) -> bool:
 def names_byte(run: Run, byte: int | None = None) -> bool:
     """True where the user is told of a byte: of `byte`, or of any."""
     wanted = r"\d+" if byte is None else str(byte)
-    return re.search(rf'byte {wanted}\b|"(position|byte)":{wanted}\b', run.told) is not None
+    return re.search(rf'byte {wanted}\b|bytes \[{wanted}, |"(position|byte)":{wanted}\b', run.told) is not None
