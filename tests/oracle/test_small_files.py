@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from kcli.format import checkpoint, file_names, metadata_files
-from kcli.format.file_names import FileState
-from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TransactionIndex
+from kcli.format.file_names import FileKind, FileState
+from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TransactionIndex, overlapping_transactions
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import ProducerEntry, decode_producer_snapshot, encode_producer_snapshot
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.log_segment import LogSegment
 from tests.oracle.peer import Peer
 
 pytestmark = pytest.mark.oracle
@@ -250,22 +252,46 @@ def test_index_lookups_truncations_and_checks(kafka_peer: Peer, tmp_path: Path) 
 
 
 def test_transaction_indexes(kafka_peer: Peer, tmp_path: Path) -> None:
+    """A search finds the aborted transactions that Kafka finds: in any entries, and by bisection in a broker's own files."""
     dice = random.Random("txnindex")
     cases, expected = [], []
-    for _ in range(CASES):
+    for case in range(CASES):
         base = dice.choice([0, 50])
-        index = TransactionIndex(base, [], bytes(dice.choice([0, 0, 5])))
-        for _ in range(dice.randrange(6)):
-            first = base + dice.randrange(100)
-            last = first + dice.randrange(60) - dice.choice([0, 0, 0, 0, 80])
-            version = dice.choice([0, 0, 0, 0, 0, 1])
-            index.aborted.append(AbortedTxn(version, dice.randrange(9), first, last, first + dice.randrange(80)))
+        entries = [
+            AbortedTxn(dice.choice([0, 0, 0, 0, 0, 1]), dice.randrange(9), first, last, first + dice.randrange(80))
+            for first, last in random_transactions(dice, base)
+        ]
         start = dice.randrange(200)
         end = start + dice.randrange(100)
-        found, complete = index.overlapping(start, end)
-        cases.append(("txnindex", index.encode(), (base, start, end)))
-        expected.append(f"ok [{', '.join(map(str, found))}] {str(complete).lower()} {sanity_of(index)}")
+        whole = TransactionIndex(base, entries).encode()
+        found, complete = overlapping_transactions(whole, start, end)
+        tail = bytes(dice.choice([0, 0, 5]))
+        cases.append(("txnindex", whole + tail, (base, start, end)))
+        expected.append(answer_for(found, complete, sanity_of(TransactionIndex(base, entries, tail))))
+
+        # A broker appends when a marker is written: last offsets rise, and the last stable offset is not beyond the marker.
+        last_offsets = sorted({last for _, last in random_transactions(dice, base) if last >= base})
+        entries = [
+            AbortedTxn(0, 7, dice.randrange(base, last + 1), last, dice.randrange(base, last + 2)) for last in last_offsets
+        ]
+        segment = LogSegment(str(tmp_path / str(case)), base)
+        Path(segment.log_path).parent.mkdir()
+        Path(segment.path(FileKind.TXN_INDEX)).write_bytes(TransactionIndex(base, entries).encode() + tail)
+        found, complete = segment.aborted_transactions(OsDisk(), start, end)
+        cases.append(("txnindex", TransactionIndex(base, entries).encode() + tail, (base, start, end)))
+        expected.append(answer_for(found, complete, "sound"))
     assert ask(kafka_peer, cases, tmp_path) == expected
+
+
+def random_transactions(dice: random.Random, base: int) -> Iterator[tuple[int, int]]:
+    """Draw first and last offsets; a fifth of the last ones is too low."""
+    for _ in range(dice.randrange(6)):
+        first = base + dice.randrange(100)
+        yield first, first + dice.randrange(60) - dice.choice([0, 0, 0, 0, 80])
+
+
+def answer_for(found: list[AbortedTxn], complete: bool, sanity: str) -> str:
+    return f"ok [{', '.join(map(str, found))}] {str(complete).lower()} {sanity}"
 
 
 @pytest.mark.ci
