@@ -16,6 +16,7 @@ version as the newest known version.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from functools import cache
 
 from kcli.format.java_text import json_text
@@ -38,28 +39,28 @@ DecodedRecord = tuple[Message | None, Message | None]
 DescribedRecord = tuple[str | None, str | None]
 
 
-class Decoder:
+class Decoder(ABC):
     """Decodes the records of one internal topic."""
 
     topic: str
 
+    @abstractmethod
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
         """Decode a record; return key message or None, value message or None (a tombstone has no value).
 
         Raises MessageError.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
         """Return what kafka-dump-log prints after `key: ` and `payload: `; None if it does not print it.
 
         Raises MissingKeyError if Kafka's tool would stop with an exception at the record.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
         """Return the same for a record whose value cannot be read; `java_message` is the message of Java's exception."""
-        raise NotImplementedError
 
     def to_dict(self, message: Message) -> dict[str, JsonValue]:
         """Return a key or value message as the JSON object that kafka-dump-log prints."""

@@ -15,6 +15,7 @@ The buffers are new for each Arrow batch, so the batches may be kept.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
@@ -89,7 +90,7 @@ def _new_buffer(size: int) -> tuple[pa.Buffer, memoryview]:
     return buffer, memoryview(buffer).cast("B")
 
 
-class Column:
+class Column(ABC):
     """One column of the Arrow batch that is being built."""
 
     def __init__(self, name: str, data_type: pa.DataType, capacity: int) -> None:
@@ -98,12 +99,12 @@ class Column:
         self.capacity = capacity
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 - a column of runs keeps nothing between batches
         """Begin a new Arrow batch."""
 
+    @abstractmethod
     def finish(self, runs: list[Run], count: int) -> pa.Array:
         """Return the column of the `count` rows of these runs."""
-        raise NotImplementedError
 
 
 class RecordColumn(Column):
@@ -114,9 +115,9 @@ class RecordColumn(Column):
 
     data_bytes = 0
 
+    @abstractmethod
     def add(self, rows: Rows, row: int) -> None:
         """Fill in `rows` from row `row` on."""
-        raise NotImplementedError
 
 
 class _Bits:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from io import UnsupportedOperation
 from typing import Generic, NoReturn, TypeVar
 
 from kcli.log.disk.port import Disk
@@ -41,23 +42,23 @@ class OverlayDisk(Generic[DiskBelow]):
         return self.disk.is_locked(path)
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
-        """Raise NotImplementedError, unless the overlay keeps times."""
+        """Raise UnsupportedOperation, unless the overlay keeps times."""
         self._refuse(path)
 
     def make_directory(self, path: str) -> None:
-        """Raise NotImplementedError, unless the overlay has directories."""
+        """Raise UnsupportedOperation, unless the overlay has directories."""
         self._refuse(path)
 
     def remove_directory(self, path: str) -> None:
-        """Raise NotImplementedError."""
+        """Raise UnsupportedOperation."""
         self._refuse(path)
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """Raise NotImplementedError: the code that changes the real files takes the lock."""
+        """Raise UnsupportedOperation: the code that changes the real files takes the lock."""
         self._refuse(path)
 
     def _refuse(self, path: str) -> NoReturn:
-        raise NotImplementedError(f"{path}: an overlay changes files, nothing else")
+        raise UnsupportedOperation(f"{path}: an overlay changes files, nothing else")
 
 
 def missing_file(path: str) -> FileNotFoundError:

@@ -25,6 +25,7 @@ Dynamic configuration overrides all of this: dynamic_config makes a new ServerCo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -74,17 +75,17 @@ class StatedValue(NamedTuple):
     where: str
 
 
-class ConfigReader:
+class ConfigReader(ABC):
     """Typed access to a ServerConfig or to a DynamicConfig, which changes; `current` is the present ServerConfig."""
 
+    @abstractmethod
     def __getitem__(self, key: str) -> ConfigValue:
         """Return the value of a key. Raises KeyError for an unknown key."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def current(self) -> ServerConfig:
         """The present configuration; it is immutable."""
-        raise NotImplementedError
 
     def get_int(self, key: str) -> int:
         """Return the value of a key of type SHORT, INT or LONG, which must not be null."""

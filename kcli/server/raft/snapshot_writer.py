@@ -14,7 +14,7 @@ raft client stops: nothing may be removed for a snapshot that a loss of power co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from kcli.protocol.message import Message
@@ -22,7 +22,7 @@ from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.metadata_batches import SnapshotBatches
 from kcli.server.raft.metadata_log import SnapshotId
-from kcli.server.scheduler import Scheduler
+from kcli.server.scheduler import Scheduler, Work
 from kcli.server.timing_wheel import Timer
 
 SLICE_RECORDS = 200
@@ -45,9 +45,7 @@ class SnapshotWriter:
         self.is_writing = True
         self._scheduler.run(self._write(snapshot_id, last_timestamp_ms, records), now_ms)
 
-    def _write(
-        self, snapshot_id: SnapshotId, last_timestamp_ms: int, records: Iterator[Message]
-    ) -> Generator[tuple[str, ...] | None, None, None]:
+    def _write(self, snapshot_id: SnapshotId, last_timestamp_ms: int, records: Iterator[Message]) -> Work:
         """Write the snapshot and delete what it replaces; a task of the scheduler."""
         log = self._raft.log
         path = log.part_path(snapshot_id)
