@@ -177,28 +177,11 @@ _LZ4_MAX_LEVEL = 12
 _LZ4_MAX_RATIO = 255
 
 
-def _xxh32_of_short(data: Buffer) -> int:
-    """Return the XXH32 with seed 0 of fewer than 16 bytes: the header of a frame.
-
-    It takes 1 us. A library (python-xxhash) would be one more package, and take 1 ms to import.
-    """
-    mask, position = 0xFFFF_FFFF, 0
-    value = (0x165667B1 + len(data)) & mask
-    while position + 4 <= len(data):
-        value = (value + int.from_bytes(data[position : position + 4], "little") * 0xC2B2AE3D) & mask
-        value = ((value << 17 | value >> 15) & mask) * 0x27D4EB2F & mask
-        position += 4
-    for byte in data[position:]:
-        value = (value + byte * 0x165667B1) & mask
-        value = ((value << 11 | value >> 21) & mask) * 0x9E3779B1 & mask
-    value = (value ^ value >> 15) * 0x85EBCA77 & mask
-    value = (value ^ value >> 13) * 0xC2B2AE3D & mask
-    return value ^ value >> 16
-
-
 def _lz4_header_checksum(descriptor: bytes, magic: int) -> int:
     """Return the checksum byte after a frame's descriptor, as clients of message format `magic` compute it."""
-    return _xxh32_of_short((_LZ4_MAGIC if magic == 0 else b"") + descriptor) >> 8 & 0xFF
+    import xxhash  # takes 1 ms, and only frames of lz4 need it
+
+    return xxhash.xxh32_intdigest((_LZ4_MAGIC if magic == 0 else b"") + descriptor) >> 8 & 0xFF
 
 
 def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:

@@ -194,8 +194,9 @@ def encode_clean_shutdown(clean: CleanShutdown) -> bytes:
 
 
 class QuorumStateData(NamedTuple):
-    """The state of the election that a KRaft voter keeps; ids are -1 if there is no leader or vote.
+    """The state of the election that a KRaft voter keeps.
 
+    The leader's id is -1 if no leader is known; the id of the node that it voted for is -1 if it has not voted.
     Cluster id, applied offset and voters are of version 0, the voted directory of version 1.
     """
 

@@ -317,5 +317,5 @@ def _execute(
     operation: Callable[[GroupShard], Decision[Completion | None]],
     refuse: Callable[[int], None],
 ) -> None:
-    """Execute a join or a sync, which respond by themselves; `refuse` responds if there is no coordinator."""
+    """Execute a join or a sync, which answer their requests; `refuse` answers if this broker is not the coordinator."""
     write_classic(partial(context.broker.groups.write, group_id), operation, lambda error: refuse(error.code))

@@ -40,7 +40,7 @@ class TopicHashes:
         return _signed(xxhash.xxh3_64_intdigest(found)) if found else 0
 
     def _topic_hash(self, name: str) -> bytes:
-        """Return the hash of a topic, nothing if there is no such topic."""
+        """Return the hash of a topic; b"" if the topic does not exist."""
         known = self._hashes.get(name)
         if known is None:
             topic = self._metadata.image.topic(name)
