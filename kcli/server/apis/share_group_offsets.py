@@ -31,6 +31,11 @@ _UNKNOWN_TOPIC = "This server does not host this topic-partition."
 _NO_OFFSETS = "There is no offset information to delete."
 _FORBIDDEN_TOPIC = "Topic authorization failed."
 _NO_START = -1
+_SENTENCES = {
+    error_codes.UNSUPPORTED_VERSION: "The version of API is not supported.",
+    error_codes.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    error_codes.INVALID_GROUP_ID: "The group id is invalid.",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------- describe
@@ -129,7 +134,7 @@ def handle_alter_share_group_offsets(context: RequestContext, request: Message) 
     """Answer an AlterShareGroupOffsetsRequest."""
     code = _group_refusal(context, request, "READ")
     if code:
-        return context.new("AlterShareGroupOffsetsResponse", error_code=code)
+        return context.new("AlterShareGroupOffsetsResponse", error_code=code, error_message=_SENTENCES[code])
     refused: list[Message] = []
     altered: list[tuple[Topic, Message]] = []
     for asked in request.topics:
@@ -193,7 +198,7 @@ def handle_delete_share_group_offsets(context: RequestContext, request: Message)
     """Answer a DeleteShareGroupOffsetsRequest."""
     code = _group_refusal(context, request, "DELETE")
     if code:
-        return context.new("DeleteShareGroupOffsetsResponse", error_code=code)
+        return context.new("DeleteShareGroupOffsetsResponse", error_code=code, error_message=_SENTENCES[code])
     forbidden: list[Message] = []
     unknown: list[Message] = []
     topics: list[Topic] = []
@@ -216,9 +221,9 @@ def handle_delete_share_group_offsets(context: RequestContext, request: Message)
         without = _topic_refusal(error_codes.UNKNOWN_TOPIC_OR_PARTITION, _NO_OFFSETS)
         answers = [_deleted(context, topic.name, **without) for topic in topics if topic.topic_id not in result]
         for topic in topics:
-            code = result.get(topic.topic_id)
-            if code is not None:
-                refusal = _topic_refusal(code, error_codes.NAMES[code]) if code else {}
+            failure = result.get(topic.topic_id)
+            if failure is not None:
+                refusal = _topic_refusal(failure, error_codes.NAMES[failure]) if failure else {}
                 answers.append(_deleted(context, topic.name, topic_id=topic.topic_id, **refusal))
         responses = [*forbidden, *unknown, *answers]
         context.respond(context.new("DeleteShareGroupOffsetsResponse", responses=responses))

@@ -25,7 +25,12 @@ from kcli.server.apis.groups import Gather
 from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.group_coordinator import GroupShard
-from kcli.server.coordinator.group.share_group_manager import LEAVE_EPOCH, ShareHeartbeat, ShareHeartbeatResult
+from kcli.server.coordinator.group.share_group_manager import (
+    FIRST_TARGET_EPOCH,
+    LEAVE_EPOCH,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.features import SHARE_VERSION
 from kcli.state.groups import Partitions
@@ -167,7 +172,8 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     if not all(context.is_allowed("DESCRIBE", "TOPIC", name) for name in used):
         raise CoordinatorError(error_codes.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS)
     answer.group_state, answer.members, answer.assignor_name = group.state, members, _ASSIGNOR
-    answer.group_epoch, answer.assignment_epoch = max(group.group_epoch, FIRST_GROUP_EPOCH), max(group.assignment_epoch, 0)
+    answer.group_epoch = max(group.group_epoch, FIRST_GROUP_EPOCH)
+    answer.assignment_epoch = max(group.assignment_epoch, FIRST_TARGET_EPOCH)
     return Decision(None)
 
 

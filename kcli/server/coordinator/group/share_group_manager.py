@@ -61,6 +61,7 @@ from kcli.state.group_state import GroupState
 from kcli.state.groups import Partitions, ShareGroup, ShareMember
 
 LEAVE_EPOCH = -1
+FIRST_TARGET_EPOCH = 1  # of a group that has no target yet
 _NON_EMPTY = "The group is not empty."
 
 
@@ -101,7 +102,7 @@ class _Change:
         self.group = group
         self.records: list[CoordinatorRecord] = []
         self.epoch = max(group.group_epoch, FIRST_GROUP_EPOCH)
-        self.target_epoch = max(group.assignment_epoch, 0)
+        self.target_epoch = max(group.assignment_epoch, FIRST_TARGET_EPOCH)
         self.members = group.members
         self.targets: Targets = group.target_assignment
 
