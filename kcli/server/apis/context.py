@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
     from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+    from kcli.server.coordinator.share.share_coordinator import ShareCoordinator
     from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.replication.share_persister import DefaultStatePersister
     from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
     from kcli.server.timing_wheel import Timer
@@ -47,6 +49,8 @@ class BrokerParts(NamedTuple):
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     txn_verification: AddPartitionsToTxnManager
+    share_coordinator: ShareCoordinator
+    share_persister: DefaultStatePersister
     authorizer: Authorizer
     metrics: BrokerMetrics
     client_metrics: ClientMetricsManager
