@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.replication.share.share_partition_manager import SharePartitionManager
     from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
     from kcli.server.timing_wheel import Timer
@@ -46,6 +47,7 @@ class BrokerParts(NamedTuple):
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_partitions: SharePartitionManager
     txn_verification: AddPartitionsToTxnManager
     authorizer: Authorizer
     metrics: BrokerMetrics
