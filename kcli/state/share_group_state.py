@@ -6,12 +6,16 @@ is a start offset, below which all records are processed, and batches of offsets
     delivery state   0 Available   2 Acknowledged   4 Archived     (1 Acquired and 3 Archiving are not written)
 
 If batches of an update overlap older ones, the higher delivery count of an offset is kept, then the higher state.
+
+What the share coordinator fences and writes by is kept next to the state (Kafka: ShareCoordinatorShard.replay): the highest
+leader and state epochs that any record had, the number of updates after a snapshot, and the offset of the last snapshot record.
+A snapshot resets the number only if it has reached its limit, and the first update of a partition does not count.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,8 +23,11 @@ from typing import NamedTuple
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
+from kcli.state.speculative_state import MapsState
 
 _NO_CHANGE = -1  # of a start offset or leader epoch in an update
+NO_OFFSET = -1
+UPDATES_PER_SNAPSHOT = 500  # the default of share.coordinator.snapshot.update.records.per.snapshot
 
 
 class StateBatch(NamedTuple):
@@ -54,13 +61,31 @@ class SharePartition:
     state_batches: list[StateBatch]
 
 
-class ShareGroupState:
-    """The states of all share partitions."""
+class ShareEpochs(NamedTuple):
+    """The highest epochs of a share partition; requests with lower ones are fenced."""
 
-    def __init__(self) -> None:
+    leader_epoch: int
+    state_epoch: int | None
+
+
+class ShareGroupState(MapsState):
+    """The states of all share partitions. `updates_per_snapshot` returns how many updates are written after a snapshot."""
+
+    def __init__(self, updates_per_snapshot: Callable[[], int] = lambda: UPDATES_PER_SNAPSHOT) -> None:
+        super().__init__()
         self.partitions: dict[SharePartitionKey, SharePartition] = {}
+        self.epochs: dict[SharePartitionKey, ShareEpochs] = {}
+        self.update_counts: dict[SharePartitionKey, int] = {}
+        self.snapshot_offsets: dict[SharePartitionKey, int] = {}
+        self.last_tombstone_offset = NO_OFFSET
+        self._updates_per_snapshot = updates_per_snapshot
 
-    def apply(self, key: Message, value: Message | None) -> None:
+    @property
+    def redundant_below(self) -> int:
+        """The offset below which no record of the log is needed, NO_OFFSET if none is known."""
+        return min(self.snapshot_offsets.values(), default=self.last_tombstone_offset)
+
+    def apply(self, key: Message, value: Message | None, record_offset: int = NO_OFFSET) -> None:
         """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
         name = key.STRUCT.name
         if name not in ("ShareSnapshotKey", "ShareUpdateKey"):
@@ -69,20 +94,43 @@ class ShareGroupState:
         if name == "ShareUpdateKey":
             # In Kafka only a tombstone of the snapshot deletes the state.
             if value is not None:
-                self.partitions[partition_key] = _updated(self.partitions.get(partition_key), value)
+                self._apply_update(partition_key, value)
         elif value is None:
-            self.partitions.pop(partition_key, None)
+            for mapping in (self.partitions, self.epochs, self.update_counts, self.snapshot_offsets):
+                self._remove(mapping, partition_key)
+            self._assign(self, "last_tombstone_offset", record_offset)
         else:
-            self.partitions[partition_key] = SharePartition(
-                snapshot_epoch=value.snapshot_epoch,
-                state_epoch=value.state_epoch,
-                leader_epoch=value.leader_epoch,
-                start_offset=value.start_offset,
-                delivery_complete_count=value.delivery_complete_count,
-                create_timestamp_ms=value.create_timestamp,
-                write_timestamp_ms=value.write_timestamp,
-                state_batches=_batches(value),
-            )
+            self._apply_snapshot(partition_key, value, record_offset)
+
+    def _apply_update(self, key: SharePartitionKey, value: Message) -> None:
+        self._raise_epochs(key, value.leader_epoch, None)
+        self._put(self.partitions, key, _updated(self.partitions.get(key), value))
+        self._put(self.update_counts, key, self.update_counts.get(key, -1) + 1)
+
+    def _apply_snapshot(self, key: SharePartitionKey, value: Message, record_offset: int) -> None:
+        self._raise_epochs(key, value.leader_epoch, value.state_epoch)
+        state = SharePartition(
+            snapshot_epoch=value.snapshot_epoch,
+            state_epoch=value.state_epoch,
+            leader_epoch=value.leader_epoch,
+            start_offset=value.start_offset,
+            delivery_complete_count=value.delivery_complete_count,
+            create_timestamp_ms=value.create_timestamp,
+            write_timestamp_ms=value.write_timestamp,
+            state_batches=_batches(value),
+        )
+        self._put(self.partitions, key, state)
+        self._put(self.snapshot_offsets, key, record_offset)
+        if self.update_counts.get(key, 0) >= self._updates_per_snapshot() and key in self.update_counts:
+            self._put(self.update_counts, key, 0)
+
+    def _raise_epochs(self, key: SharePartitionKey, leader_epoch: int, state_epoch: int | None) -> None:
+        known = self.epochs.get(key)
+        if known is not None:
+            leader_epoch = max(known.leader_epoch, leader_epoch)
+            if known.state_epoch is not None:
+                state_epoch = known.state_epoch if state_epoch is None else max(known.state_epoch, state_epoch)
+        self._put(self.epochs, key, ShareEpochs(leader_epoch, state_epoch))
 
 
 def _batches(value: Message) -> list[StateBatch]:

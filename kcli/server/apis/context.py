@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
     from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+    from kcli.server.coordinator.share.share_coordinator import ShareCoordinator
     from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
     from kcli.server.replication.share.share_partition_manager import SharePartitionManager
+    from kcli.server.replication.share_persister import DefaultStatePersister
     from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
     from kcli.server.timing_wheel import Timer
@@ -49,6 +51,8 @@ class BrokerParts(NamedTuple):
     transactions: TransactionCoordinator
     share_partitions: SharePartitionManager
     txn_verification: AddPartitionsToTxnManager
+    share_coordinator: ShareCoordinator
+    share_persister: DefaultStatePersister
     authorizer: Authorizer
     metrics: BrokerMetrics
     client_metrics: ClientMetricsManager

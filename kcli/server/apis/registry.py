@@ -56,6 +56,11 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.DESCRIBE_LOG_DIRS: ("log_dirs", "handle_describe_log_dirs"),
     apis.ALTER_REPLICA_LOG_DIRS: ("log_dirs", "handle_alter_replica_log_dirs"),
     apis.DESCRIBE_PRODUCERS: ("producers", "handle_describe_producers"),
+    apis.INITIALIZE_SHARE_GROUP_STATE: ("share_state", "handle_initialize_share_group_state"),
+    apis.READ_SHARE_GROUP_STATE: ("share_state", "handle_read_share_group_state"),
+    apis.WRITE_SHARE_GROUP_STATE: ("share_state", "handle_write_share_group_state"),
+    apis.DELETE_SHARE_GROUP_STATE: ("share_state", "handle_delete_share_group_state"),
+    apis.READ_SHARE_GROUP_STATE_SUMMARY: ("share_state", "handle_read_share_group_state_summary"),
     apis.GET_TELEMETRY_SUBSCRIPTIONS: ("telemetry", "handle_get_telemetry_subscriptions"),
     apis.PUSH_TELEMETRY: ("telemetry", "handle_push_telemetry"),
 }

@@ -14,6 +14,7 @@ ProducerIdManager               ids for idempotent producers
 GroupCoordinator                consumer groups and their committed offsets
 TransactionCoordinator          transactional ids and their transactions
 AddPartitionsToTxnManager       verifies transactions before their first batch in a partition
+ShareCoordinator                the states of share partitions; DefaultStatePersister reads and writes them for this broker
 SharePartitionManager           what share groups read from the partitions that this broker leads
 AutoTopicCreationManager        topics that clients name and that do not exist
 """
@@ -46,6 +47,7 @@ from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC, ShareCoordinator
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kcli.server.events import Connection, Effect
 from kcli.server.features import supported_features
@@ -54,9 +56,9 @@ from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
-from kcli.server.replication.noop_share_persister import NoOpSharePersister
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
+from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
 from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
@@ -101,12 +103,17 @@ class Broker:
         self.topic_configs = TopicConfigs(self.config, self.metadata)
         self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, report)
         self.controller = controller
+        self.topic_creation = AutoTopicCreationManager(self.config, self.controller, timer, report)
+        self.share_coordinator = ShareCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, report)
+        self.share_persister = DefaultStatePersister(
+            self.config, self._share_coordinator_of, peers, config.inter_broker_listener_name, timer
+        )
         self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, rng, report)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
         self.share_partitions = SharePartitionManager(
-            self.config, self.metadata, self.replica_manager, NoOpSharePersister(), timer, computations, disk
+            self.config, self.metadata, self.replica_manager, self.share_persister, timer, computations, disk
         )
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
@@ -118,6 +125,13 @@ class Broker:
         self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
         handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
         self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
+
+    def _share_coordinator_of(self, key: ShareKey) -> int | None:
+        """Return the broker that coordinates a share partition; if the topic of the states does not exist, it is requested."""
+        if self.image.topic(SHARE_STATE_TOPIC) is None:
+            self.topic_creation.create([SHARE_STATE_TOPIC])
+            return None
+        return self.share_coordinator.node_for(key)
 
     def _make_transactions(self, peers: Peers) -> TransactionCoordinator:
         return TransactionCoordinator(
@@ -143,6 +157,7 @@ class Broker:
             self.metrics,
             self.groups,
             self.transactions,
+            self.share_coordinator,
             self.scheduler,
             self.report,
         )
@@ -160,11 +175,13 @@ class Broker:
             txn_verification=AddPartitionsToTxnManager(
                 self.config, self.transactions.node_for, peers, self.config.static.inter_broker_listener_name, self.timer
             ),
+            share_coordinator=self.share_coordinator,
+            share_persister=self.share_persister,
             authorizer=AllowAll(),
             metrics=self.metrics,
             client_metrics=self.client_metrics,
             producer_ids=self.producer_ids,
-            topic_creation=AutoTopicCreationManager(self.config, self.controller, self.timer, self.report),
+            topic_creation=self.topic_creation,
             computations=self.computations,
             scheduler=Scheduler(self.timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
             timer=self.timer,

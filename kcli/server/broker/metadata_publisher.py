@@ -25,6 +25,7 @@ from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupCoordinator
+from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC, ShareCoordinator
 from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
@@ -66,6 +67,7 @@ class MetadataPublisher:
         metrics: BrokerMetrics,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
+        share_coordinator: ShareCoordinator,
         scheduler: Scheduler,
         report: Callable[[str], None],
     ) -> None:
@@ -80,6 +82,7 @@ class MetadataPublisher:
         self._metrics = metrics
         self._groups = groups
         self._transactions = transactions
+        self._share_coordinator = share_coordinator
         self._scheduler = scheduler
         self._report = report
         self._is_started = False
@@ -248,6 +251,8 @@ class MetadataPublisher:
             self._groups.runtime.leadership_changed(partition, now_ms)
         elif partition.topic == TRANSACTION_TOPIC:
             self._transactions.runtime.leadership_changed(partition, now_ms)
+        elif partition.topic == SHARE_STATE_TOPIC:
+            self._share_coordinator.runtime.leadership_changed(partition, now_ms)
         self._compare_directory(partition, now_ms)
         if was_leader and not partition.is_leader:
             self._replica_manager.check_waiting([partition.key], now_ms)
@@ -285,6 +290,7 @@ class MetadataPublisher:
         self._metrics.forget_topic(topic.name)
         self._groups.topic_removed(topic)
         self._transactions.topic_removed(topic)
+        self._share_coordinator.topic_removed(topic)
         for start in range(0, len(stopped), LOGS_DELETED_TOGETHER):
             end = start + LOGS_DELETED_TOGETHER
             self._work.append(partial(self._delete, topic.name, stopped[start:end], end >= len(stopped)))

@@ -153,6 +153,8 @@ class BrokerStartup:
         self._broker.parts.scheduler.close()
         self._broker.groups.runtime.close()
         self._broker.transactions.runtime.close()
+        self._broker.share_coordinator.runtime.close()
+        self._broker.share_persister.close()
         self._broker.parts.txn_verification.close()
         if not self._is_loaded:
             on_stopped(now_ms)

@@ -1,0 +1,288 @@
+"""The share partitions of one partition of __share_group_state (KIP-932; Kafka: ShareCoordinatorShard).
+
+    operation     record                                            refused with
+    ------------  ------------------------------------------------  ----------------------------------------------------------
+    initialize    a snapshot, with the next snapshot epoch          FENCED_STATE_EPOCH: a lower state epoch than any before
+    read          an update if the leader epoch is another one      INVALID_REQUEST: not initialized
+                                                                    FENCED_LEADER_EPOCH: a lower leader epoch than any before
+    write         an update; a snapshot after                       the same, and FENCED_STATE_EPOCH
+                  share.coordinator.snapshot.update.records.per.snapshot updates
+    read_summary  none
+    delete        a tombstone of the snapshot, none if there is no state
+
+    every operation refuses negative partitions (INVALID_REQUEST), and topics and partitions that do not exist
+    (UNKNOWN_TOPIC_OR_PARTITION). An epoch of -1 in a request is not compared.
+
+A write keeps the leader epoch of the state: only a read changes it. Records that no state needs any more, which are those below
+the oldest last snapshot of a share partition, are deleted from the start of the log every
+share.coordinator.state.topic.prune.interval.ms. So that a share partition without changes does not hold its old snapshot there,
+it gets a new one every share.coordinator.cold.partition.snapshot.interval.ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.message_types import message_type
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
+from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.errors import StateError
+from kcli.state.share_group_state import ShareGroupState, SharePartition, StateBatch, combine_batches
+
+_UPDATES_KEY = "share.coordinator.snapshot.update.records.per.snapshot"
+_COLD_KEY = "share.coordinator.cold.partition.snapshot.interval.ms"
+_PRUNE_KEY = "share.coordinator.state.topic.prune.interval.ms"
+_NO_EPOCH = -1
+_NO_OFFSET = -1
+_UNKNOWN_COUNT = -1
+_SENTENCES = {
+    error_codes.FENCED_LEADER_EPOCH: "The leader epoch in the request is older than the epoch on the broker.",
+    error_codes.FENCED_STATE_EPOCH: (
+        "The share coordinator rejected the request because the share-group state epoch did not match."
+    ),
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+}
+
+
+class ShareRefusal(CoordinatorError):
+    """An operation that a shard refuses; other errors are those of the runtime."""
+
+
+class ShardTasks(Protocol):
+    """What a shard has its coordinator do from time to time."""
+
+    def snapshot_cold_partitions(self, shard: ShareShard) -> None:
+        """Write the snapshots that `cold_snapshots` decides."""
+        ...
+
+    def prune(self, shard: ShareShard) -> None:
+        """Delete the records below `redundant_offset`."""
+        ...
+
+
+class ShareShard:
+    """The share partitions of partition `index`; `tasks` is the coordinator."""
+
+    def __init__(self, index: int, config: ConfigReader, metadata: MetadataCache, timer: Timer, tasks: ShardTasks) -> None:
+        self.index = index
+        self.state = ShareGroupState(lambda: config.get_int(_UPDATES_KEY))
+        self.pruned_below = _NO_OFFSET
+        self._config = config
+        self._metadata = metadata
+        self._timer = timer
+        self._tasks = tasks
+        self._timers: dict[str, TimerTask] = {}
+
+    def apply(self, record: ShardRecord, offset: int) -> None:
+        """Apply a record of the partition. Raises StateError."""
+        if isinstance(record, EndTransaction):
+            raise StateError("__share_group_state has no transactions")
+        self.state.apply(record.key, record.value, offset)
+
+    def loaded(self, now_ms: int) -> None:
+        """Begin the periodic tasks."""
+        self._schedule(_COLD_KEY, lambda: self._tasks.snapshot_cold_partitions(self))
+        self._schedule(_PRUNE_KEY, lambda: self._tasks.prune(self))
+
+    def unloaded(self) -> None:
+        """Cancel the periodic tasks."""
+        for task in self._timers.values():
+            task.cancel()
+        self._timers.clear()
+
+    def _schedule(self, interval_key: str, work: Callable[[], None]) -> None:
+        def run(now_ms: int) -> None:
+            self._schedule(interval_key, work)
+            work()
+
+        at_ms = self._timer.clock_ms + self._config.get_int(interval_key)
+        self._timers[interval_key] = self._timer.schedule(at_ms, run)
+
+    # ------------------------------------------------------------------------------------------------------ operations
+
+    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Decision[None]:
+        """Begin a state, or begin it again. Raises ShareRefusal."""
+        self._check_partition(key)
+        self._check_state_epoch(key, state_epoch)
+        self._check_exists(key)
+        before, now_ms = self.state.partitions.get(key), self._wall_ms()
+        state = SharePartition(
+            snapshot_epoch=0 if before is None else before.snapshot_epoch + 1,
+            state_epoch=state_epoch,
+            leader_epoch=0,
+            start_offset=start_offset,
+            delivery_complete_count=_UNKNOWN_COUNT if start_offset == _NO_OFFSET else 0,
+            create_timestamp_ms=now_ms,
+            write_timestamp_ms=now_ms,
+            state_batches=[],
+        )
+        return Decision(None, (snapshot_record(key, state),))
+
+    def read(self, key: ShareKey, leader_epoch: int) -> Decision[ShareState]:
+        """Return a state to the leader in `leader_epoch`. Raises ShareRefusal."""
+        self._check_partition(key)
+        state = self._initialized(key, "Read operation on uninitialized share partition not allowed.")
+        self._check_leader_epoch(key, leader_epoch)
+        self._check_exists(key)
+        result = ShareState(state.state_epoch, state.start_offset, tuple(state.state_batches))
+        if leader_epoch in (_NO_EPOCH, self.state.epochs[key].leader_epoch):
+            return Decision(result)
+        change = ShareUpdateBatches(
+            state.state_epoch, leader_epoch, state.start_offset, state.delivery_complete_count, batches=()
+        )
+        return Decision(result, (self._change_record(key, state, change, leader_epoch),))
+
+    def write(self, key: ShareKey, change: ShareUpdateBatches) -> Decision[None]:
+        """Change a state. Raises ShareRefusal."""
+        self._check_partition(key)
+        state = self._initialized(key, "Write operation on uninitialized share partition not allowed.")
+        self._check_leader_epoch(key, change.leader_epoch)
+        self._check_state_epoch(key, change.state_epoch)
+        self._check_exists(key)
+        return Decision(None, (self._change_record(key, state, change, state.leader_epoch),))
+
+    def read_summary(self, key: ShareKey) -> Decision[ShareSummary]:
+        """Return a state without its batches. Raises ShareRefusal."""
+        self._check_partition(key)
+        self._check_exists(key)
+        state = self.state.partitions.get(key)
+        if state is None:
+            return Decision(ShareSummary(0, 0, _NO_OFFSET, _UNKNOWN_COUNT))
+        return Decision(ShareSummary(state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count))
+
+    def delete(self, key: ShareKey) -> Decision[None]:
+        """Delete a state. Raises ShareRefusal."""
+        self._check_partition(key)
+        self._check_exists(key)
+        return Decision(None, (snapshot_record(key, None),) if key in self.state.partitions else ())
+
+    def delete_topics(self, topic_ids: Collection[Uuid]) -> Decision[None]:
+        """Delete the states of topics that are deleted."""
+        return Decision(None, [snapshot_record(key, None) for key in self.state.partitions if key.topic_id in topic_ids])
+
+    def cold_snapshots(self) -> Decision[None]:
+        """Write snapshots of the states that have had none for long, unless all of them are such snapshots already."""
+        states = self.state.partitions
+        if all(state.create_timestamp_ms != state.write_timestamp_ms for state in states.values()):
+            return Decision(None)
+        now_ms, interval_ms = self._wall_ms(), self._config.get_int(_COLD_KEY)
+        records = []
+        for key, state in states.items():
+            if now_ms - state.write_timestamp_ms >= interval_ms:
+                epoch = state.snapshot_epoch + 1
+                records.append(snapshot_record(key, _copy(state, snapshot_epoch=epoch, write_timestamp_ms=now_ms)))
+        return Decision(None, records)
+
+    def redundant_offset(self) -> Decision[int]:
+        """Return the offset below which no record is needed, as soon as that is committed."""
+        return Decision(self.state.redundant_below)
+
+    # ---------------------------------------------------------------------------------------------------------- checks
+
+    def _wall_ms(self) -> int:
+        return self._timer.wall.at(self._timer.clock_ms)
+
+    def _check_partition(self, key: ShareKey) -> None:
+        if key.partition < 0:
+            raise ShareRefusal(error_codes.INVALID_REQUEST, "The partition id cannot be a negative number.")
+
+    def _check_exists(self, key: ShareKey) -> None:
+        topic = self._metadata.image.topics.get(key.topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            raise _refusal(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _initialized(self, key: ShareKey, refusal: str) -> SharePartition:
+        state = self.state.partitions.get(key)
+        if state is None:
+            raise ShareRefusal(error_codes.INVALID_REQUEST, refusal)
+        return state
+
+    def _check_leader_epoch(self, key: ShareKey, epoch: int) -> None:
+        if epoch != _NO_EPOCH and epoch < self.state.epochs[key].leader_epoch:
+            raise _refusal(error_codes.FENCED_LEADER_EPOCH)
+
+    def _check_state_epoch(self, key: ShareKey, epoch: int) -> None:
+        known = self.state.epochs.get(key)
+        if epoch != _NO_EPOCH and known is not None and known.state_epoch is not None and epoch < known.state_epoch:
+            raise _refusal(error_codes.FENCED_STATE_EPOCH)
+
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def _change_record(
+        self, key: ShareKey, state: SharePartition, change: ShareUpdateBatches, leader_epoch: int
+    ) -> CoordinatorRecord:
+        """Make the record of a change: an update, or a snapshot if there are enough updates."""
+        if self.state.update_counts.get(key, 0) < self._config.get_int(_UPDATES_KEY):
+            return _update_record(key, state.snapshot_epoch, change, leader_epoch)
+        start_offset = state.start_offset if change.start_offset == _NO_OFFSET else change.start_offset
+        now_ms = self._wall_ms()
+        changed = SharePartition(
+            snapshot_epoch=state.snapshot_epoch + 1,
+            state_epoch=state.state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=change.delivery_complete_count,
+            create_timestamp_ms=now_ms,
+            write_timestamp_ms=now_ms,
+            state_batches=combine_batches([*state.state_batches, *change.batches], start_offset),
+        )
+        return snapshot_record(key, changed)
+
+
+def _refusal(code: int) -> ShareRefusal:
+    return ShareRefusal(code, _SENTENCES[code])
+
+
+def _copy(state: SharePartition, *, snapshot_epoch: int, write_timestamp_ms: int) -> SharePartition:
+    return SharePartition(
+        snapshot_epoch=snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        delivery_complete_count=state.delivery_complete_count,
+        create_timestamp_ms=state.create_timestamp_ms,
+        write_timestamp_ms=write_timestamp_ms,
+        state_batches=state.state_batches,
+    )
+
+
+def snapshot_record(key: ShareKey, state: SharePartition | None) -> CoordinatorRecord:
+    """Make the record of a whole state, a tombstone for None."""
+    made_key = message_type("share_records", "ShareSnapshotKey").new(**key._asdict())
+    if state is None:
+        return CoordinatorRecord(made_key, None)
+    found = message_type("share_records", "ShareSnapshotValue")
+    make = found.classes["StateBatch"]
+    value = found.new(
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        delivery_complete_count=state.delivery_complete_count,
+        create_timestamp=state.create_timestamp_ms,
+        write_timestamp=state.write_timestamp_ms,
+        state_batches=[make(**batch._asdict()) for batch in state.state_batches],
+    )
+    return CoordinatorRecord(made_key, value)
+
+
+def _update_record(key: ShareKey, snapshot_epoch: int, change: ShareUpdateBatches, leader_epoch: int) -> CoordinatorRecord:
+    """Make the record of a change, whose batches may overlap."""
+    found = message_type("share_records", "ShareUpdateValue")
+    make = found.classes["StateBatch"]
+    batches: list[StateBatch] = combine_batches(change.batches, change.start_offset)
+    value = found.new(
+        snapshot_epoch=snapshot_epoch,
+        leader_epoch=leader_epoch,
+        start_offset=change.start_offset,
+        delivery_complete_count=change.delivery_complete_count,
+        state_batches=[make(**batch._asdict()) for batch in batches],
+    )
+    return CoordinatorRecord(message_type("share_records", "ShareUpdateKey").new(**key._asdict()), value)
