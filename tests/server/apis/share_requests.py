@@ -36,15 +36,15 @@ def _topics(api: int, named: Mapping[Target, Acks]) -> list[Message]:
 def share_fetch_request(named: Mapping[Target, Acks], epoch: int, forgotten: Iterable[Target] = (), **fields: Any) -> Message:
     """A ShareFetchRequest."""
     make = API_KEYS[SHARE_FETCH].request.classes["ForgottenTopic"]
-    given = dict(
-        group_id="group",
-        member_id="member",
-        max_wait_ms=0,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        max_records=500,
-        batch_size=500,
-    )
+    given: dict[str, Any] = {
+        "group_id": "group",
+        "member_id": "member",
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 500,
+        "batch_size": 500,
+    }
     return API_KEYS[SHARE_FETCH].request.new(
         **(given | fields),
         share_session_epoch=epoch,
@@ -55,7 +55,7 @@ def share_fetch_request(named: Mapping[Target, Acks], epoch: int, forgotten: Ite
 
 def share_acknowledge_request(named: Mapping[Target, Acks], epoch: int, **fields: Any) -> Message:
     """A ShareAcknowledgeRequest."""
-    given = dict(group_id="group", member_id="member")
+    given: dict[str, Any] = {"group_id": "group", "member_id": "member"}
     return API_KEYS[SHARE_ACKNOWLEDGE].request.new(
         **(given | fields), share_session_epoch=epoch, topics=_topics(SHARE_ACKNOWLEDGE, named)
     )

@@ -88,15 +88,16 @@ class Transitions:
             self._records.delivery_complete_count += count
         return True
 
-    def end(self, *, is_written: bool) -> None:
-        """End all transitions, or roll them back."""
-        records = self._records
+    def end(self, *, is_written: bool) -> bool:
+        """End all transitions, or roll them back; return whether records have become available."""
+        records, is_any_available = self._records, False
         for state, batch in self.begun:
             state.end_transition(is_written=is_written)
             if state.state is AVAILABLE:
-                records.may_have_available = True
+                records.may_have_available = is_any_available = True
             if not is_written and RecordState(batch.delivery_state).is_terminal and not state.state.is_terminal:
                 records.delivery_complete_count -= records.live_count(batch.first_offset, batch.last_offset)
+        return is_any_available
 
     # ---------------------------------------------------------------------------------------------- acknowledgements
 

@@ -199,10 +199,11 @@ class SharePartition:
             self._write([batch for _, batch in transitions.begun], partial(self._written, transitions, done))
 
     def _written(self, transitions: Transitions, done: Done, error: ShareError | None) -> None:
-        transitions.end(is_written=error is None)
-        has_advanced = error is None and self.records.advance()
+        has_changed = transitions.end(is_written=error is None)
+        if error is None:
+            has_changed |= self.records.advance()
         done(error)
-        if has_advanced:
+        if has_changed:
             self._changed()
 
     def _write(self, batches: Sequence[StateBatch], done: Done) -> None:
