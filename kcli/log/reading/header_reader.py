@@ -25,7 +25,7 @@ from kcli.format.record_batch import (
     entry_size,
     read_entry_header,
 )
-from kcli.log.disk.port import DiskFile
+from kcli.log.disk.port import DiskFile, LogFile
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -38,7 +38,7 @@ SMALL_BATCH_BYTES = 8 * 1024
 class HeaderReader:
     """The headers of file[position:end]; `position` is always the end of the batch whose header was yielded last."""
 
-    def __init__(self, file: DiskFile, position: int, end: int) -> None:
+    def __init__(self, file: DiskFile | LogFile, position: int, end: int) -> None:
         self.position = position
         self.end = end
         self._file = file

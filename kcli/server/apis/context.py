@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
     from kcli.server.replication.replica_manager import ReplicaManager
+    from kcli.server.replication.share.share_partition_manager import SharePartitionManager
     from kcli.server.replication.share_persister import DefaultStatePersister
     from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
@@ -48,6 +49,7 @@ class BrokerParts(NamedTuple):
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_partitions: SharePartitionManager
     txn_verification: AddPartitionsToTxnManager
     share_coordinator: ShareCoordinator
     share_persister: DefaultStatePersister

@@ -288,7 +288,7 @@ class _Produce:
         if log.high_watermark <= info.last_offset:
             self._waiting.append((partition, info.last_offset + 1, answer))
         elif not info.duplicate:
-            replica_manager.fetch_purgatory.check(partition.key, now_ms)
+            replica_manager.records_appended(partition.key, now_ms)
         if log.needs_flush(now_ms, by_time=False):
             self._to_flush.append((log, answer))
 

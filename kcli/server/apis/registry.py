@@ -35,6 +35,8 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.DELETE_GROUPS: ("groups", "handle_delete_groups"),
     apis.CONSUMER_GROUP_HEARTBEAT: ("consumer_groups", "handle_consumer_group_heartbeat"),
     apis.CONSUMER_GROUP_DESCRIBE: ("consumer_groups", "handle_consumer_group_describe"),
+    apis.SHARE_FETCH: ("share_fetch", "handle_share_fetch"),
+    apis.SHARE_ACKNOWLEDGE: ("share_fetch", "handle_share_acknowledge"),
     apis.OFFSET_COMMIT: ("group_offsets", "handle_offset_commit"),
     apis.OFFSET_FETCH: ("group_offsets", "handle_offset_fetch"),
     apis.OFFSET_DELETE: ("group_offsets", "handle_offset_delete"),

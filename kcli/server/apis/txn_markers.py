@@ -115,7 +115,7 @@ class _WriteMarkers:
             return
         log = partition.log
         assert log is not None
-        self._replica_manager.fetch_purgatory.check(partition.key, now_ms)
+        self._replica_manager.records_appended(partition.key, now_ms)
         delayed = _DelayedMarker(partition, info.last_offset + 1, partial(self._replicated, answer))
         if log.needs_flush(now_ms, by_time=False):
             self._replica_manager.flush_log(log, partial(self._flushed, answer, delayed), now_ms)

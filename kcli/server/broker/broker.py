@@ -15,6 +15,7 @@ GroupCoordinator                consumer groups and their committed offsets
 TransactionCoordinator          transactional ids and their transactions
 AddPartitionsToTxnManager       verifies transactions before their first batch in a partition
 ShareCoordinator                the states of share partitions; DefaultStatePersister reads and writes them for this broker
+SharePartitionManager           what share groups read from the partitions that this broker leads
 AutoTopicCreationManager        topics that clients name and that do not exist
 """
 
@@ -56,6 +57,7 @@ from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
 from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.scheduler import Scheduler
@@ -110,6 +112,9 @@ class Broker:
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
+        self.share_partitions = SharePartitionManager(
+            self.config, self.metadata, self.replica_manager, self.share_persister, timer, computations, disk
+        )
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
@@ -180,6 +185,7 @@ class Broker:
             replica_manager=self.replica_manager,
             groups=self.groups,
             transactions=self.transactions,
+            share_partitions=self.share_partitions,
             txn_verification=AddPartitionsToTxnManager(
                 self.config, self.transactions.node_for, peers, self.config.static.inter_broker_listener_name, self.timer
             ),
@@ -229,6 +235,7 @@ class Broker:
         request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop the fetch that waits for a connection that has ended."""
+        """Drop the fetches that wait for a connection that has ended, and end its share session."""
         connection.is_closed = True
         self.fetch.connection_closed(connection)
+        self.share_partitions.connection_closed(connection)

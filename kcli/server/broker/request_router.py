@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, Api
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, SHARE_FETCH, Api
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
@@ -29,6 +29,9 @@ from kcli.server.broker.node_to_controller_channel import NodeToControllerChanne
 from kcli.server.events import CloseConnection, Connection, Effect, FileRegion, NoResponse, SendFile, SendResponse
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import fault_line
+
+# Their answers have regions of files.
+_WITH_RECORDS = frozenset((FETCH, SHARE_FETCH))
 
 
 class RequestRouter:
@@ -128,7 +131,7 @@ class RequestRouter:
         api, version = context.api, _response_version(context.api, context.version)
         self._metrics.errors.count(api.key, response)
         try:
-            if api.key == FETCH:
+            if api.key in _WITH_RECORDS:
                 parts = encode_response_parts(context.correlation_id, api, version, response)
                 if len(parts) > 1 or isinstance(parts[0], FileRegion):
                     self._effects.append(SendFile(connection, parts))

@@ -402,7 +402,7 @@ class CoordinatorRuntime(Generic[_Shard]):
             return
         log = partition.log
         assert log is not None
-        self._replica_manager.fetch_purgatory.check(partition.key, now_ms)
+        self._replica_manager.records_appended(partition.key, now_ms)
         if log.needs_flush(now_ms, by_time=False):
             self._wait_for_flush(led, log, base_offset, now_ms)
         self._high_watermark_moved(led, log.high_watermark, now_ms)

@@ -4,7 +4,7 @@
     -------------------  -----------------------------------------------------------------------------------------------
     partitions           the hosted partitions by topic and index; a partition without a log is in an offline directory
     produce purgatory    produce requests that wait until the high watermark has passed their records
-    fetch purgatory      fetch requests that wait for bytes
+    fetch purgatory      fetch requests that wait for bytes; those of share groups have one of their own
     flushes              what the log manager wants flushed, and logs that flush.messages or flush.ms makes durable
     log directories      one that fails is taken offline with its partitions; the last one ends the node
 
@@ -14,7 +14,7 @@ The logs themselves are the LogManager's. Which partitions are hosted is decided
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kcli.format.kafka_uuid import Uuid
@@ -53,6 +53,8 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.produce_purgatory = Purgatory(timer)
         self.fetch_purgatory = Purgatory(timer)
+        self.share_fetch_purgatory = Purgatory(timer)
+        self._leadership_watchers: list[Callable[[str, int], None]] = []
         self._metadata = metadata
         self._timer = timer
         self._flushes = flushes
@@ -105,11 +107,22 @@ class ReplicaManager:
         except StorageError as error:
             self._report(WarningLine(f"topic {topic} is deleted, but {error}", topic=topic, error=error))
 
-    def check_waiting(self, keys: Iterable[Hashable], now_ms: int) -> None:
+    def check_waiting(self, keys: Iterable[tuple[str, int]], now_ms: int) -> None:
         """Check the requests that wait for partitions whose leadership or log has changed."""
         for key in keys:
+            for watcher in self._leadership_watchers:
+                watcher(*key)
             self.produce_purgatory.check(key, now_ms)
-            self.fetch_purgatory.check(key, now_ms)
+            self.records_appended(key, now_ms)
+
+    def watch_leadership(self, watcher: Callable[[str, int], None]) -> None:
+        """Have `watcher(topic, index)` called when this broker may have ceased to lead a partition."""
+        self._leadership_watchers.append(watcher)
+
+    def records_appended(self, key: tuple[str, int], now_ms: int) -> None:
+        """Check the requests that wait for records of a partition."""
+        self.fetch_purgatory.check(key, now_ms)
+        self.share_fetch_purgatory.check(key, now_ms)
 
     # -------------------------------------------------------------------------------------------------------- flushes
 

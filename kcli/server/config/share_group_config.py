@@ -1,0 +1,75 @@
+"""The settings of one share group: those of the group, else those of the broker (Kafka: ShareGroupConfigProvider, GroupConfig).
+
+key of a group                    default
+--------------------------------  --------------------------------------
+share.record.lock.duration.ms     group.share.record.lock.duration.ms
+share.delivery.count.limit        group.share.delivery.count.limit
+share.partition.max.record.locks  group.share.partition.max.record.locks
+share.isolation.level             read_uncommitted
+share.auto.offset.reset           latest
+share.renew.acknowledge.enable    true
+"""
+
+from __future__ import annotations
+
+import re
+
+from kcli.server.config.definitions import GROUP_KEYS
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.config.values import ConfigValue, as_int, default_value, parse_value
+from kcli.server.metadata_cache import MetadataCache
+from kcli.state.metadata_values import ConfigResource
+
+LATEST, EARLIEST = "latest", "earliest"
+_BY_DURATION = "by_duration:"
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
+
+
+class ShareGroupConfig:
+    """The present settings of share groups by the id of the group."""
+
+    def __init__(self, config: ConfigReader, metadata: MetadataCache) -> None:
+        self._config = config
+        self._metadata = metadata
+
+    def _value(self, group_id: str, name: str) -> ConfigValue:
+        key = GROUP_KEYS[name]
+        text = self._metadata.image.configs.get(ConfigResource("GROUP", group_id), {}).get(name)
+        if text is not None:
+            return parse_value(key, text)
+        return self._config[key.broker_keys[0]] if key.broker_keys else default_value(key)
+
+    def record_lock_duration_ms(self, group_id: str) -> int:
+        """Return how long a member holds records that it has acquired, in ms."""
+        return as_int(self._value(group_id, "share.record.lock.duration.ms"))
+
+    def delivery_count_limit(self, group_id: str) -> int:
+        """Return how often a record is delivered at most."""
+        return as_int(self._value(group_id, "share.delivery.count.limit"))
+
+    def max_record_locks(self, group_id: str) -> int:
+        """Return how many records of a partition may be in flight."""
+        return as_int(self._value(group_id, "share.partition.max.record.locks"))
+
+    def is_renew_enabled(self, group_id: str) -> bool:
+        """Return whether members may renew their acquisition locks."""
+        return bool(self._value(group_id, "share.renew.acknowledge.enable"))
+
+    def is_read_committed(self, group_id: str) -> bool:
+        """Return whether the group gets the records of committed transactions only."""
+        return str(self._value(group_id, "share.isolation.level")).lower() == "read_committed"
+
+    def auto_offset_reset(self, group_id: str) -> str | int:
+        """Return where a group begins in a partition: LATEST, EARLIEST, or how many ms ago."""
+        text = str(self._value(group_id, "share.auto.offset.reset"))
+        return duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else text
+
+
+def duration_ms(text: str) -> int:
+    """Return an ISO 8601 duration of days, hours, minutes and seconds in ms. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration such as PT1H")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:4])
+    fraction_ms = int((found[5] or "0").ljust(9, "0")) // 1_000_000
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction_ms

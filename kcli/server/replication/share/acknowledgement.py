@@ -1,0 +1,249 @@
+"""Acknowledgements of acquired records, releases, and expired locks (Kafka: SharePartition.acknowledge and the like).
+
+    type  name     the records become                             needs
+    ----  -------  ---------------------------------------------  ----------------------------------------------------------
+    0     gap      archived: the log has no records there
+    1     accept   acknowledged
+    2     release  available, or archived after the last delivery
+    3     reject   archived
+    4     renew    acquired for another lock duration             share.renew.acknowledge.enable
+
+A batch of acknowledgements has one type for all of its offsets, or one for each. The records must be acquired by the member,
+and no other transition of them may be ongoing: INVALID_RECORD_STATE. Offsets that were never acquired: INVALID_REQUEST. Offsets
+below the start offset are skipped. After an error none of the batches of the request counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.server.replication.share.in_flight import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    NO_MEMBER,
+    AcquisitionLock,
+    InFlightBatch,
+    InFlightState,
+    RecordState,
+)
+from kcli.server.replication.share.in_flight_records import InFlightRecords, state_batch
+from kcli.state.share_group_state import StateBatch
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+_STATES = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+
+
+class ShareError(NamedTuple):
+    """Why a share partition refuses a request: Kafka's code, and a sentence if the client gets one."""
+
+    code: int
+    message: str | None = None
+
+
+class AcknowledgementBatch(NamedTuple):
+    """Acknowledgements of first_offset..last_offset: one type, or one for each offset."""
+
+    first_offset: int
+    last_offset: int
+    types: Sequence[int]
+
+    def type_at(self, offset: int) -> int:
+        """Return the type for an offset."""
+        return self.types[offset - self.first_offset] if len(self.types) > 1 else self.types[0]
+
+
+class Transition(NamedTuple):
+    """An ongoing transition, and what the persister is to write for it."""
+
+    state: InFlightState
+    batch: StateBatch
+
+
+class Transitions:
+    """The transitions of one request; `error` is why the request fails, if it does."""
+
+    def __init__(self, records: InFlightRecords, most_deliveries: int) -> None:
+        self._records = records
+        self._most_deliveries = most_deliveries
+        self.begun: list[Transition] = []
+        self.error: ShareError | None = None
+
+    def _refuse(self, code: int, message: str) -> bool:
+        self.error = ShareError(code, message)
+        return False
+
+    def _refuse_state(self, message: str) -> bool:
+        return self._refuse(error_codes.INVALID_RECORD_STATE, message)
+
+    def _begin(self, first_offset: int, last_offset: int, state: InFlightState, wanted: RecordState, count: int) -> bool:
+        """Begin a transition of `count` records that are at or above the start offset."""
+        if not state.begin_transition(wanted, self._most_deliveries):
+            return self._refuse_state(f"offset {first_offset} cannot become {wanted.name.lower()}")
+        self.begun.append(Transition(state, state_batch(first_offset, last_offset, state)))
+        if state.state.is_terminal:
+            self._records.delivery_complete_count += count
+        return True
+
+    def end(self, *, is_written: bool) -> bool:
+        """End all transitions, or roll them back; return whether records have become available."""
+        records, is_any_available = self._records, False
+        for state, batch in self.begun:
+            state.end_transition(is_written=is_written)
+            if state.state is AVAILABLE:
+                records.may_have_available = is_any_available = True
+            if not is_written and RecordState(batch.delivery_state).is_terminal and not state.state.is_terminal:
+                records.delivery_complete_count -= records.live_count(batch.first_offset, batch.last_offset)
+        return is_any_available
+
+    # ---------------------------------------------------------------------------------------------- acknowledgements
+
+    def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch], renew: Callable[[int, int], AcquisitionLock] | None
+    ) -> None:
+        """Begin the transitions of a member's acknowledgements; `renew` begins a new lock, None if the group may not renew."""
+        for batch in batches:
+            if any(not GAP <= kind <= RENEW for kind in batch.types):
+                self._refuse(error_codes.INVALID_REQUEST, f"acknowledge types are 0 to 4, not {list(batch.types)}")
+                return
+            if batch.last_offset < self._records.start_offset:
+                continue
+            for known in self._find(batch):
+                if known.last_offset >= self._records.start_offset and not self._acknowledge(member_id, batch, known, renew):
+                    return
+            if self.error is not None:
+                return
+
+    def _find(self, batch: AcknowledgementBatch) -> list[InFlightBatch]:
+        """Return the batches in flight that acknowledgements are for; none, and the error, if they are not all in flight."""
+        records = self._records
+        floor = records.floor(batch.first_offset)
+        if floor is None and batch.first_offset < records.start_offset <= batch.last_offset:
+            floor = records.floor(records.start_offset)
+        offsets = f"offsets {batch.first_offset} to {batch.last_offset}"
+        if floor is None:
+            self._refuse_state(f"{offsets} are not in flight")
+            return []
+        found = records.beginning_in(floor.first_offset, batch.last_offset)
+        if not batch.first_offset <= batch.last_offset <= found[-1].last_offset:
+            self._refuse(error_codes.INVALID_REQUEST, f"{offsets} are beyond the acquired records")
+            return []
+        return found
+
+    def _acknowledge(
+        self,
+        member_id: str,
+        batch: AcknowledgementBatch,
+        known: InFlightBatch,
+        renew: Callable[[int, int], AcquisitionLock] | None,
+    ) -> bool:
+        """Begin the transitions of one batch in flight; return False after an error."""
+        whole = known.whole
+        if whole is not None:
+            if not self._check_owner(whole, member_id, known.first_offset) or not self._check_idle(whole, known.first_offset):
+                return False
+            is_at_start = known.first_offset < self._records.start_offset
+            if known.is_within(batch.first_offset, batch.last_offset) and len(batch.types) == 1 and not is_at_start:
+                return self._acknowledge_whole(known, whole, batch.types[0], renew)
+            if whole.state is not ACQUIRED:
+                return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
+            known.split()
+        renewed: AcquisitionLock | None = None
+        for offset, state in known.states(max(batch.first_offset, self._records.start_offset), batch.last_offset):
+            if state.state is not ACQUIRED:
+                return self._refuse_state(f"offset {offset} is not acquired")
+            if not self._check_idle(state, offset) or not self._check_owner(state, member_id, offset):
+                return False
+            kind = batch.type_at(offset)
+            if kind != RENEW:
+                if not self._begin(offset, offset, state, _STATES[kind], 1):
+                    return False
+                continue
+            if renew is None:
+                return self._refuse_renewal()
+            if renewed is None:
+                renewed = renew(offset, min(batch.last_offset, known.last_offset))
+            state.hold(renewed)
+        return True
+
+    def _acknowledge_whole(
+        self, known: InFlightBatch, whole: InFlightState, kind: int, renew: Callable[[int, int], AcquisitionLock] | None
+    ) -> bool:
+        if whole.state is not ACQUIRED:
+            return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
+        if kind != RENEW:
+            return self._begin(known.first_offset, known.last_offset, whole, _STATES[kind], known.count)
+        if renew is None:
+            return self._refuse_renewal()
+        whole.hold(renew(known.first_offset, known.last_offset))
+        return True
+
+    def _refuse_renewal(self) -> bool:
+        return self._refuse_state("the group may not renew acquisition locks (share.renew.acknowledge.enable)")
+
+    def _check_owner(self, state: InFlightState, member_id: str, offset: int) -> bool:
+        if state.member_id == member_id:
+            return True
+        if state.member_id == NO_MEMBER:
+            return self._refuse_state(f"offset {offset} is not acquired")
+        return self._refuse_state(f"offset {offset} is acquired by another member")
+
+    def _check_idle(self, state: InFlightState, offset: int) -> bool:
+        return not state.is_in_transition or self._refuse_state(f"another acknowledgement of {offset} is being written")
+
+    # ------------------------------------------------------------------------------------------------------- release
+
+    def release(self, member_id: str) -> None:
+        """Begin to make the records of a member available again; those below the start offset are archived."""
+        start_offset = self._records.start_offset
+        for batch in self._records:
+            whole = batch.whole
+            if whole is not None and whole.member_id == member_id and whole.state is ACQUIRED:
+                if not batch.first_offset < start_offset <= batch.last_offset:
+                    wanted = ARCHIVED if batch.last_offset < start_offset else AVAILABLE
+                    count = self._records.live_count(batch.first_offset, batch.last_offset)
+                    if not self._begin(batch.first_offset, batch.last_offset, whole, wanted, count):
+                        return
+                    continue
+                batch.split()
+            for offset, state in batch.states(batch.first_offset, batch.last_offset):
+                if state.member_id == member_id and state.state is ACQUIRED:
+                    wanted = ARCHIVED if offset < start_offset else AVAILABLE
+                    if not self._begin(offset, offset, state, wanted, int(offset >= start_offset)):
+                        return
+
+
+def release_expired(records: InFlightRecords, lock: AcquisitionLock, most_deliveries: int) -> list[StateBatch]:
+    """Make the records of an expired lock available again, or archive them; return what the persister is to write.
+
+    Records with an ongoing transition follow if it is rolled back.
+    """
+    released: list[StateBatch] = []
+    start_offset = records.start_offset
+    for batch in records.overlapping(lock.first_offset, lock.last_offset):
+        whole = batch.whole
+        if whole is not None:
+            if whole.lock is not lock or whole.state is not ACQUIRED:
+                continue
+            if not batch.first_offset < start_offset <= batch.last_offset:
+                states = [(batch.first_offset, whole)]
+            else:
+                states = list(enumerate(batch.split(), batch.first_offset))
+        else:
+            states = batch.states(lock.first_offset, lock.last_offset)
+        for offset, state in states:
+            last_offset = batch.last_offset if state is batch.whole else offset
+            if state.lock is not lock or state.state is not ACQUIRED:
+                continue
+            if not state.update(ARCHIVED if last_offset < start_offset else AVAILABLE, most_deliveries, NO_MEMBER):
+                continue
+            state.release()
+            released.append(state_batch(offset, last_offset, state))
+            if state.state is AVAILABLE:
+                records.may_have_available = True
+            else:
+                records.delivery_complete_count += records.live_count(offset, last_offset)
+    return released
