@@ -31,6 +31,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
 from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
@@ -289,7 +290,7 @@ class _OffsetFetch:
         def decide(shard: GroupShard) -> Decision[list[Message]]:
             known = shard.consumer_group(group.group_id)
             if known is not None and self._context.version >= _FETCH_MEMBER_VERSION:
-                shard.consumer.validate_offset_fetch(known, group.member_id, group.member_epoch)
+                validate_offset_fetch(known, group.member_id, group.member_epoch)
             if group.topics is None:
                 return Decision(self._all_topics(shard, group.group_id))
             return Decision([self._one_topic(shard, group.group_id, topic) for topic in group.topics])
