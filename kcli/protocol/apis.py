@@ -93,6 +93,8 @@ DESCRIBE_TOPIC_PARTITIONS = 75
 ADD_RAFT_VOTER = 80
 REMOVE_RAFT_VOTER = 81
 UPDATE_RAFT_VOTER = 82
+STREAMS_GROUP_HEARTBEAT = 88
+STREAMS_GROUP_DESCRIBE = 89
 
 _PATH = __file__.removesuffix("apis.py") + "messages/apis.txt"
 _KINDS = ("request", "response")

@@ -68,10 +68,8 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
     def decide(shard: GroupShard) -> Decision[list[int]]:
         member_id, instance_id = request.member_id, request.group_instance_id
         epoch = request.generation_id_or_member_epoch
-        group = shard.consumer_group(group_id)
-        if group is not None:
-            partitions = ((commit.topic, commit.partition) for commit in commits)
-            shard.consumer.validate_offset_commit(group, member_id, instance_id, epoch, context.version, partitions)
+        partitions = ((commit.topic, commit.partition) for commit in commits)
+        if shard.validate_member_commit(group_id, member_id, instance_id, epoch, context.version, partitions):
             return shard.commit_offsets(group_id, commits, request.retention_time_ms)
         try:
             shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=False)
@@ -223,12 +221,14 @@ class _TxnOffsetCommit:
                 broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
+        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
+        epoch = request.generation_id
+        partitions = ((commit.topic, commit.partition) for commit in self._commits)
         try:
-            shard.classic.validate_offset_commit(
-                request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
-            )
+            if not shard.validate_member_commit(group_id, member_id, instance_id, epoch, None, partitions):
+                shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=True)
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+            if error.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.STALE_MEMBER_EPOCH):
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
@@ -288,7 +288,7 @@ class _OffsetFetch:
             return
 
         def decide(shard: GroupShard) -> Decision[list[Message]]:
-            known = shard.consumer_group(group.group_id)
+            known = shard.consumer_group(group.group_id) or shard.streams_group(group.group_id)
             if known is not None and self._context.version >= _FETCH_MEMBER_VERSION:
                 validate_offset_fetch(known, group.member_id, group.member_epoch)
             if group.topics is None:
@@ -398,11 +398,13 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
 
 
 def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: GroupShard) -> Decision[None]:
-    group = shard.consumer_group(group_id)
-    if group is None:
-        is_kept = shard.classic.validate_offset_delete(group_id)
-    else:
+    group, streams_group = shard.consumer_group(group_id), shard.streams_group(group_id)
+    if group is not None:
         is_kept = shard.consumer.subscribed_topics(group).__contains__
+    elif streams_group is not None:
+        is_kept = shard.streams.subscribed_topics(streams_group).__contains__
+    else:
+        is_kept = shard.classic.validate_offset_delete(group_id)
     records = []
     for topic, answer in valid:
         if is_kept(topic):

@@ -4,15 +4,15 @@
     -------------------  -----------------------------------------------------------------------------------------------
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
-                         groups; ConsumerGroupManager, the consumer groups; OffsetManager, the offsets; the periodic expiry
-                         of offsets and empty groups
+                         groups; ConsumerGroupManager and StreamsGroupManager, the groups of these protocols;
+                         OffsetManager, the offsets; the periodic expiry of offsets and empty groups
 
 The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingM
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
+from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
@@ -36,7 +37,7 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup, ConsumerGroup
+from kcli.state.groups import ClassicGroup, ConsumerGroup, StreamsGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -75,7 +76,10 @@ class GroupShard:
         )
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
         self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, self._remove_classic, report
+            self.state, config, metadata, hashes, timer, rng, self._write, partial(self._remove_classic, "consumer"), report
+        )
+        self.streams = StreamsGroupManager(
+            self.state, config, metadata, hashes, timer, self._write, partial(self._remove_classic, "streams"), report
         )
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -92,6 +96,7 @@ class GroupShard:
         """Begin to coordinate the groups."""
         self.classic.loaded(now_ms)
         self.consumer.loaded()
+        self.streams.loaded()
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -100,6 +105,7 @@ class GroupShard:
             self._expiry.cancel()
         self.classic.unloaded()
         self.consumer.unloaded()
+        self.streams.unloaded()
 
     # ---------------------------------------------------------------------------------------------------------- groups
 
@@ -108,19 +114,46 @@ class GroupShard:
         group = self.state.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
-    def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a consumer group can have its id and its offsets. Raises CoordinatorError."""
+    def streams_group(self, group_id: str) -> StreamsGroup | None:
+        """Return the group if it is a streams group."""
+        group = self.state.groups.get(group_id)
+        return group if isinstance(group, StreamsGroup) else None
+
+    def validate_member_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int | None,
+        partitions: Iterable[tuple[str, int]],
+    ) -> bool:
+        """Return False for a group without member epochs, otherwise check that a member may commit offsets of partitions.
+
+        `version` is that of OffsetCommit, None in a transaction. Raises CoordinatorError.
+        """
+        group = self.state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.validate_offset_commit(group, member_id, instance_id, epoch, version, partitions)
+        elif isinstance(group, StreamsGroup):
+            self.streams.validate_offset_commit(group, member_id, instance_id, epoch, version, partitions)
+        else:
+            return False
+        return True
+
+    def _remove_classic(self, kind: str, group_id: str) -> Sequence[CoordinatorRecord]:
+        """Remove an empty classic group, so that a group of this kind can have its id and offsets. Raises CoordinatorError."""
         try:
             self.classic.delete_check(group_id)
         except CoordinatorError as error:
-            text = f"Group {group_id} is not a consumer group."
+            text = f"Group {group_id} is not a {kind} group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
         return (self.classic.delete(group_id),)
 
     def make_classic(self, group_id: str) -> Decision[None]:
-        """Remove an empty consumer group, so that a classic group can have its id and its offsets."""
-        group = self.consumer_group(group_id)
-        return Decision(None, () if group is None or group.members else list(self.consumer.delete(group)))
+        """Remove an empty consumer or streams group, so that a classic group can have its id and its offsets."""
+        group = self.consumer_group(group_id) or self.streams_group(group_id)
+        return Decision(None, () if group is None or group.members else self._remove_records(group_id))
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members of a group of either protocol. Raises CoordinatorError."""
@@ -132,6 +165,9 @@ class GroupShard:
         group = self.consumer_group(group_id)
         if group is not None:
             return list(self.consumer.delete(group))
+        streams_group = self.streams_group(group_id)
+        if streams_group is not None:
+            return list(self.streams.delete(streams_group))
         self.classic.delete_check(group_id)
         return [self.classic.delete(group_id)]
 
@@ -195,6 +231,9 @@ class GroupShard:
         consumer_group = self.consumer_group(group_id)
         if consumer_group is not None:
             return ExpiryRule(None, self.consumer.subscribed_topics(consumer_group))
+        streams_group = self.streams_group(group_id)
+        if streams_group is not None:
+            return ExpiryRule(None, self.streams.subscribed_topics(streams_group))
         group = self.classic.groups.get(group_id)
         if group is None:
             stored = self.state.groups.get(group_id)

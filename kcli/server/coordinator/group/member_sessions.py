@@ -88,7 +88,7 @@ class MemberSessions:
             session.task = self._timer.schedule(session.deadline_ms, partial(self._check, group_id, member_id, session))
             return
         session.task = None
-        self._execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
+        self.execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
 
     def begin_rebalance(self, group_id: str, member_id: str, epoch: int, timeout_ms: int, what: str) -> None:
         """Begin the rebalance timeout of a member that must revoke `what` in an epoch; it has a session."""
@@ -96,7 +96,7 @@ class MemberSessions:
         reason = f"it has not revoked its {what} of epoch {epoch} within {timeout_ms} ms"
         expire = partial(self._expire, group_id, member_id, epoch, reason)
         at_ms = self._timer.clock_ms + timeout_ms
-        self._sessions[group_id, member_id].rebalance = self._timer.schedule(at_ms, lambda now_ms: self._execute(expire))
+        self._sessions[group_id, member_id].rebalance = self._timer.schedule(at_ms, lambda now_ms: self.execute(expire))
 
     def end_rebalance(self, group_id: str, member_id: str) -> None:
         """Cancel the rebalance timeout of a member, if one runs."""
@@ -105,9 +105,11 @@ class MemberSessions:
             session.rebalance.cancel()
             session.rebalance = None
 
-    def _execute(self, operation: Callable[[], Records]) -> None:
+    def execute(self, operation: Callable[[], Records], what: str = "that a member is removed") -> None:
+        """Write what an operation decides; report it if that is not possible."""
+
         def respond(result: CoordinatorError | None, now_ms: int) -> None:
             if result is not None:
-                self._report(WarningLine(f"cannot write that a member is removed: {result.message}", error=result.message))
+                self._report(WarningLine(f"cannot write {what}: {result.message}", error=result.message))
 
         self._write(lambda: Decision(None, operation()), respond)
