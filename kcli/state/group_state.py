@@ -44,7 +44,6 @@ from kcli.state.group_records import (
 )
 from kcli.state.groups import (
     NO_EPOCH,
-    TASK_ROLES,
     ClassicGroup,
     CommittedOffset,
     ConsumerGroup,
@@ -312,7 +311,7 @@ def _partitions_of(member: ConsumerMember) -> Iterator[tuple[Uuid, int]]:
 
 def _tasks_of(member: StreamsMember) -> Iterator[TaskKey]:
     for tasks in (member.assigned_tasks, member.tasks_pending_revocation):
-        for role, found in zip(TASK_ROLES, (tasks.active, tasks.standby, tasks.warmup)):
+        for role, found in tasks.by_role():
             for subtopology_id, indexes in found.items():
                 for index in indexes:
                     yield role, subtopology_id, index

@@ -14,7 +14,7 @@ Every group may have committed offsets. A group may have nothing else: a consume
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -139,6 +139,10 @@ class CurrentTasks:
     active: AssignedTasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)
     warmup: Tasks = field(default_factory=dict)
+
+    def by_role(self) -> list[tuple[str, Mapping[str, Collection[int]]]]:
+        """Return the partition numbers of the tasks by role and subtopology."""
+        return [("active", self.active), ("standby", self.standby), ("warmup", self.warmup)]
 
 
 @dataclass(slots=True)

@@ -398,13 +398,7 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
 
 
 def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: GroupShard) -> Decision[None]:
-    group, streams_group = shard.consumer_group(group_id), shard.streams_group(group_id)
-    if group is not None:
-        is_kept = shard.consumer.subscribed_topics(group).__contains__
-    elif streams_group is not None:
-        is_kept = shard.streams.subscribed_topics(streams_group).__contains__
-    else:
-        is_kept = shard.classic.validate_offset_delete(group_id)
+    is_kept = shard.offset_delete_check(group_id)
     records = []
     for topic, answer in valid:
         if is_kept(topic):

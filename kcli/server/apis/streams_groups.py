@@ -96,7 +96,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Message) ->
 
 
 def _refused(context: RequestContext, error: CoordinatorError) -> Message:
-    message = error.message or None
+    message = None if error.code == error_codes.UNKNOWN_SERVER_ERROR else error.message or None
     return context.new("StreamsGroupHeartbeatResponse", error_code=error.code, error_message=message)
 
 

@@ -142,7 +142,7 @@ def _has_any(owned: OwnedTasks, tasks: CurrentTasks) -> bool:
     """Return whether the member still has one of these tasks."""
     return any(
         index in found.get(key, ())
-        for part, found in zip(owned, (tasks.active, tasks.standby, tasks.warmup))
+        for part, (_, found) in zip(owned, tasks.by_role())
         for key, indexes in part.items()
         for index in indexes
     )

@@ -141,6 +141,15 @@ class GroupShard:
             return False
         return True
 
+    def offset_delete_check(self, group_id: str) -> Callable[[str], bool]:
+        """Return a function: whether a topic's offsets must be kept, because the group reads it. Raises CoordinatorError."""
+        group = self.state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumer.subscribed_topics(group).__contains__
+        if isinstance(group, StreamsGroup):
+            return self.streams.subscribed_topics(group).__contains__
+        return self.classic.validate_offset_delete(group_id)
+
     def _remove_classic(self, kind: str, group_id: str) -> Sequence[CoordinatorRecord]:
         """Remove an empty classic group, so that a group of this kind can have its id and offsets. Raises CoordinatorError."""
         try:

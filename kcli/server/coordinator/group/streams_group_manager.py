@@ -202,9 +202,10 @@ class StreamsGroupManager:
 
     def _group_of(self, request: StreamsHeartbeat) -> tuple[StreamsGroup, Records]:
         """Return the group, and the records that remove an empty classic one. Raises CoordinatorError."""
-        group_id, records = request.group_id, ()
+        group_id = request.group_id
         if request.member_epoch:
             return self.find(group_id, "Streams group {} not found."), ()
+        records: Records = ()
         group = self._state.groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             records = () if group is None else self._remove_classic(group_id)
