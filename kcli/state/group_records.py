@@ -14,7 +14,9 @@ from kcli.state.groups import (
     ClassicGroup,
     ClassicMember,
     ConsumerMember,
+    CopartitionGroup,
     CurrentTasks,
+    InternalTopic,
     Member,
     Partitions,
     ShareMember,
@@ -146,12 +148,23 @@ def subtopologies(value: Message) -> dict[str, Subtopology]:
             subtopology_id=part.subtopology_id,
             source_topics=part.source_topics,
             source_topic_regexes=part.source_topic_regex,
-            repartition_source_topics=[topic.name for topic in part.repartition_source_topics],
+            repartition_source_topics=[_internal_topic(topic) for topic in part.repartition_source_topics],
             repartition_sink_topics=part.repartition_sink_topics,
-            state_changelog_topics=[topic.name for topic in part.state_changelog_topics],
+            state_changelog_topics=[_internal_topic(topic) for topic in part.state_changelog_topics],
+            copartition_groups=[
+                CopartitionGroup(
+                    tuple(group.source_topics), tuple(group.source_topic_regex), tuple(group.repartition_source_topics)
+                )
+                for group in part.copartition_groups
+            ],
         )
         for part in value.subtopologies
     }
+
+
+def _internal_topic(topic: Message) -> InternalTopic:
+    configs = tuple((config.key, config.value) for config in topic.topic_configs)
+    return InternalTopic(topic.name, topic.partitions, topic.replication_factor, configs)
 
 
 def _partitions(topics: Iterable[Message]) -> Partitions:

@@ -49,11 +49,13 @@ from kcli.state.groups import (
     ConsumerGroup,
     ConsumerMember,
     Group,
+    Member,
     ModernGroup,
     ShareGroup,
     ShareMember,
     StreamsGroup,
     StreamsMember,
+    TaskKey,
 )
 from kcli.state.speculative_state import MapsState
 
@@ -201,11 +203,16 @@ class GroupState(MapsState):
 
     def _member(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         if value is None:
-            group = self._known(key.group_id, kind)
-            if group is not None:
-                self._remove(group.members, key.member_id)
-        else:
-            apply_member_metadata(self._changed_member(self._group(key.group_id, kind), key.member_id), value)
+            known = self._known(key.group_id, kind)
+            if known is not None and key.member_id in known.members:
+                self._release_tasks(known, known.members[key.member_id])
+                self._remove(known.members, key.member_id)
+            return
+        group = self._group(key.group_id, kind)
+        member = self._changed_member(group, key.member_id)
+        self._release_tasks(group, member)
+        apply_member_metadata(member, value)
+        self._claim_tasks(group, member)
 
     def _changed_member(self, group: AnyGroup, member_id: str) -> ConsumerMember | ShareMember | StreamsMember:
         """Return a member that may be changed: a new one, or a copy that takes the place of the one that the group has."""
@@ -240,7 +247,26 @@ class GroupState(MapsState):
         elif isinstance(member, ShareMember):
             apply_current_share(member, value)
         elif isinstance(member, StreamsMember):
+            self._release_tasks(group, member)
             apply_current_streams(member, value)
+            self._claim_tasks(group, member)
+
+    def _release_tasks(self, group: ModernGroup, member: Member) -> None:
+        """Remove the process of a member of a streams group from its tasks."""
+        if isinstance(group, StreamsGroup) and isinstance(member, StreamsMember):
+            for key in _tasks_of(member):
+                known = group.task_processes.get(key, frozenset())
+                if known == {member.process_id}:
+                    self._remove(group.task_processes, key)
+                elif member.process_id in known:
+                    self._put(group.task_processes, key, known - {member.process_id})
+
+    def _claim_tasks(self, group: ModernGroup, member: Member) -> None:
+        """Add the process of a member of a streams group to its tasks; an active task has one process, the last one."""
+        if isinstance(group, StreamsGroup) and isinstance(member, StreamsMember):
+            for key in _tasks_of(member):
+                others = frozenset[str]() if key[0] == "active" else group.task_processes.get(key, frozenset())
+                self._put(group.task_processes, key, others | {member.process_id})
 
     def _apply_current_consumer(self, group: ConsumerGroup, member: ConsumerMember, value: Message | None) -> None:
         for key in _partitions_of(member):
@@ -281,6 +307,14 @@ def _partitions_of(member: ConsumerMember) -> Iterator[tuple[Uuid, int]]:
         for topic_id, indexes in found.items():
             for index in indexes:
                 yield topic_id, index
+
+
+def _tasks_of(member: StreamsMember) -> Iterator[TaskKey]:
+    for tasks in (member.assigned_tasks, member.tasks_pending_revocation):
+        for role, found in tasks.by_role():
+            for subtopology_id, indexes in found.items():
+                for index in indexes:
+                    yield role, subtopology_id, index
 
 
 def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:

@@ -14,9 +14,9 @@ Every group may have committed offsets. A group may have nothing else: a consume
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 
@@ -29,6 +29,8 @@ Partitions = dict[Uuid, list[int]]  # partition numbers by topic id
 AssignedPartitions = dict[Uuid, dict[int, int]]  # by topic id: partition number -> the epoch in which the member got it
 Tasks = dict[str, list[int]]  # partition numbers by subtopology
 AssignedTasks = dict[str, dict[int, int]]  # by subtopology: partition number -> the epoch in which the member got it
+TASK_ROLES = ("active", "standby", "warmup")
+TaskKey = tuple[str, str, int]  # the role of a task, its subtopology and its partition number
 
 
 @dataclass(slots=True)
@@ -138,6 +140,10 @@ class CurrentTasks:
     standby: Tasks = field(default_factory=dict)
     warmup: Tasks = field(default_factory=dict)
 
+    def by_role(self) -> list[tuple[str, Mapping[str, Collection[int]]]]:
+        """Return the partition numbers of the tasks by role and subtopology."""
+        return [("active", self.active), ("standby", self.standby), ("warmup", self.warmup)]
+
 
 @dataclass(slots=True)
 class StreamsMember(Member):
@@ -227,6 +233,23 @@ class ShareGroup(ModernGroup):
         return "Stable" if self.members else "Empty"
 
 
+class InternalTopic(NamedTuple):
+    """A repartition or changelog topic that the broker creates; 0 partitions or replicas: the client leaves it open."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+class CopartitionGroup(NamedTuple):
+    """Topics that must have the same number of partitions, each as its position in a list of the subtopology."""
+
+    source_topics: tuple[int, ...]
+    source_topic_regexes: tuple[int, ...]
+    repartition_source_topics: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Subtopology:
     """A subtopology, which runs as one kind of task; topics by name, patterns as text."""
@@ -234,14 +257,23 @@ class Subtopology:
     subtopology_id: str
     source_topics: list[str]
     source_topic_regexes: list[str]
-    repartition_source_topics: list[str]
+    repartition_source_topics: list[InternalTopic]
     repartition_sink_topics: list[str]
-    state_changelog_topics: list[str]
+    state_changelog_topics: list[InternalTopic]
+    copartition_groups: list[CopartitionGroup]
+
+    @property
+    def input_topics(self) -> list[str]:
+        """The names of the topics that its tasks read."""
+        return [*self.source_topics, *(topic.name for topic in self.repartition_source_topics)]
 
 
 @dataclass(slots=True)
 class StreamsGroup(ModernGroup):
-    """A streams group; `topology_epoch` is -1 as long as it has no topology."""
+    """A streams group; `topology_epoch` is -1 as long as it has no topology.
+
+    `task_processes` has the processes of the members that have a task or have not revoked it yet; of an active task it is one.
+    """
 
     validated_topology_epoch: int = NO_EPOCH
     assignment_configs: dict[str, str] = field(default_factory=dict)
@@ -249,6 +281,7 @@ class StreamsGroup(ModernGroup):
     subtopologies: dict[str, Subtopology] = field(default_factory=dict)
     members: dict[str, StreamsMember] = field(default_factory=dict)
     target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
+    task_processes: dict[TaskKey, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
     kind: ClassVar[str] = "streams"
 
     def new_member(self, member_id: str) -> StreamsMember:

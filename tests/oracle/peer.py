@@ -6,6 +6,7 @@
     LoadLog.java      what does a broker make of this partition directory at its start
     AppendLog.java    what does a leader make of these batches of a client
     JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
+    StreamsWordCount  can Kafka Streams count words on a broker
     RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
     JavaClient.java   the Java clients as a driver of clients/plan.py
     Answers.java      nothing: the loop over questions that most of them share
@@ -129,6 +130,30 @@ class Peer:
         if libs.exit_code != 0:
             raise PeerMissingError(f"no real Kafka: its jars could not be fetched: {libs.stderr.strip()[-300:]}")
         self.libs_dir = Path(libs.stdout.decode().strip())
+        self._more_libs: list[Path] = []
+
+    def add_libraries(self, artifact: str) -> None:
+        """Put a Maven artifact (group:name:version) and what it needs on the class path; its jars are fetched once.
+
+        Raises PeerFailedError when they cannot be had.
+        """
+        group, name, version = artifact.split(":")
+        directory = self.libs_dir.parent / f"{name}-{version}"
+        if not (directory / ".complete").exists():
+            pom = self.work_dir / f"{name}.pom.xml"
+            pom.write_text(
+                "<project><modelVersion>4.0.0</modelVersion><groupId>peers</groupId><artifactId>more</artifactId>"
+                "<version>1</version><packaging>pom</packaging><dependencies><dependency>"
+                f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+                "</dependency></dependencies></project>"
+            )
+            goal = ("dependency:copy-dependencies", f"-DoutputDirectory={directory}", "-DincludeScope=runtime")
+            ran = self._run(["mvn", "-q", "-B", "-f", str(pom), *goal], None, b"", RUN_SECONDS)
+            if ran.exit_code != 0:
+                raise PeerFailedError(f"{artifact} could not be fetched: {ran.stdout.decode()[-2000:]}")
+            (directory / ".complete").touch()
+        if directory not in self._more_libs:
+            self._more_libs.append(directory)
 
     def run_java(
         self,
@@ -148,7 +173,7 @@ class Peer:
     def java_command(self, program: str, args: Sequence[str] = ()) -> list[str]:
         """The words that run `program`, compiled on first use. Raises PeerFailedError when it does not compile."""
         classes_dir = self._compile(program)
-        class_path = f"{classes_dir}{os.pathsep}{self.libs_dir}/*"
+        class_path = os.pathsep.join((str(classes_dir), *(f"{directory}/*" for directory in (self.libs_dir, *self._more_libs))))
         # The script gives a -cp of its own first; java heeds the last one.
         return [str(self.script), "java", *QUICK_START, "-cp", class_path, program, *args]
 
@@ -225,7 +250,8 @@ class Peer:
         source = ORACLE_DIR / f"{program}.java"
         compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-Xlint:all,-processing,-path", "-encoding", "UTF-8"]
         # java expands `*` in a class path, the compiler as a module does not.
-        jars = os.pathsep.join(str(jar) for jar in sorted(self.libs_dir.glob("*.jar")))
+        folders = (self.libs_dir, *self._more_libs)
+        jars = os.pathsep.join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
         # What a program shares with others is found, and compiled, by its name.
         sources = ["-sourcepath", str(ORACLE_DIR), "-implicit:class"]
         command = ["java", *compiler, "-cp", jars, *sources, "-d", str(classes_dir), str(source)]

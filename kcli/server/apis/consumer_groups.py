@@ -19,6 +19,7 @@ an assignor that is not in group.consumer.assignors                             
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kcli.format.kafka_uuid import Uuid
@@ -41,7 +42,7 @@ from kcli.state.groups import ConsumerGroup, ConsumerMember
 _GROUP_FEATURE = "group.version"
 _MEMBER_ID_VERSION = 1  # of ConsumerGroupHeartbeat: the client makes the member's id
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
-_HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
+HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 
 
 def is_enabled(context: RequestContext) -> bool:
@@ -119,10 +120,10 @@ def _check_heartbeat(context: RequestContext, request: Message) -> None:
     needs_member_id = context.version >= _MEMBER_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     for is_wrong, text in (
-        (needs_member_id and _is_empty(request.member_id), "MemberId can't be empty."),
-        (_is_empty(request.group_id), "GroupId can't be empty."),
-        (_is_empty(request.instance_id), "InstanceId can't be empty."),
-        (_is_empty(request.rack_id), "RackId can't be empty."),
+        (needs_member_id and is_blank(request.member_id), "MemberId can't be empty."),
+        (is_blank(request.group_id), "GroupId can't be empty."),
+        (is_blank(request.instance_id), "InstanceId can't be empty."),
+        (is_blank(request.rack_id), "RackId can't be empty."),
         (epoch == 0 and request.rebalance_timeout_ms == -1, "RebalanceTimeoutMs must be provided in first request."),
         (epoch == 0 and request.topic_partitions != [], "TopicPartitions must be empty when (re-)joining."),
         (
@@ -140,7 +141,8 @@ def _check_heartbeat(context: RequestContext, request: Message) -> None:
         raise CoordinatorError(error_codes.UNSUPPORTED_ASSIGNOR, text)
 
 
-def _is_empty(text: str | None) -> bool:
+def is_blank(text: str | None) -> bool:
+    """Return whether a field of a request is there and has nothing but blanks."""
     return text is not None and not text.strip()
 
 
@@ -149,12 +151,22 @@ def _is_empty(text: str | None) -> bool:
 
 def handle_consumer_group_describe(context: RequestContext, request: Message) -> None:
     """Answer a ConsumerGroupDescribeRequest."""
+    describe_groups(context, request, partial(_describe, context), is_enabled=is_enabled(context))
+
+
+def describe_groups(
+    context: RequestContext,
+    request: Message,
+    describe: Callable[[Message, GroupShard], Decision[None]],
+    *,
+    is_enabled: bool,
+) -> None:
+    """Answer a request that describes groups of one protocol; `describe` fills in the answer for one of them."""
     answers = [context.new("DescribedGroup", group_id=group_id) for group_id in request.group_ids]
-    response = context.new("ConsumerGroupDescribeResponse", groups=answers)
+    response = context.new(f"{context.api.name}Response", groups=answers)
     gather = Gather(len(answers), partial(context.respond, response))
-    enabled = is_enabled(context)
     for answer in answers:
-        if not enabled:
+        if not is_enabled:
             answer.error_code = error_codes.UNSUPPORTED_VERSION
         elif not context.is_allowed("DESCRIBE", "GROUP", answer.group_id):
             answer.error_code = error_codes.GROUP_AUTHORIZATION_FAILED
@@ -162,7 +174,7 @@ def handle_consumer_group_describe(context: RequestContext, request: Message) ->
             answer.error_code = error_codes.INVALID_GROUP_ID
         else:
             described = partial(_described, context, request, answer, gather)
-            context.broker.groups.write(answer.group_id, partial(_describe, context, answer), described)
+            context.broker.groups.write(answer.group_id, partial(describe, answer), described)
             continue
         gather.done()
 
@@ -187,7 +199,7 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
         for topic in assignment.topic_partitions
     }
     if not all(context.is_allowed("DESCRIBE", "TOPIC", name) for name in used):
-        raise CoordinatorError(error_codes.TOPIC_AUTHORIZATION_FAILED, _HIDDEN_TOPICS)
+        raise CoordinatorError(error_codes.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS)
     answer.group_state, answer.members = group.state, members
     answer.group_epoch, answer.assignment_epoch = max(group.group_epoch, FIRST_GROUP_EPOCH), max(group.assignment_epoch, 0)
     answer.assignor_name = shard.consumer.assignor_name(group)

@@ -31,6 +31,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
 from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
@@ -67,10 +68,8 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
     def decide(shard: GroupShard) -> Decision[list[int]]:
         member_id, instance_id = request.member_id, request.group_instance_id
         epoch = request.generation_id_or_member_epoch
-        group = shard.consumer_group(group_id)
-        if group is not None:
-            partitions = ((commit.topic, commit.partition) for commit in commits)
-            shard.consumer.validate_offset_commit(group, member_id, instance_id, epoch, context.version, partitions)
+        partitions = ((commit.topic, commit.partition) for commit in commits)
+        if shard.validate_member_commit(group_id, member_id, instance_id, epoch, context.version, partitions):
             return shard.commit_offsets(group_id, commits, request.retention_time_ms)
         try:
             shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=False)
@@ -223,12 +222,15 @@ class _TxnOffsetCommit:
                 broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
+        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
+        epoch = request.generation_id
+        partitions = ((commit.topic, commit.partition) for commit in self._commits)
         try:
-            shard.classic.validate_offset_commit(
-                request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
-            )
+            if not shard.validate_member_commit(group_id, member_id, instance_id, epoch, None, partitions):
+                shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=True)
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND and request.group_id not in shard.state.groups:
+            is_missing = error.code == error_codes.GROUP_ID_NOT_FOUND and request.group_id not in shard.state.groups
+            if is_missing or error.code == error_codes.STALE_MEMBER_EPOCH:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
@@ -288,9 +290,9 @@ class _OffsetFetch:
             return
 
         def decide(shard: GroupShard) -> Decision[list[Message]]:
-            known = shard.consumer_group(group.group_id)
+            known = shard.consumer_group(group.group_id) or shard.streams_group(group.group_id)
             if known is not None and self._context.version >= _FETCH_MEMBER_VERSION:
-                shard.consumer.validate_offset_fetch(known, group.member_id, group.member_epoch)
+                validate_offset_fetch(known, group.member_id, group.member_epoch)
             if group.topics is None:
                 return Decision(self._all_topics(shard, group.group_id))
             return Decision([self._one_topic(shard, group.group_id, topic) for topic in group.topics])
@@ -398,11 +400,7 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
 
 
 def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: GroupShard) -> Decision[None]:
-    group = shard.consumer_group(group_id)
-    if group is None:
-        is_kept = shard.classic.validate_offset_delete(group_id)
-    else:
-        is_kept = shard.consumer.subscribed_topics(group).__contains__
+    is_kept = shard.offset_delete_check(group_id)
     records = []
     for topic, answer in valid:
         if is_kept(topic):

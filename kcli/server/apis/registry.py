@@ -37,6 +37,8 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.CONSUMER_GROUP_DESCRIBE: ("consumer_groups", "handle_consumer_group_describe"),
     apis.SHARE_FETCH: ("share_fetch", "handle_share_fetch"),
     apis.SHARE_ACKNOWLEDGE: ("share_fetch", "handle_share_acknowledge"),
+    apis.STREAMS_GROUP_HEARTBEAT: ("streams_groups", "handle_streams_group_heartbeat"),
+    apis.STREAMS_GROUP_DESCRIBE: ("streams_groups", "handle_streams_group_describe"),
     apis.OFFSET_COMMIT: ("group_offsets", "handle_offset_commit"),
     apis.OFFSET_FETCH: ("group_offsets", "handle_offset_fetch"),
     apis.OFFSET_DELETE: ("group_offsets", "handle_offset_delete"),

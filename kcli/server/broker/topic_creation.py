@@ -4,6 +4,9 @@ The broker sends the controller a CreateTopics with the default partitions and r
 is not requested again; its clients are answered UNKNOWN_TOPIC_OR_PARTITION and ask again until the topic exists. A refusal by
 the controller is logged once for each name and error, and the name is not requested again for REFUSED_PAUSE_MS.
 
+The internal topics of streams groups (KIP-1071) are requested in the same way whatever auto.create.topics.enable is, with the
+partitions, replicas and configs of the group's topology; the errors of the last requests are in the answers to its members.
+
 Kafka's own topics have keys of their own for these numbers (offsets.topic.*, transaction.state.log.* and
 share.coordinator.state.topic.*), since the number of partitions decides which broker coordinates a group and must not change:
 
@@ -26,6 +29,7 @@ from kcli.server.broker.node_to_controller_channel import NodeToControllerChanne
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.log_lines import WarningLine
 from kcli.server.timing_wheel import Timer
+from kcli.state.groups import InternalTopic
 
 _CONTROLLER_DEFAULT = -1
 TIMEOUT_MS = 30_000
@@ -81,10 +85,22 @@ def _creatable(name: str, config: ConfigReader) -> Message:
     )
 
 
+def _creatable_internal(topic: InternalTopic) -> Message:
+    """Return an internal topic of a streams group for a CreateTopics request."""
+    classes = API_KEYS[CREATE_TOPICS].request.classes
+    return classes["CreatableTopic"](
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor or _CONTROLLER_DEFAULT,
+        configs=[classes["CreatableTopicConfig"](name=key, value=value) for key, value in topic.configs],
+    )
+
+
 class _Refusal(NamedTuple):
-    """The controller's error for a name, and when the name may be requested again."""
+    """The controller's error for a name, its text, and when the name may be requested again."""
 
     error_code: int
+    text: str
     until_ms: int
 
 
@@ -103,32 +119,49 @@ class AutoTopicCreationManager:
 
     def create(self, names: Iterable[str]) -> None:
         """Request topics of these names from the controller."""
+        topics = [_creatable(name, self._config) for name in self._wanted(names)]
+        self._request(topics, REFUSED_PAUSE_MS, "auto.create.topics.enable")
+
+    def create_internal(self, topics: Iterable[InternalTopic], pause_ms: int) -> None:
+        """Request internal topics of streams groups; a name that is refused is not requested again for `pause_ms`."""
+        by_name = {topic.name: topic for topic in topics}
+        self._request([_creatable_internal(by_name[name]) for name in self._wanted(by_name)], pause_ms, "streams group")
+
+    def errors(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the texts of the controller's errors for names that are not requested again yet."""
         now_ms = self._timer.clock_ms
-        wanted = [name for name in dict.fromkeys(names) if name not in self._in_flight and not self._is_paused(name, now_ms)]
-        if not wanted:
+        return {name: self._refused[name].text for name in names if self._is_paused(name, now_ms)}
+
+    def _wanted(self, names: Iterable[str]) -> list[str]:
+        now_ms = self._timer.clock_ms
+        return [name for name in dict.fromkeys(names) if name not in self._in_flight and not self._is_paused(name, now_ms)]
+
+    def _request(self, topics: list[Message], pause_ms: int, reason: str) -> None:
+        if not topics:
             return
+        wanted = [topic.name for topic in topics]
         self._in_flight.update(wanted)
-        api = API_KEYS[CREATE_TOPICS]
-        topics = [_creatable(name, self._config) for name in wanted]
 
         def created(response: Message | None, now_ms: int) -> None:
             self._in_flight.difference_update(wanted)
-            self._handle_results(response.topics if response is not None else (), now_ms)
+            self._handle_results(response.topics if response is not None else (), now_ms + pause_ms, reason)
 
-        self._controller.send(CREATE_TOPICS, api.request.new(topics=topics, timeout_ms=TIMEOUT_MS), created)
+        request = API_KEYS[CREATE_TOPICS].request.new(topics=topics, timeout_ms=TIMEOUT_MS)
+        self._controller.send(CREATE_TOPICS, request, created)
 
     def _is_paused(self, name: str, now_ms: int) -> bool:
         refusal = self._refused.get(name)
         return refusal is not None and now_ms < refusal.until_ms
 
-    def _handle_results(self, topics: Iterable[Message], now_ms: int) -> None:
+    def _handle_results(self, topics: Iterable[Message], until_ms: int, reason: str) -> None:
         """Remember the refusals, and log those that are new: one line for each error."""
         by_code: dict[int, list[Message]] = {}
         for topic in topics:
             known, code = self._refused.pop(topic.name, None), topic.error_code
             if code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
                 continue
-            self._refused[topic.name] = _Refusal(code, now_ms + REFUSED_PAUSE_MS)
+            text = topic.error_message or error_codes.NAMES.get(code, str(code))
+            self._refused[topic.name] = _Refusal(code, text, until_ms)
             if known is None or known.error_code != code:
                 by_code.setdefault(code, []).append(topic)
         while len(self._refused) > MAX_REFUSED:
@@ -136,6 +169,6 @@ class AutoTopicCreationManager:
         for code, refused in by_code.items():
             error, names = error_codes.NAMES.get(code, code), [topic.name for topic in refused]
             more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
-            what = f"topic {', '.join(names[:MAX_NAMED])}{more} cannot be created automatically (auto.create.topics.enable)"
+            what = f"topic {', '.join(names[:MAX_NAMED])}{more} cannot be created automatically ({reason})"
             message = f": {refused[0].error_message}" if refused[0].error_message else ""
             self._report(WarningLine(f"{what}: {error}{message}", topic=names[0], error=error))

@@ -88,11 +88,24 @@ group.consumer.regex.refresh.interval.ms: How often subscriptions by pattern are
 group.consumer.session.timeout.ms: The time without a heartbeat after which a member of a consumer group is removed, in ms.
 group.coordinator.append.linger.ms: How long the group coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.
-group.coordinator.rebalance.protocols: The protocols of groups that are served; share and streams are not served yet.
+group.coordinator.rebalance.protocols: The protocols of groups that are served; share is not served yet.
 group.initial.rebalance.delay.ms: How long the first rebalance of an empty classic group waits for more members, in ms.
 group.max.session.timeout.ms: The longest session timeout of a member of a classic group, in ms.
 group.max.size: The number of members of a classic group.
 group.min.session.timeout.ms: The shortest session timeout of a member of a classic group, in ms.
+group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group, in ms.
+group.streams.heartbeat.interval.ms: How often the members of streams groups send heartbeats, in ms.
+group.streams.initial.rebalance.delay.ms: How long the first assignment of an empty streams group waits for more members, in ms.
+group.streams.max.assignment.interval.ms: The highest assignment interval that a streams group may set, in ms.
+group.streams.max.heartbeat.interval.ms: The highest heartbeat interval that a streams group may set, in ms.
+group.streams.max.session.timeout.ms: The highest session timeout that a streams group may set, in ms.
+group.streams.max.size: The number of members of a streams group.
+group.streams.max.standby.replicas: The highest number of standby tasks that a streams group may set.
+group.streams.min.assignment.interval.ms: The lowest assignment interval that a streams group may set, in ms.
+group.streams.min.heartbeat.interval.ms: The lowest heartbeat interval that a streams group may set, in ms.
+group.streams.min.session.timeout.ms: The lowest session timeout that a streams group may set, in ms.
+group.streams.num.standby.replicas: The number of standby tasks for each task with a state.
+group.streams.session.timeout.ms: The time without a heartbeat after which a member of a streams group is removed, in ms.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.

@@ -21,6 +21,7 @@ from kcli.server.config.loading import load_config
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager, ConsumerHeartbeat, HeartbeatResult
+from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.current_assignment import Target, next_assignment
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
@@ -440,10 +441,10 @@ def test_offsets_of_a_member(groups: Groups) -> None:
         with pytest.raises(CoordinatorError) as caught:
             validate(group, *arguments)
         assert caught.value.code == code
-    groups.manager.validate_offset_fetch(group, None, -1)
+    validate_offset_fetch(group, None, -1)
     for code, member_id, epoch in ((error_codes.STALE_MEMBER_EPOCH, "m1", 2), (error_codes.UNKNOWN_MEMBER_ID, "m3", 3)):
         with pytest.raises(CoordinatorError) as caught:
-            groups.manager.validate_offset_fetch(group, member_id, epoch)
+            validate_offset_fetch(group, member_id, epoch)
         assert caught.value.code == code
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
@@ -38,9 +38,10 @@ from kcli.server.coordinator.group.current_assignment import Target, is_reconcil
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.metadata_cache import MetadataCache
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions, StreamsMember
 
 FIRST_GROUP_EPOCH = 1
+_AnyMember = TypeVar("_AnyMember", ConsumerMember, StreamsMember)
 
 
 class ConsumerGroupChange:
@@ -186,7 +187,7 @@ class ConsumerGroupChange:
         return frozenset(ids[name] for name in self.subscribed_names(member) if name in ids)
 
 
-def changed_subscription(member: ConsumerMember, **fields: Any) -> ConsumerMember:
+def changed_subscription(member: _AnyMember, **fields: Any) -> _AnyMember:
     """Return the member with those fields changed that are not None, the same member if nothing changes."""
     changes = {name: value for name, value in fields.items() if value is not None and getattr(member, name) != value}
     return replace(member, **changes) if changes else member

@@ -14,8 +14,7 @@ once in consumer.assignment.interval.ms, and members reach it by their own heart
 in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
 again when topics have changed, at most once in 10 s.
 
-A heartbeat of a member that has nothing to do sets a deadline and makes no record; the one task of a session checks the
-deadline and is scheduled again.
+A heartbeat of a member that has nothing to do makes no record. The timers are in `member_sessions`.
 
     refused                                                       error
     ------------------------------------------------------------  ------------------------------------------------------
@@ -44,23 +43,24 @@ from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupCha
 from kcli.server.coordinator.group.consumer_members import (
     check_epoch,
     check_static,
+    committing_member,
     find_leaving,
     static_member,
     unknown_member,
 )
 from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
+from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.log_lines import Line, WarningLine
+from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-_COMMIT_VERSION = 9  # of OffsetCommit: the first with member epochs
 _MIN_REGEX_REFRESH_MS = 10_000
 _UUID_BYTES = 16
 
@@ -101,23 +101,6 @@ class HeartbeatResult(NamedTuple):
     assignment: dict[Uuid, list[int]] | None = None
 
 
-class _Session:
-    """The timers of a member."""
-
-    __slots__ = ("deadline_ms", "rebalance", "task")
-
-    def __init__(self) -> None:
-        self.deadline_ms = 0
-        self.task: TimerTask | None = None
-        self.rebalance: TimerTask | None = None
-
-    def cancel(self) -> None:
-        """Cancel the timers."""
-        for task in (self.task, self.rebalance):
-            if task is not None:
-                task.cancel()
-
-
 class _Checked(NamedTuple):
     """When a group was compared with its topics: topics_version, the node's clock, and the group epoch that was decided."""
 
@@ -150,10 +133,9 @@ class ConsumerGroupManager:
         self._hashes = hashes
         self._timer = timer
         self._rng = rng
-        self._write = write
         self._remove_classic = remove_classic
         self._report = report
-        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._sessions = MemberSessions(timer, write, self._expire, report)
         self._checked: dict[str, _Checked] = {}
 
     def loaded(self) -> None:
@@ -165,8 +147,6 @@ class ConsumerGroupManager:
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        for session in self._sessions.values():
-            session.cancel()
         self._sessions.clear()
         self._checked.clear()
 
@@ -185,10 +165,7 @@ class ConsumerGroupManager:
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
 
     def _group_int(self, group_id: str, broker_key: str) -> int:
-        """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-        overrides = self._metadata.image.configs_of("GROUP").get(group_id, {})
-        text = overrides.get(broker_key.removeprefix("group."))
-        return self._config.get_int(broker_key) if text is None else int(text)
+        return group_int(self._config, self._metadata, group_id, broker_key)
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -348,61 +325,31 @@ class ConsumerGroupManager:
         for member in members:
             text = f"group {group.group_id} loses member {member.member_id}: {reason}"
             self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
-            session = self._sessions.pop((group.group_id, member.member_id), None)
-            if session is not None:
-                session.cancel()
+            self._sessions.remove(group.group_id, member.member_id)
         change = self._change(group)
         change.remove_members([member.member_id for member in members])
         change.update_epoch(True)
         return change.records
 
     def _extend_session(self, group_id: str, member_id: str) -> None:
-        session = self._sessions.get((group_id, member_id))
-        if session is None:
-            session = self._sessions[group_id, member_id] = _Session()
-        deadline_ms = self._timer.clock_ms + self._group_int(group_id, "group.consumer.session.timeout.ms")
-        session.deadline_ms = deadline_ms
-        if session.task is None or deadline_ms < session.task.at_ms:
-            if session.task is not None:
-                session.task.cancel()
-            session.task = self._timer.schedule(deadline_ms, partial(self._check_session, group_id, member_id, session))
-
-    def _check_session(self, group_id: str, member_id: str, session: _Session, now_ms: int) -> None:
-        if now_ms < session.deadline_ms:
-            check = partial(self._check_session, group_id, member_id, session)
-            session.task = self._timer.schedule(session.deadline_ms, check)
-            return
-        session.task = None
-        self._execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
+        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.consumer.session.timeout.ms"))
 
     def _watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
         """Begin the rebalance timeout of a member that must revoke partitions, end that of any other."""
-        session = self._sessions[group_id, member.member_id]
-        if session.rebalance is not None:
-            session.rebalance.cancel()
-            session.rebalance = None
         if member.state == UNREVOKED:
-            epoch, timeout_ms = member.member_epoch, member.rebalance_timeout_ms
-            reason = f"it has not revoked its partitions of epoch {epoch} within {timeout_ms} ms"
-            expire = partial(self._expire, group_id, member.member_id, epoch, reason)
-            at_ms = self._timer.clock_ms + timeout_ms
-            session.rebalance = self._timer.schedule(at_ms, lambda now_ms: self._execute(expire))
+            timeout_ms = member.rebalance_timeout_ms
+            self._sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "partitions")
+        else:
+            self._sessions.end_rebalance(group_id, member.member_id)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
         """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
         group = self._state.groups.get(group_id)
         member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
         if not isinstance(group, ConsumerGroup) or member is None:
-            self._sessions.pop((group_id, member_id), None)
+            self._sessions.remove(group_id, member_id)
             return ()
         return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else ()
-
-    def _execute(self, operation: Callable[[], Records]) -> None:
-        def respond(result: CoordinatorError | None, now_ms: int) -> None:
-            if result is not None:
-                self._report(WarningLine(f"cannot write that a member is removed: {result.message}", error=result.message))
-
-        self._write(lambda: Decision(None, operation()), respond)
 
     # ------------------------------------------------------------------------------------------------- offsets, admin
 
@@ -419,20 +366,8 @@ class ConsumerGroupManager:
 
         An epoch before the present one is accepted for partitions that the member has had since then. Raises CoordinatorError.
         """
-        if epoch < 0 and not group.members:
-            return
-        if version is None and epoch < 0 and not member_id and instance_id is None:
-            return
-        member = group.members.get(member_id)
-        if member is None:
-            raise unknown_member(group.group_id, member_id)
-        if version is not None and version < _COMMIT_VERSION:
-            text = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
-            raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
-        if epoch > member.member_epoch:
-            text = f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
-            raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
-        if epoch < member.member_epoch:
+        member = committing_member(group, member_id, instance_id, epoch, version)
+        if member is not None:
             for topic, index in partitions:
                 self._check_assigned(member, epoch, topic, index)
 
@@ -444,17 +379,6 @@ class ConsumerGroupManager:
                 return
         text = f"Partition {topic}-{index} was not assigned to the member in epoch {epoch}."
         raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
-
-    def validate_offset_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-        """Check the member that fetches offsets, if the request states one. Raises CoordinatorError."""
-        if member_id is None and epoch < 0:
-            return
-        member = group.members.get(member_id or "")
-        if member is None:
-            raise unknown_member(group.group_id, member_id or "")
-        if epoch != member.member_epoch:
-            text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
-            raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
 
     def subscribed_topics(self, group: ConsumerGroup) -> frozenset[str]:
         """Return the names of the topics that a group is subscribed to: their offsets are kept."""

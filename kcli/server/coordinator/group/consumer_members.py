@@ -1,11 +1,27 @@
-"""The member of a consumer group that a request is from: by its member id, its instance id and its epoch."""
+"""The member of a consumer or streams group that a request is from: by its member id, its instance id and its epoch."""
 
 from __future__ import annotations
+
+from typing import Protocol, TypeVar
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerMember, Member, Partitions, StreamsGroup, StreamsMember
+
+_COMMIT_VERSION = 9  # of OffsetCommit: the first with member epochs
+_AnyMember = TypeVar("_AnyMember", ConsumerMember, StreamsMember)
+
+
+class _Group(Protocol[_AnyMember]):
+    """What both kinds of groups have."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def members(self) -> dict[str, _AnyMember]: ...
 
 
 def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember:
@@ -49,14 +65,60 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) ->
         assigned = member.assigned_partitions
         if all(index in assigned.get(topic_id, ()) for topic_id, found in owned.items() for index in found):
             return
+    raise fenced_epoch("consumer", member, epoch)
+
+
+def fenced_epoch(kind: str, member: Member, epoch: int) -> CoordinatorError:
+    """Return the error for a heartbeat with an epoch that the member of a group of this kind does not have."""
     size = "greater" if epoch > member.member_epoch else "smaller"
     text = (
-        f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
+        f"The {kind} group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
         f"({member.member_epoch}). The member must abandon all its partitions and rejoin."
     )
-    raise CoordinatorError(error_codes.FENCED_MEMBER_EPOCH, text)
+    return CoordinatorError(error_codes.FENCED_MEMBER_EPOCH, text)
 
 
 def unknown_member(group_id: str, member_id: str) -> CoordinatorError:
     """Return the error for a member that a group does not have."""
     return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+
+
+def committing_member(
+    group: _Group[_AnyMember], member_id: str, instance_id: str | None, epoch: int, version: int | None
+) -> _AnyMember | None:
+    """Return the member if it commits offsets in an epoch before the present one, None if it may commit any.
+
+    `version` is that of OffsetCommit, None in a transaction. Raises CoordinatorError.
+    """
+    if epoch < 0 and not group.members:
+        return None
+    if version is None and epoch < 0 and not member_id and instance_id is None:
+        return None
+    member = find_member(group, member_id)
+    if version is not None and version < _COMMIT_VERSION:
+        text = f"OffsetCommit version 9 or above must be used by members using the {group.kind} group protocol"
+        raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
+    if epoch > member.member_epoch:
+        text = f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+        raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+    return member if epoch < member.member_epoch else None
+
+
+def validate_offset_fetch(group: ConsumerGroup | StreamsGroup, member_id: str | None, epoch: int) -> None:
+    """Check the member that fetches offsets, if the request states one. Raises CoordinatorError."""
+    if member_id is None and epoch < 0:
+        return
+    member = group.members.get(member_id or "")
+    if member is None:
+        raise unknown_member(group.group_id, member_id or "")
+    if epoch != member.member_epoch:
+        text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
+        raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+
+
+def find_member(group: _Group[_AnyMember], member_id: str) -> _AnyMember:
+    """Return a member of a group. Raises CoordinatorError: UNKNOWN_MEMBER_ID."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise unknown_member(group.group_id, member_id)
+    return member

@@ -4,7 +4,7 @@
     -------------------  -----------------------------------------------------------------------------------------------
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
-                         groups; ConsumerGroupManager, the consumer groups; ShareGroupManager, the share groups;
+                         groups; ConsumerGroupManager, StreamsGroupManager and ShareGroupManager, the groups of these protocols;
                          OffsetManager, the offsets; the periodic expiry of offsets and empty groups
     ShareGroupStates     has the persister make and delete the states of share groups
 
@@ -13,7 +13,7 @@ The partition of a group is the absolute value of Java's hash of its id, modulo 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
+from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
@@ -41,7 +42,7 @@ from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup
+from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -81,7 +82,10 @@ class GroupShard:
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
         self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, report)
         self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, self._remove_classic, report
+            self.state, config, metadata, hashes, timer, rng, self._write, partial(self._remove_classic, "consumer"), report
+        )
+        self.streams = StreamsGroupManager(
+            self.state, config, metadata, hashes, timer, self._write, partial(self._remove_classic, "streams"), report
         )
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -99,6 +103,7 @@ class GroupShard:
         self.classic.loaded(now_ms)
         self.consumer.loaded()
         self.shares.loaded()
+        self.streams.loaded()
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -108,6 +113,7 @@ class GroupShard:
         self.classic.unloaded()
         self.consumer.unloaded()
         self.shares.unloaded()
+        self.streams.unloaded()
 
     # ---------------------------------------------------------------------------------------------------------- groups
 
@@ -116,19 +122,55 @@ class GroupShard:
         group = self.state.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
-    def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a consumer group can have its id and its offsets. Raises CoordinatorError."""
+    def streams_group(self, group_id: str) -> StreamsGroup | None:
+        """Return the group if it is a streams group."""
+        group = self.state.groups.get(group_id)
+        return group if isinstance(group, StreamsGroup) else None
+
+    def validate_member_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int | None,
+        partitions: Iterable[tuple[str, int]],
+    ) -> bool:
+        """Return False for a group without member epochs, otherwise check that a member may commit offsets of partitions.
+
+        `version` is that of OffsetCommit, None in a transaction. Raises CoordinatorError.
+        """
+        group = self.state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.validate_offset_commit(group, member_id, instance_id, epoch, version, partitions)
+        elif isinstance(group, StreamsGroup):
+            self.streams.validate_offset_commit(group, member_id, instance_id, epoch, version, partitions)
+        else:
+            return False
+        return True
+
+    def offset_delete_check(self, group_id: str) -> Callable[[str], bool]:
+        """Return a function: whether a topic's offsets must be kept, because the group reads it. Raises CoordinatorError."""
+        group = self.state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumer.subscribed_topics(group).__contains__
+        if isinstance(group, StreamsGroup):
+            return self.streams.subscribed_topics(group).__contains__
+        return self.classic.validate_offset_delete(group_id)
+
+    def _remove_classic(self, kind: str, group_id: str) -> Sequence[CoordinatorRecord]:
+        """Remove an empty classic group, so that a group of this kind can have its id and offsets. Raises CoordinatorError."""
         try:
             self.classic.delete_check(group_id)
         except CoordinatorError as error:
-            text = f"Group {group_id} is not a consumer group."
+            text = f"Group {group_id} is not a {kind} group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
         return (self.classic.delete(group_id),)
 
     def make_classic(self, group_id: str) -> Decision[None]:
-        """Remove an empty consumer group, so that a classic group can have its id and its offsets."""
-        group = self.consumer_group(group_id)
-        return Decision(None, () if group is None or group.members else list(self.consumer.delete(group)))
+        """Remove an empty consumer or streams group, so that a classic group can have its id and its offsets."""
+        group = self.consumer_group(group_id) or self.streams_group(group_id)
+        return Decision(None, () if group is None or group.members else self._remove_records(group_id))
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members of a group of either protocol. Raises CoordinatorError."""
@@ -142,6 +184,9 @@ class GroupShard:
             return list(self.consumer.delete(group))
         if isinstance(self.state.groups.get(group_id), ShareGroup):
             return list(self.shares.delete(group_id))
+        streams_group = self.streams_group(group_id)
+        if streams_group is not None:
+            return list(self.streams.delete(streams_group))
         self.classic.delete_check(group_id)
         return [self.classic.delete(group_id)]
 
@@ -205,6 +250,9 @@ class GroupShard:
         consumer_group = self.consumer_group(group_id)
         if consumer_group is not None:
             return ExpiryRule(None, self.consumer.subscribed_topics(consumer_group))
+        streams_group = self.streams_group(group_id)
+        if streams_group is not None:
+            return ExpiryRule(None, self.streams.subscribed_topics(streams_group))
         group = self.classic.groups.get(group_id)
         if group is None:
             stored = self.state.groups.get(group_id)

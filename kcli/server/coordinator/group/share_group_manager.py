@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
@@ -37,7 +36,7 @@ from kcli.server.coordinator.group.assignors import MemberSpec, Targets
 from kcli.server.coordinator.group.classic_rebalances import Records, Write
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_members import unknown_member
-from kcli.server.coordinator.group.member_sessions import MemberSessions
+from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.share_assignor import assign_shares
 from kcli.server.coordinator.group.share_records import (
@@ -54,7 +53,7 @@ from kcli.server.coordinator.group.share_records import (
     topics_record,
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.log_lines import Line, WarningLine
+from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
@@ -131,7 +130,7 @@ class ShareGroupManager:
         self._timer = timer
         self._write = write
         self._report = report
-        self._sessions = MemberSessions(timer, partial(self._group_int, "group.share.session.timeout.ms"), self._expire)
+        self._sessions = MemberSessions(timer, write, self._expire, report)
         self._checked: dict[str, tuple[int, int]] = {}  # when a group's topics were compared: topics_version and group epoch
         self._initializing_since: dict[tuple[str, Uuid], int] = {}
         self._loaded_ms = 0
@@ -141,11 +140,11 @@ class ShareGroupManager:
         self._loaded_ms = self._timer.clock_ms
         for group in self._groups():
             for member_id in group.members:
-                self._sessions.extend(group.group_id, member_id)
+                self._begin_session(group.group_id, member_id)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._sessions.end_all()
+        self._sessions.clear()
         self._checked.clear()
         self._initializing_since.clear()
 
@@ -170,11 +169,8 @@ class ShareGroupManager:
     def _find_or_make(self, group_id: str) -> ShareGroup:
         return ShareGroup(group_id) if group_id not in self._state.groups else self.find(group_id)
 
-    def _group_int(self, broker_key: str, group_id: str) -> int:
-        """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-        overrides = self._metadata.image.configs_of("GROUP").get(group_id, {})
-        text = overrides.get(broker_key.removeprefix("group."))
-        return self._config.get_int(broker_key) if text is None else int(text)
+    def _group_int(self, group_id: str, broker_key: str) -> int:
+        return group_int(self._config, self._metadata, group_id, broker_key)
 
     def _wall_ms(self) -> int:
         return self._timer.wall.at(self._timer.clock_ms)
@@ -205,13 +201,13 @@ class ShareGroupManager:
         has_changed = self._update_epoch(change, has_changed)
         self._update_target(change)
         moved = self._reconcile(change, updated, has_changed)
-        self._sessions.extend(group_id, moved.member_id)
+        self._begin_session(group_id, moved.member_id)
         initialization = self._begin_initialization(change)
         is_new = is_joining or request.topic_names is not None or moved.assigned_partitions != member.assigned_partitions
         result = ShareHeartbeatResult(
             moved.member_id,
             moved.member_epoch,
-            self._group_int("group.share.heartbeat.interval.ms", group_id),
+            self._group_int(group_id, "group.share.heartbeat.interval.ms"),
             moved.assigned_partitions if is_new else None,
             initialization,
         )
@@ -264,7 +260,7 @@ class ShareGroupManager:
         """Assign again if the group is in a later epoch, and the interval since the last assignment is over."""
         group, now_ms = change.group, self._wall_ms()
         since_ms = group.assignment_timestamp_ms
-        interval_ms = self._group_int("group.share.assignment.interval.ms", group.group_id)
+        interval_ms = self._group_int(group.group_id, "group.share.assignment.interval.ms")
         if change.epoch <= change.target_epoch or (since_ms and interval_ms and now_ms < since_ms + interval_ms):
             return
         image = self._metadata.image
@@ -317,25 +313,22 @@ class ShareGroupManager:
         """Remove a member."""
         text = f"share group {group.group_id} loses member {member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
-        self._sessions.end(group.group_id, member_id)
+        self._sessions.remove(group.group_id, member_id)
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
         return [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
 
-    def _expire(self, group_id: str, member_id: str) -> None:
-        def decide() -> Decision[None]:
-            group = self._state.groups.get(group_id)
-            if isinstance(group, ShareGroup) and member_id in group.members:
-                return Decision(None, self._fence(group, member_id, "its session has expired"))
-            self._sessions.end(group_id, member_id)
-            return Decision(None)
+    def _begin_session(self, group_id: str, member_id: str) -> None:
+        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
 
-        self._write(decide, self._log_failure)
-
-    def _log_failure(self, result: CoordinatorError | None, now_ms: int) -> None:
-        if result is not None:
-            self._report(WarningLine(f"cannot write a change of a share group: {result.message}", error=result.message))
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+        """Remove a member whose time is over, if it is still there."""
+        group = self._state.groups.get(group_id)
+        if isinstance(group, ShareGroup) and member_id in group.members:
+            return self._fence(group, member_id, reason)
+        self._sessions.remove(group_id, member_id)
+        return ()
 
     # ---------------------------------------------------------------------------------------------------------- topics
 

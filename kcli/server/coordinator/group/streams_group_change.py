@@ -1,0 +1,109 @@
+"""A change of a streams group by one operation: what it decides, as records, in Kafka's order.
+
+    step            records
+    --------------  ------------------------------------------------------------------------------------------------------
+    put_member      the member
+    put_topology    the topology of a group that has none
+    remove_member   tombstones
+    begin_epoch     the next group epoch
+    assign          the target of each member that has another one, and the epoch of the target
+    reconcile       the next tasks of the member
+
+The group itself does not change: the records are applied when the operation is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcli.protocol.message import Message
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
+from kcli.server.coordinator.group.current_tasks import OwnedTasks, next_tasks
+from kcli.server.coordinator.group.streams_records import (
+    current_record,
+    group_record,
+    member_record,
+    member_tombstones,
+    target_epoch_record,
+    target_record,
+    topology_record,
+)
+from kcli.server.coordinator.group.streams_topology import ConfiguredTopology
+from kcli.server.coordinator.group.task_assignor import StreamsMemberSpec, TaskSource, assign_tasks
+from kcli.state.groups import StreamsGroup, StreamsMember, TargetTasks
+
+STANDBY_CONFIG = "num.standby.replicas"
+# Of a group without a target: its members reach this epoch with no tasks.
+FIRST_TARGET_EPOCH = 1
+
+
+class StreamsGroupChange:
+    """A change of `group` at `now_ms` on the wall clock; `records`, `members` and both epochs are those after it."""
+
+    def __init__(self, group: StreamsGroup, now_ms: int) -> None:
+        self.group = group
+        self.records: list[CoordinatorRecord] = []
+        self.epoch = max(group.group_epoch, FIRST_GROUP_EPOCH)
+        self.target_epoch = max(group.assignment_epoch, FIRST_TARGET_EPOCH)
+        self.members = group.members
+        self._targets = group.target_assignment
+        self._now_ms = now_ms
+
+    def put_member(self, member: StreamsMember) -> None:
+        """Add a member, or change it."""
+        self.members = self.members | {member.member_id: member}
+        self.records.append(member_record(self.group.group_id, member))
+
+    def put_topology(self, value: Message) -> None:
+        """Let the group have a topology."""
+        self.records.append(topology_record(self.group.group_id, value))
+
+    def remove_member(self, member_id: str) -> None:
+        """Remove a member, and begin a group epoch with all else as before."""
+        group = self.group
+        self.members = {key: member for key, member in self.members.items() if key != member_id}
+        self.records += member_tombstones(group.group_id, member_id)
+        self.begin_epoch(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
+
+    def begin_epoch(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
+        """Begin the next group epoch."""
+        self.epoch += 1
+        record = group_record(self.group.group_id, self.epoch, metadata_hash, validated_topology_epoch, configs)
+        self.records.append(record)
+
+    def is_assignment_early(self, interval_ms: int) -> bool:
+        """Return whether the last assignment is not `interval_ms` ago yet."""
+        since_ms = self.group.assignment_timestamp_ms
+        return bool(since_ms and interval_ms and self._now_ms < since_ms + interval_ms)
+
+    def assign(self, topology: ConfiguredTopology, configs: Mapping[str, str]) -> None:
+        """Make the targets of the group's epoch; they are empty as long as the topology is not ready."""
+        targets = {member_id: TargetTasks() for member_id in self.members}
+        if topology.is_ready and topology.subtopologies is not None:
+            members = [
+                StreamsMemberSpec(member_id, member.process_id, self._targets.get(member_id, TargetTasks()))
+                for member_id, member in self.members.items()
+            ]
+            sources = [
+                TaskSource(key, part.task_count, bool(part.state_changelog_topics))
+                for key, part in topology.subtopologies.items()
+            ]
+            targets = assign_tasks(members, sources, int(configs.get(STANDBY_CONFIG, "0")))
+        for member_id, target in targets.items():
+            if self._targets.get(member_id) != target:
+                self.records.append(target_record(self.group.group_id, member_id, target))
+        self._targets, self.target_epoch = targets, self.epoch
+        self.records.append(target_epoch_record(self.group.group_id, self.epoch, self._now_ms))
+
+    def reconcile(self, member: StreamsMember, owned: OwnedTasks | None, *, has_target: bool) -> StreamsMember:
+        """Return the member with its next tasks; the change has its record if they are others.
+
+        Without a target the member has no tasks in the target's epoch.
+        """
+        target = self._targets.get(member.member_id, TargetTasks()) if has_target else TargetTasks()
+        moved = next_tasks(member, self.target_epoch, target, self.group.task_processes, owned)
+        if moved == member:
+            return member
+        self.records.append(current_record(self.group.group_id, moved))
+        return moved

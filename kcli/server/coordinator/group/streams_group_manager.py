@@ -1,0 +1,471 @@
+"""The operations of streams groups of one shard (KIP-1071; Kafka: the streams part of GroupMetadataManager).
+
+    operation                decides
+    -----------------------  -------------------------------------------------------------------------------------------
+    heartbeat, epoch 0       a new member, or one that begins again; the first one brings the topology
+    heartbeat, above 0       a new target if the group has changed, the member's next tasks
+    heartbeat, -1 or -2      the member leaves
+    session timeout          the member is removed
+    rebalance timeout        a member that has not revoked tasks in time is removed
+    initial rebalance delay  the first target of a group that was empty, so that its members join before it
+
+Group epoch, target epoch and member epoch follow each other as in consumer groups. A group epoch begins when a member joins,
+leaves or changes, when the hash of the topics changes, when the topology becomes ready or is no longer ready, and with another
+streams.num.standby.replicas. All of that is in records. Only these are not, and a load begins them anew: the timers, what the
+topology needs of its topics, the epoch of the endpoints, and the request to shut the application down.
+
+    refused                                                       error
+    ------------------------------------------------------------  ------------------------------------------------------
+    epoch above 0, group or member unknown                        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID
+    epoch of another time (the last one is accepted with the      FENCED_MEMBER_EPOCH
+    tasks of the member: its answer may have been lost)
+    another topology of the same epoch, or of a later one         INVALID_REQUEST
+    tasks that the topology does not have                         INVALID_REQUEST
+    epoch 0 while the group is full                               GROUP_MAX_SIZE_REACHED
+
+A member with an older topology stays, with the status STALE_TOPOLOGY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.consumer_group_change import changed_subscription
+from kcli.server.coordinator.group.consumer_members import committing_member, fenced_epoch, find_member
+from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks, contains
+from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions, endpoint_partitions
+from kcli.server.coordinator.group.streams_group_change import STANDBY_CONFIG, StreamsGroupChange
+from kcli.server.coordinator.group.streams_records import group_tombstones
+from kcli.server.coordinator.group.streams_topology import (
+    ASSIGNMENT_DELAYED,
+    SHUTDOWN_APPLICATION,
+    STALE_TOPOLOGY,
+    ConfiguredTopology,
+    Status,
+    Topology,
+    configure_topology,
+)
+from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.log_lines import Line
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.group_records import subtopologies
+from kcli.state.group_state import GroupState
+from kcli.state.groups import NO_EPOCH, CurrentTasks, InternalTopic, StreamsGroup, StreamsMember
+
+
+class StreamsHeartbeat(NamedTuple):
+    """A heartbeat; None is a field that has not changed. `topology` is the value of the topology's record."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    endpoint_epoch: int
+    rack_id: str | None
+    rebalance_timeout_ms: int | None
+    client_id: str
+    client_host: str
+    topology: Message | None
+    owned: OwnedTasks | None
+    process_id: str | None
+    user_endpoint: tuple[str, int] | None
+    client_tags: dict[str, str] | None
+    shuts_down: bool
+
+
+class StreamsHeartbeatResult(NamedTuple):
+    """The answer to a heartbeat; `tasks` and `endpoints` are None if they are as before.
+
+    `missing_topics` are the internal topics that the broker must create.
+    """
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    statuses: tuple[Status, ...] = ()
+    tasks: CurrentTasks | None = None
+    endpoint_epoch: int = 0
+    endpoints: list[EndpointPartitions] | None = None
+    missing_topics: tuple[InternalTopic, ...] = ()
+
+
+class _Live:
+    """What a coordinator knows of a group without a record; `checked` are topics_version and group epoch of the last hash."""
+
+    __slots__ = ("checked", "configured", "endpoint_epoch", "shutdown_member_id")
+
+    def __init__(self) -> None:
+        self.checked: tuple[int, int] | None = None
+        self.configured: ConfiguredTopology | None = None
+        self.endpoint_epoch = 0
+        self.shutdown_member_id: str | None = None
+
+
+class StreamsGroupManager:
+    """The streams groups of one shard; `write` executes the operations of timers.
+
+    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        config: ConfigReader,
+        metadata: MetadataCache,
+        hashes: TopicHashes,
+        timer: Timer,
+        write: Write,
+        remove_classic: Callable[[str], Records],
+        report: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._config = config
+        self._metadata = metadata
+        self._hashes = hashes
+        self._timer = timer
+        self._write = write
+        self._remove_classic = remove_classic
+        self._report = report
+        self._sessions = MemberSessions(timer, write, self._expire, report)
+        self._live: dict[str, _Live] = {}
+        self._delays: dict[str, TimerTask] = {}
+
+    def loaded(self) -> None:
+        """Begin the sessions of all members, and the rebalance timeouts of those that must revoke tasks."""
+        for group in self._state.groups.values():
+            if isinstance(group, StreamsGroup):
+                for member in group.members.values():
+                    self._extend_session(group.group_id, member.member_id)
+                    self._watch_revocation(group.group_id, member)
+
+    def unloaded(self) -> None:
+        """Cancel all timers."""
+        self._sessions.clear()
+        for task in self._delays.values():
+            task.cancel()
+        self._delays.clear()
+        self._live.clear()
+
+    def find(self, group_id: str, missing: str = "Group {} not found.") -> StreamsGroup:
+        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND, with the text `missing` if there is no such group."""
+        group = self._state.groups.get(group_id)
+        if isinstance(group, StreamsGroup):
+            return group
+        text = missing.format(group_id) if group is None else f"Group {group_id} is not a streams group."
+        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
+
+    def configured(self, group_id: str) -> ConfiguredTopology | None:
+        """Return the topology of a group with its topics, None if it is not ready or not known since the load."""
+        live = self._live.get(group_id)
+        return live.configured if live is not None and live.configured is not None and live.configured.is_ready else None
+
+    def _change(self, group: StreamsGroup) -> StreamsGroupChange:
+        return StreamsGroupChange(group, self._timer.wall.at(self._timer.clock_ms))
+
+    def _group_int(self, group_id: str, broker_key: str) -> int:
+        return group_int(self._config, self._metadata, group_id, broker_key)
+
+    # ------------------------------------------------------------------------------------------------------- heartbeat
+
+    def heartbeat(self, request: StreamsHeartbeat) -> Decision[StreamsHeartbeatResult]:
+        """Decide a heartbeat. Raises CoordinatorError."""
+        if request.member_epoch < 0:
+            return self._leave(request)
+        group, records = self._group_of(request)
+        change = self._change(group)
+        change.records += records
+        member = self._find_member(group, request)
+        updated = self._updated_member(change, member, request)
+        topology = self._topology(change, request)
+        # A group without records is made anew when they are applied, and then knows nothing of this.
+        live = self._live.setdefault(group.group_id, _Live()) if group.group_id in self._state.groups else _Live()
+        configured = self._advance(change, live, topology, request, is_changed=updated is not member)
+        statuses = [] if group.topology_epoch <= updated.topology_epoch else [_stale(group, updated)]
+        delay = self._update_target(change, configured)
+        statuses += [] if delay is None else [delay]
+        moved = change.reconcile(updated, request.owned, has_target=group.group_id not in self._delays)
+        self._extend_session(group.group_id, moved.member_id)
+        if moved is not updated:
+            self._watch_revocation(group.group_id, moved)
+        if request.shuts_down and live.shutdown_member_id is None:
+            live.shutdown_member_id = request.member_id
+        return Decision(self._result(group, live, configured, (member, moved), statuses, request), change.records)
+
+    def _group_of(self, request: StreamsHeartbeat) -> tuple[StreamsGroup, Records]:
+        """Return the group, and the records that remove an empty classic one. Raises CoordinatorError."""
+        group_id = request.group_id
+        if request.member_epoch:
+            return self.find(group_id, "Streams group {} not found."), ()
+        records: Records = ()
+        group = self._state.groups.get(group_id)
+        if not isinstance(group, StreamsGroup):
+            records = () if group is None else self._remove_classic(group_id)
+            group = StreamsGroup(group_id)
+        max_size = self._config.get_int("group.streams.max.size")
+        if len(group.members) >= max_size:
+            text = f"The streams group has reached its maximum capacity of {max_size} members."
+            raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
+        return group, records
+
+    def _find_member(self, group: StreamsGroup, request: StreamsHeartbeat) -> StreamsMember:
+        member_id, epoch = request.member_id, request.member_epoch
+        if epoch == 0:
+            new = StreamsMember(member_id, member_epoch=0, previous_member_epoch=0)
+            return group.members.get(member_id, new)
+        member = find_member(group, member_id)
+        if epoch == member.member_epoch:
+            return member
+        tasks, owned = member.assigned_tasks, request.owned
+        if epoch != member.previous_member_epoch or epoch > member.member_epoch or owned is None:
+            raise fenced_epoch("streams", member, epoch)
+        standby, warmup = ({key: set(found) for key, found in part.items()} for part in (tasks.standby, tasks.warmup))
+        if not (contains(tasks.active, owned.active) and contains(standby, owned.standby) and contains(warmup, owned.warmup)):
+            raise fenced_epoch("streams", member, epoch)
+        return member
+
+    def _updated_member(self, change: StreamsGroupChange, member: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
+        """Take over what the member states."""
+        updated = changed_subscription(
+            member,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            topology_epoch=None if request.topology is None else request.topology.epoch,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            process_id=request.process_id,
+            client_tags=request.client_tags,
+            user_endpoint=request.user_endpoint,
+        )
+        if updated is not member or member.member_id not in change.members:
+            change.put_member(updated)
+        return updated
+
+    def _topology(self, change: StreamsGroupChange, request: StreamsHeartbeat) -> Topology:
+        """Return the topology of the group, that of the member if the group has none. Raises CoordinatorError."""
+        group = change.group
+        known = None if group.topology_epoch == NO_EPOCH else Topology(group.topology_epoch, group.subtopologies)
+        if request.topology is None:
+            if known is None:
+                text = "The topology is null and the group topology is also null."
+                raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, text)
+            return known
+        given = Topology(request.topology.epoch, subtopologies(request.topology))
+        if len(given.subtopologies) < len(request.topology.subtopologies):
+            raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, "Duplicate key of a subtopology")
+        if given.epoch < 0:
+            raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, "Topology epoch must be non-negative.")
+        if known is None:
+            change.put_topology(request.topology)
+            return given
+        if known.epoch <= given.epoch and known != given:
+            raise CoordinatorError(error_codes.INVALID_REQUEST, "Topology updates are not supported yet.")
+        return known
+
+    def _advance(
+        self, change: StreamsGroupChange, live: _Live, topology: Topology, request: StreamsHeartbeat, *, is_changed: bool
+    ) -> ConfiguredTopology:
+        """Compare the topology with its topics, and begin a group epoch if anything has changed. Raises CoordinatorError."""
+        group = change.group
+        is_changed = is_changed or request.member_id not in group.members
+        configured, found, version = live.configured, group.metadata_hash, self._metadata.topics_version
+        is_new = group.topology_epoch == NO_EPOCH
+        is_old = live.checked is None or live.checked[0] != version or live.checked[1] > change.epoch
+        if is_new or configured is None or is_old:
+            found = self._hashes.group_hash(topology.required_topics)
+            is_changed = is_changed or found != group.metadata_hash
+            if is_new or configured is None or found != configured.metadata_hash:
+                configured = live.configured = configure_topology(topology, found, self._partition_count)
+        validated = NO_EPOCH
+        if configured.is_ready:
+            validated = topology.epoch
+            _check_tasks(configured, request.owned)
+        configs = {STANDBY_CONFIG: str(self._group_int(group.group_id, "group.streams.num.standby.replicas"))}
+        if is_changed or validated != group.validated_topology_epoch or configs != group.assignment_configs:
+            change.begin_epoch(found, validated, configs)
+        live.checked = (version, change.epoch)
+        return configured
+
+    def _partition_count(self, name: str) -> int | None:
+        topic = self._metadata.image.topic(name)
+        return None if topic is None else len(topic.partitions)
+
+    def _result(
+        self,
+        group: StreamsGroup,
+        live: _Live,
+        configured: ConfiguredTopology,
+        members: tuple[StreamsMember, StreamsMember],
+        statuses: list[Status],
+        request: StreamsHeartbeat,
+    ) -> StreamsHeartbeatResult:
+        """Return the answer; `members` are the member before and after the heartbeat."""
+        before, member = members
+        has_tasks = request.member_epoch == 0 or before.assigned_tasks != member.assigned_tasks
+        if has_tasks and member.user_endpoint is not None:
+            live.endpoint_epoch += 1
+        endpoints = None
+        if live.endpoint_epoch != request.endpoint_epoch:
+            others = [other for other in group.members.values() if other.member_id != member.member_id]
+            endpoints = endpoint_partitions([*others, member], configured, self._partition_count)
+        statuses += [] if configured.problem is None else [configured.problem]
+        if live.shutdown_member_id is not None:
+            text = "encountered a fatal error and requested a shutdown for the entire application."
+            statuses.append(Status(SHUTDOWN_APPLICATION, f"Streams group member {live.shutdown_member_id} {text}"))
+        return StreamsHeartbeatResult(
+            member.member_id,
+            member.member_epoch,
+            self._group_int(group.group_id, "group.streams.heartbeat.interval.ms"),
+            tuple(statuses),
+            member.assigned_tasks if has_tasks else None,
+            live.endpoint_epoch if group.group_id in self._state.groups else 0,
+            endpoints,
+            () if configured.problem is None else tuple(configured.missing),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- target
+
+    def _update_target(self, change: StreamsGroupChange, configured: ConfiguredTopology) -> Status | None:
+        """Assign the tasks if the group is in a later epoch; return the status if that has to wait."""
+        group_id = change.group.group_id
+        delay_ms = self._group_int(group_id, "group.streams.initial.rebalance.delay.ms")
+        if not change.group.members and delay_ms > 0 and group_id not in self._delays:
+            at_ms = self._timer.clock_ms + delay_ms
+            self._delays[group_id] = self._timer.schedule(at_ms, partial(self._end_delay, group_id))
+        if group_id in self._delays:
+            return Status(ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay.")
+        if change.target_epoch >= change.epoch:
+            return None
+        if change.is_assignment_early(self._group_int(group_id, "group.streams.assignment.interval.ms")):
+            return Status(ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval.")
+        configs = {STANDBY_CONFIG: str(self._group_int(group_id, "group.streams.num.standby.replicas"))}
+        change.assign(configured, configs)
+        return None
+
+    def _end_delay(self, group_id: str, now_ms: int) -> None:
+        del self._delays[group_id]
+        self._sessions.execute(partial(self._assign_after_delay, group_id), "the first assignment of a group")
+
+    def _assign_after_delay(self, group_id: str) -> Records:
+        group, live = self._state.groups.get(group_id), self._live.get(group_id)
+        if not isinstance(group, StreamsGroup) or not group.members or live is None or live.configured is None:
+            return ()
+        change = self._change(group)
+        interval_ms = self._group_int(group_id, "group.streams.assignment.interval.ms")
+        if change.target_epoch < change.epoch and not change.is_assignment_early(interval_ms):
+            change.assign(live.configured, group.assignment_configs)
+        return change.records
+
+    # ----------------------------------------------------------------------------------------------------- leave, fence
+
+    def _leave(self, request: StreamsHeartbeat) -> Decision[StreamsHeartbeatResult]:
+        group = self.find(request.group_id)
+        if request.shuts_down:
+            live = self._live.setdefault(request.group_id, _Live())
+            live.shutdown_member_id = live.shutdown_member_id or request.member_id
+        member = find_member(group, request.member_id)
+        result = StreamsHeartbeatResult(request.member_id, request.member_epoch)
+        return Decision(result, self._fence(group, member, "it has left"))
+
+    def _fence(self, group: StreamsGroup, member: StreamsMember, reason: str) -> Records:
+        """Remove a member."""
+        text = f"group {group.group_id} loses member {member.member_id}: {reason}"
+        self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
+        self._sessions.remove(group.group_id, member.member_id)
+        change = self._change(group)
+        change.remove_member(member.member_id)
+        live = self._live.get(group.group_id)
+        if live is not None and not change.members:
+            live.shutdown_member_id = None
+        return change.records
+
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+        """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
+        group = self._state.groups.get(group_id)
+        member = group.members.get(member_id) if isinstance(group, StreamsGroup) else None
+        if not isinstance(group, StreamsGroup) or member is None:
+            self._sessions.remove(group_id, member_id)
+            return ()
+        return self._fence(group, member, reason) if epoch in (None, member.member_epoch) else ()
+
+    def _extend_session(self, group_id: str, member_id: str) -> None:
+        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))
+
+    def _watch_revocation(self, group_id: str, member: StreamsMember) -> None:
+        """Begin the rebalance timeout of a member that must revoke tasks, end that of any other."""
+        if member.state == UNREVOKED:
+            timeout_ms = member.rebalance_timeout_ms
+            self._sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "tasks")
+        else:
+            self._sessions.end_rebalance(group_id, member.member_id)
+
+    # -------------------------------------------------------------------------------------------------- offsets, admin
+
+    def validate_offset_commit(
+        self,
+        group: StreamsGroup,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        version: int | None,
+        partitions: Iterable[tuple[str, int]],
+    ) -> None:
+        """Check that a member may commit offsets of partitions; `version` is that of OffsetCommit, None in a transaction.
+
+        An epoch before the present one is accepted for inputs of active tasks that the member has had since then. Raises
+        CoordinatorError.
+        """
+        member = committing_member(group, member_id, instance_id, epoch, version)
+        if member is None:
+            return
+        readers = Topology(group.topology_epoch, group.subtopologies).subtopology_of
+        for topic, index in partitions:
+            since, key = None, readers.get(topic)
+            if key is not None:
+                kept = member.assigned_tasks.active.get(key, {})
+                since = kept.get(index, member.tasks_pending_revocation.active.get(key, {}).get(index))
+            if since is None or epoch < since:
+                text = f"The task of {topic}-{index} was not assigned to the member in epoch {epoch}."
+                raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+
+    def subscribed_topics(self, group: StreamsGroup) -> frozenset[str]:
+        """Return the names of the topics that a group with members reads: their offsets are kept."""
+        return frozenset(Topology(group.topology_epoch, group.subtopologies).subtopology_of if group.members else ())
+
+    def delete(self, group: StreamsGroup) -> Iterator[CoordinatorRecord]:
+        """Return the records that delete a group. Raises CoordinatorError: NON_EMPTY_GROUP."""
+        if group.members:
+            raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
+        self._live.pop(group.group_id, None)
+        delay = self._delays.pop(group.group_id, None)
+        if delay is not None:
+            delay.cancel()
+        return group_tombstones(group)
+
+
+def _stale(group: StreamsGroup, member: StreamsMember) -> Status:
+    epochs = f"epoch {member.topology_epoch} is behind the group's topology epoch {group.topology_epoch}"
+    return Status(STALE_TOPOLOGY, f"The member's topology {epochs}.")
+
+
+def _check_tasks(configured: ConfiguredTopology, owned: OwnedTasks | None) -> None:
+    """Check that the topology has the tasks of a member. Raises CoordinatorError: INVALID_REQUEST."""
+    parts = configured.subtopologies or {}
+    for tasks in owned or ():
+        for key, indexes in tasks.items():
+            if key not in parts:
+                text = f"Subtopology {key} does not exist in the topology."
+                raise CoordinatorError(error_codes.INVALID_REQUEST, text)
+            count = parts[key].task_count
+            wrong = [index for index in indexes if not 0 <= index < count]
+            if wrong:
+                text = f"Task {wrong[0]} for subtopology {key} is invalid. Number of tasks for this subtopology: {count}"
+                raise CoordinatorError(error_codes.INVALID_REQUEST, text)

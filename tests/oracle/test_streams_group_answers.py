@@ -1,0 +1,384 @@
+"""Protects the answers to streams groups' requests against Apache Kafka's own: the same exchange with both, right and wrong.
+
+Left out of the comparison: the order of groups, members, subtopologies and tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcli.protocol import apis, error_codes
+from kcli.protocol.message import Message
+from tests.oracle.brokers import new_broker
+from tests.oracle.peer import Peer
+from tests.oracle.raw_requests import RawClient, plain, running_kcli
+
+pytestmark = [pytest.mark.oracle, pytest.mark.ci]
+
+SETTINGS = (
+    "offsets.topic.num.partitions=2",
+    "offsets.topic.replication.factor=1",
+    "group.streams.max.size=3",
+    "group.streams.initial.rebalance.delay.ms=0",
+    "group.streams.assignment.interval.ms=0",
+)
+TOPICS = {"in": 3, "wide": 5}
+SECONDS = 30
+BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
+BEAT, DESCRIBE = apis.STREAMS_GROUP_HEARTBEAT, apis.STREAMS_GROUP_DESCRIBE
+
+
+def subtopology(name: str, sources: list[str], **fields: Any) -> Message:
+    """A subtopology; `stores` and `repartition` are names of topics, or topics."""
+    made = {
+        field: [
+            topic if isinstance(topic, Message) else RawClient.struct(BEAT, "TopicInfo", name=topic)
+            for topic in fields.pop(name_of, ())
+        ]
+        for field, name_of in (("state_changelog_topics", "stores"), ("repartition_source_topics", "repartition"))
+    }
+    return RawClient.struct(BEAT, "Subtopology", subtopology_id=name, source_topics=sources, **made, **fields)
+
+
+def topic_info(name: str, **fields: Any) -> Message:
+    configs = [RawClient.struct(BEAT, "KeyValue", key=key, value=value) for key, value in fields.pop("configs", {}).items()]
+    return RawClient.struct(BEAT, "TopicInfo", name=name, topic_configs=configs, **fields)
+
+
+def copartition(**fields: list[int]) -> list[Message]:
+    return [RawClient.struct(BEAT, "CopartitionGroup", **fields)]
+
+
+def topology(*parts: Message, epoch: int = 0) -> Message:
+    return RawClient.struct(BEAT, "Topology", epoch=epoch, subtopologies=list(parts))
+
+
+SIMPLE = topology(subtopology("0", ["in"]))
+
+
+def until(is_so: Callable[[], Any]) -> Any:
+    """Ask until the answer is true, and return it."""
+    end = time.monotonic() + SECONDS
+    while True:
+        answer = is_so()
+        if answer:
+            return answer
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class Exchange:
+    """The exchange with one broker; `answers` has a label and plain values for each request."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.answers: list[tuple[str, Any]] = []
+        self.create(TOPICS)
+        for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints"):
+            key = {"key_type": 0, "coordinator_keys": [group_id]}
+            until(lambda key=key: not client.ask(apis.FIND_COORDINATOR, 4, **key).coordinators[0].error_code)
+
+    def create(self, topics: dict[str, int]) -> None:
+        struct, key = self.client.struct, apis.CREATE_TOPICS
+        made = [struct(key, "CreatableTopic", name=name, num_partitions=n, replication_factor=1) for name, n in topics.items()]
+        self.client.ask(key, 7, topics=made, timeout_ms=10_000)
+        until(lambda: all(self.partitions(name) for name in topics))
+        time.sleep(0.5)  # Kafka's group coordinator hears of topics after the others
+
+    def partitions(self, name: str) -> int:
+        """How many partitions a topic has, 0 without it."""
+        wanted = [self.client.struct(apis.METADATA, "MetadataRequestTopic", name=name)]
+        (topic,) = self.client.ask(apis.METADATA, 12, topics=wanted, allow_auto_topic_creation=False).topics
+        return len(topic.partitions)
+
+    def note(self, label: str, *values: Any) -> None:
+        self.answers.append((label, values))
+
+    def ask_beat(self, member: str = "m1", epoch: int = 0, **fields: Any) -> Message:
+        """Send a heartbeat; one that joins has a process of its own."""
+        struct = self.client.struct
+        request: dict[str, Any] = {"group_id": "g", "endpoint_information_epoch": 0}
+        if epoch == 0:
+            request |= {"topology": SIMPLE, "rebalance_timeout_ms": 60_000, "process_id": f"of-{member}", "owned": {}}
+        request |= {"member_id": member, "member_epoch": epoch} | fields
+        owned = request.pop("owned", None)
+        if owned is not None:
+            for role in ("active", "standby", "warmup"):
+                tasks = owned.get(role, {}).items()
+                made = [struct(BEAT, "TaskIds", subtopology_id=key, partitions=found) for key, found in tasks]
+                request.setdefault(f"{role}_tasks", made)
+        if isinstance(request.get("user_endpoint"), tuple):
+            host, port = request["user_endpoint"]
+            request["user_endpoint"] = struct(BEAT, "Endpoint", host=host, port=port)
+
+        def is_answered() -> Message | None:
+            answer = self.client.ask(BEAT, 0, **request)
+            return None if answer.error_code in BUSY else answer
+
+        return until(is_answered)
+
+    def beat(self, label: str, member: str = "m1", epoch: int = 0, **fields: Any) -> None:
+        self.note(label, plain(self.ask_beat(member, epoch, **fields)))
+
+    def beat_until_ready(self, label: str, member: str = "m1", epoch: int = 0, **fields: Any) -> int:
+        """Send heartbeats until no internal topic is missing; return the epoch, which depends on how many they were."""
+        active, statuses = None, None
+        end = time.monotonic() + SECONDS
+        while statuses != []:
+            answer = self.ask_beat(member, epoch, **fields)
+            assert not answer.error_code and time.monotonic() < end
+            epoch, statuses = answer.member_epoch, plain(answer.status)
+            active = active if answer.active_tasks is None else plain(answer.active_tasks)
+            time.sleep(0.05)
+        self.note(label, active)
+        return epoch
+
+    def describe(self, label: str, *group_ids: str) -> None:
+        fields = {"group_ids": list(group_ids), "include_authorized_operations": True}
+        self.note(label, plain(self.client.ask(DESCRIBE, 0, **fields)))
+
+    def list_groups(self, label: str, **fields: Any) -> None:
+        self.note(label, plain(self.client.ask(apis.LIST_GROUPS, 5, **fields)))
+
+    def commit(self, label: str, member: str, epoch: int, index: int = 0, topic: str = "in", version: int = 9) -> None:
+        struct, key = self.client.struct, apis.OFFSET_COMMIT
+        partition = struct(key, "OffsetCommitRequestPartition", partition_index=index, committed_offset=5)
+        found = struct(key, "OffsetCommitRequestTopic", name=topic, partitions=[partition])
+        fields = {"group_id": "g", "member_id": member, "generation_id_or_member_epoch": epoch, "topics": [found]}
+        self.note(label, self.client.ask(key, version, **fields).topics[0].partitions[0].error_code)
+
+    def fetch(self, label: str, member: str | None, epoch: int, version: int = 9) -> None:
+        wanted = {"group_id": "g", "member_id": member, "member_epoch": epoch, "topics": None}
+        group = self.client.struct(apis.OFFSET_FETCH, "OffsetFetchRequestGroup", **wanted)
+        self.note(label, plain(self.client.ask(apis.OFFSET_FETCH, version, groups=[group])))
+
+
+def invalid_heartbeats(exchange: Exchange) -> None:
+    beat, struct = exchange.beat, exchange.client.struct
+    tasks = [struct(BEAT, "TaskIds", subtopology_id="0", partitions=[0])]
+    offsets = [struct(BEAT, "TaskOffset", subtopology_id="0", partition=0, offset=1)]
+    beat("no member id", member="")
+    beat("blank member id", member=" ")
+    beat("no group", group_id="")
+    beat("an instance", instance_id="i")
+    beat("empty instance", instance_id="")
+    beat("empty rack", rack_id="")
+    beat("no rebalance timeout", rebalance_timeout_ms=-1)
+    for role in ("active", "standby", "warmup"):
+        beat(f"{role} tasks of a new member", **{f"{role}_tasks": tasks})
+        beat(f"no {role} tasks", **{f"{role}_tasks": None})
+    beat("no topology", topology=None)
+    beat("topology of a later epoch", epoch=2, topology=SIMPLE)
+    beat("tasks of one role", epoch=2, active_tasks=[])
+    beat("offsets", task_offsets=offsets)
+    beat("no offsets", task_offsets=[])
+    beat("end offsets", task_end_offsets=offsets)
+    beat("epoch -3", epoch=-3)
+    beat("-2 without instance", epoch=-2)
+    beat("-2 with instance", epoch=-2, instance_id="i")
+    beat("-1 of no group", epoch=-1)
+    beat("epoch of no group", epoch=3)
+    beat("a pattern", topology=topology(subtopology("0", ["in"], source_topic_regex=["a.*"])))
+    beat("Kafka's topic", topology=topology(subtopology("0", ["in", "__consumer_offsets", "__transaction_state"])))
+    beat("impossible topics", topology=topology(subtopology("0", ["a b"], repartition_sink_topics=["."], stores=["x" * 250])))
+    beat("changelog with partitions", topology=topology(subtopology("0", ["in"], stores=[topic_info("c", partitions=3)])))
+    beat("negative topology epoch", topology=topology(subtopology("0", ["in"]), epoch=-1))
+    beat("no subtopologies", topology=topology())
+    beat("no sources", group_id="loop", topology=topology(subtopology("0", [])))
+    beat("loop", group_id="loop", topology=topology(subtopology("0", [], repartition=["r"], repartition_sink_topics=["r"])))
+    beat("no writer", group_id="loop", topology=topology(subtopology("0", [], repartition=["r"])))
+    exchange.describe("no group", "other", "")
+
+
+def members_come_and_go(exchange: Exchange) -> None:
+    beat, describe = exchange.beat, exchange.describe
+    beat("leaves the group of no subtopologies", epoch=-1)
+    exchange.client.ask(apis.DELETE_GROUPS, 2, groups_names=["g"])
+    tags = [exchange.client.struct(BEAT, "KeyValue", key=key, value="v") for key in ("zone", "cluster")]
+    beat("first", rack_id="r1", client_tags=tags)
+    beat("first again")
+    beat("nothing new", epoch=2)
+    beat("later epoch", epoch=4)
+    beat("earlier epoch", epoch=1)
+    describe("one member", "g")
+    exchange.list_groups("by type", types_filter=["streams"])
+    exchange.list_groups("by another type", types_filter=["consumer"])
+    exchange.list_groups("by state", states_filter=["stable"])
+    beat("second", member="m2")
+    beat("unknown", member="m9", epoch=3)
+    beat("second waits", member="m2", epoch=3)
+    beat("first must revoke", epoch=2)
+    describe("reconciling", "g")
+    beat("first has not revoked", epoch=2, owned={"active": {"0": [0, 1, 2]}})
+    beat("unknown subtopology", epoch=2, owned={"active": {"7": [0]}})
+    beat("unknown task", epoch=2, owned={"active": {"0": [9]}})
+    beat("negative task", epoch=2, owned={"standby": {"0": [-1]}})
+    beat("first has revoked", epoch=2, owned={"active": {"0": [0, 1]}})
+    beat("last epoch", epoch=2, owned={"active": {"0": [0, 1]}})
+    beat("last epoch, too many tasks", epoch=2, owned={"active": {"0": [0, 1, 2]}})
+    beat("last epoch, tasks of another role", epoch=2, owned={"standby": {"0": [0]}})
+    beat("last epoch, no tasks", epoch=2)
+    beat("second gets", member="m2", epoch=3)
+    describe("stable", "g")
+    beat("another topology", member="m3", topology=topology(subtopology("0", ["wide"])))
+    beat("a later topology", member="m3", topology=topology(subtopology("0", ["in"]), epoch=1))
+
+
+def offsets(exchange: Exchange) -> None:
+    commit, fetch = exchange.commit, exchange.fetch
+    commit("present epoch", "m1", 3)
+    commit("present epoch, another topic", "m1", 3, topic="wide")
+    commit("older epoch, own task", "m1", 2)
+    commit("older epoch, task of another", "m1", 2, index=2)
+    commit("older epoch, another topic", "m1", 2, topic="wide")
+    commit("older than the assignment", "m2", 2, index=2)
+    commit("later epoch", "m1", 4)
+    commit("unknown member", "mx", 3)
+    commit("no member", "", -1)
+    commit("negative epoch", "m1", -1)
+    commit("version 8", "m1", 3, version=8)
+    fetch("of the member", "m1", 3)
+    fetch("without member", None, -1)
+    fetch("stale", "m1", 2)
+    fetch("of an unknown member", "mx", 3)
+    fetch("of an empty member id", "", -1)
+    fetch("version 8", None, -1, version=8)
+    struct = exchange.client.struct
+    part = struct(apis.OFFSET_DELETE, "OffsetDeleteRequestPartition", partition_index=0)
+    topics = [struct(apis.OFFSET_DELETE, "OffsetDeleteRequestTopic", name=name, partitions=[part]) for name in TOPICS]
+    exchange.note("delete offsets", plain(exchange.client.ask(apis.OFFSET_DELETE, 0, group_id="g", topics=topics)))
+
+
+def full_and_other_protocols(exchange: Exchange) -> None:
+    beat, client = exchange.beat, exchange.client
+    beat("third", member="m3")
+    beat("full", member="m4")
+    beat("full, known member", member="m1")
+    beat("consumer heartbeat", epoch=3, shutdown_application=True)
+    beat("second hears", member="m2", epoch=3)
+    for key, fields in (
+        (apis.CONSUMER_GROUP_HEARTBEAT, {"member_id": "c", "subscribed_topic_names": ["in"], "topic_partitions": []}),
+        (apis.CONSUMER_GROUP_HEARTBEAT, {"member_id": "c", "member_epoch": 1}),
+    ):
+        request = {"group_id": "g", "member_epoch": 0, "rebalance_timeout_ms": 1_000} | fields
+        exchange.note("consumer member", plain(client.ask(key, 1, **request)))
+    (found,) = client.ask(apis.DESCRIBE_GROUPS, 6, groups=["g"]).groups
+    exchange.note("described as classic", found.error_code, found.group_state, found.error_message)
+    (found,) = client.ask(apis.CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g"]).groups
+    exchange.note("described as consumer", found.error_code, found.error_message)
+    leaving = [client.struct(apis.LEAVE_GROUP, "MemberIdentity", member_id="m1")]
+    exchange.note("classic leave", plain(client.ask(apis.LEAVE_GROUP, 5, group_id="g", members=leaving)))
+    exchange.note("classic heartbeat", client.ask(apis.HEARTBEAT, 4, group_id="g", generation_id=3, member_id="m1").error_code)
+    protocol = client.struct(apis.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=b"")
+    join = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "member_id": "", "protocol_type": "consumer"}
+    exchange.note("classic join", client.ask(apis.JOIN_GROUP, 9, group_id="g", protocols=[protocol], **join).error_code)
+    deleted = client.ask(apis.DELETE_GROUPS, 2, groups_names=["g"])
+    exchange.note("delete", plain(deleted))
+    for member in ("m1", "m2", "m3"):
+        beat("leaves", member=member, epoch=-1)
+    exchange.describe("empty", "g")
+    exchange.commit("of the empty group", "", -1)
+    answer = client.ask(apis.JOIN_GROUP, 9, group_id="g", protocols=[protocol], **join)
+    exchange.note("classic join of the empty group", answer.error_code)
+    time.sleep(0.5)  # Kafka answers before the record is committed, and describes what is committed
+    exchange.describe("classic now", "g")
+    exchange.note("delete", plain(client.ask(apis.DELETE_GROUPS, 2, groups_names=["g"])))
+    beat("of no group", epoch=3)
+
+
+def topics(exchange: Exchange) -> None:
+    def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
+        exchange.beat(label, member, epoch, group_id="topics", **fields)
+
+    parts = (
+        subtopology("0", ["in", "later"], repartition_sink_topics=["t-r"]),
+        subtopology(
+            "1",
+            ["in"],
+            repartition=[topic_info("t-r", configs={"cleanup.policy": "delete", "retention.ms": "-1"})],
+            stores=[topic_info("t-c", configs={"cleanup.policy": "compact"})],
+            copartition_groups=copartition(source_topics=[0], repartition_source_topics=[0]),
+        ),
+    )
+    given = topology(*parts)
+    beat("source is missing", "m1", topology=given)
+    exchange.describe("not ready", "topics")
+    exchange.create({"later": 7})
+    epoch = exchange.beat_until_ready("internal topics are made", "m1", 2, group_id="topics")
+    exchange.note("partitions", exchange.partitions("t-r"), exchange.partitions("t-c"))
+    wanted = [
+        exchange.client.struct(apis.DESCRIBE_CONFIGS, "DescribeConfigsResource", resource_type=2, resource_name=name)
+        for name in ("t-r", "t-c")
+    ]
+    answer = exchange.client.ask(apis.DESCRIBE_CONFIGS, 4, resources=wanted)
+    own = {(one.resource_name, two.name, two.value) for one in answer.results for two in one.configs if two.config_source == 1}
+    exchange.note("configs", sorted(own))
+    state = exchange.ask_beat("m1", epoch, group_id="topics", owned={})
+    exchange.note("after", state.error_code, len(state.status))
+    exchange.create({"x-c": 2})
+    exchange.beat("other number", group_id="streams", topology=topology(subtopology("0", ["in"], stores=["x-c"])))
+    both = topology(subtopology("0", ["in", "wide"], copartition_groups=copartition(source_topics=[0, 1])))
+    exchange.ask_beat("m1", -1, group_id="streams")
+    exchange.client.ask(apis.DELETE_GROUPS, 2, groups_names=["streams"])
+    exchange.beat("copartitioned sources", group_id="streams", topology=both)
+    exchange.ask_beat("m1", -1, group_id="streams")
+    exchange.client.ask(apis.DELETE_GROUPS, 2, groups_names=["streams"])
+    fixed = topology(
+        subtopology("0", ["in"], repartition_sink_topics=["f-r"]),
+        subtopology(
+            "1",
+            ["in"],
+            repartition=[topic_info("f-r", partitions=2)],
+            copartition_groups=copartition(source_topics=[0], repartition_source_topics=[0]),
+        ),
+    )
+    exchange.beat("fixed repartition topic", group_id="streams", topology=fixed)
+    wrong = topology(subtopology("0", ["in"], copartition_groups=copartition(source_topics=[5])))
+    answer = exchange.ask_beat("m1", group_id="loop", topology=wrong)
+    exchange.note("copartition index", answer.error_code)
+
+
+def endpoints(exchange: Exchange) -> None:
+    def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
+        exchange.beat(label, member, epoch, group_id="endpoints", **fields)
+
+    until(
+        lambda: (
+            not exchange.client.ask(apis.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["endpoints"])
+            .coordinators[0]
+            .error_code
+        )
+    )
+    beat("missing source", "m1", user_endpoint=("a", 65535), topology=topology(subtopology("0", ["none"])))
+    beat("joins", "m1", user_endpoint=("a", 65535))
+    beat("knows nothing", "m1", 2, endpoint_information_epoch=-1)
+    beat("second", "m2", user_endpoint=("b", 1))
+    beat("first revokes", "m1", 2)
+    beat("first has revoked", "m1", 2, owned={"active": {"0": [0, 1]}}, endpoint_information_epoch=2)
+    beat("second gets", "m2", 3, endpoint_information_epoch=2)
+    beat("first knows", "m1", 3, endpoint_information_epoch=3)
+    exchange.describe("endpoints", "endpoints")
+
+
+PARTS = (invalid_heartbeats, members_come_and_go, offsets, full_and_other_protocols, topics, endpoints)
+
+
+def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The whole exchange, in one group of each kind after the other."""
+    homes = tmp_path_factory.mktemp("streams-groups")
+    (homes / "kafka").mkdir()
+    with new_broker(kafka_peer, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
+        mine, kafkas = Exchange(RawClient(ours)), Exchange(RawClient(theirs))
+        for part in PARTS:
+            for exchange in (mine, kafkas):
+                exchange.answers.clear()
+                part(exchange)
+            assert [label for label, _ in mine.answers] == [label for label, _ in kafkas.answers]
+            differing = [(own, other) for own, other in zip(mine.answers, kafkas.answers) if own != other]
+            assert not differing, part.__name__
+        mine.client.close()
+        kafkas.client.close()
