@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from kcli.protocol.internal_records import OFFSETS
-from kcli.server.config.server_config import ConfigReader
+from kcli.server.config.server_config import ConfigReader, ServerConfig
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion, write_classic
 from kcli.server.coordinator.group.classic_messages import (
@@ -46,6 +46,10 @@ class Config(ConfigReader):
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
+
+    @property
+    def current(self) -> ServerConfig:
+        raise AssertionError("a coordinator asks for single keys")
 
 
 class Call(Generic[T]):
