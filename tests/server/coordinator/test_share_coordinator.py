@@ -17,6 +17,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.internal_records import SHARE_GROUP_STATE
 from kcli.protocol.message import Message
 from kcli.server.coordinator.share.share_coordinator import coordinator_key, parse_coordinator_key
+from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.state.share_group_state import StateBatch
 from tests.server.apis.asking import Refusing, ask, struct
@@ -190,6 +191,24 @@ def test_a_snapshot_follows_when_there_are_enough_updates(node: WholeNode, clien
     assert records(node) == expected
     found = client.read(-1)
     assert [(b.first_offset, b.last_offset) for b in found.state_batches] == [(0, 5)]
+
+
+def test_a_write_that_cannot_be_appended_is_reverted(node: WholeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.initialize(1, 0)
+    client.write((0, 4, 0, 1), state=1)
+    state = node.broker.share_coordinator.runtime.shard(0).state
+    before = [dict(found) for found in (state.partitions, state.epochs, state.update_counts, state.snapshot_offsets)]
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise PartitionError(error_codes.NOT_ENOUGH_REPLICAS, "too few")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "append", fail)
+        assert client.write((0, 4, 2, 1), state=1) == "COORDINATOR_NOT_AVAILABLE"
+        assert client.initialize(5, 0) == "COORDINATOR_NOT_AVAILABLE"
+        assert client.delete() == "COORDINATOR_NOT_AVAILABLE"
+    assert [state.partitions, state.epochs, state.update_counts, state.snapshot_offsets] == before
+    assert client.write((0, 4, 2, 1), state=1) == "NONE"
 
 
 def test_a_restart_restores_states_and_fences(tmp_path: Path, node: WholeNode, client: Client) -> None:
