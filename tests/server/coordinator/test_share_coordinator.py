@@ -17,6 +17,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.internal_records import SHARE_GROUP_STATE
 from kcli.protocol.message import Message
 from kcli.server.coordinator.share.share_coordinator import coordinator_key, parse_coordinator_key
+from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.state.share_group_state import StateBatch
 from tests.server.apis.asking import Refusing, ask, struct
@@ -186,11 +187,28 @@ def test_a_snapshot_follows_when_there_are_enough_updates(node: WholeNode, clien
     client.initialize(0, 0)
     for offset in range(6):
         assert client.write((offset, offset, 2, 1)) == "NONE"
-    # The first update does not count, so three fit before the first snapshot, and two before the next.
-    expected = ["Snapshot 0", "Update 0", "Update 0", "Update 0", "Snapshot 1", "Update 1", "Update 1"]
+    expected = ["Snapshot 0", "Update 0", "Update 0", "Snapshot 1", "Update 1", "Update 1", "Snapshot 2"]
     assert records(node) == expected
     found = client.read(-1)
     assert [(b.first_offset, b.last_offset) for b in found.state_batches] == [(0, 5)]
+
+
+def test_a_write_that_cannot_be_appended_is_reverted(node: WholeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.initialize(1, 0)
+    client.write((0, 4, 0, 1), state=1)
+    state = node.broker.share_coordinator.runtime.shard(0).state
+    before = [dict(found) for found in (state.partitions, state.epochs, state.update_counts, state.snapshot_offsets)]
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise PartitionError(error_codes.NOT_ENOUGH_REPLICAS, "too few")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "append", fail)
+        assert client.write((0, 4, 2, 1), state=1) == "COORDINATOR_NOT_AVAILABLE"
+        assert client.initialize(5, 0) == "COORDINATOR_NOT_AVAILABLE"
+        assert client.delete() == "COORDINATOR_NOT_AVAILABLE"
+    assert [state.partitions, state.epochs, state.update_counts, state.snapshot_offsets] == before
+    assert client.write((0, 4, 2, 1), state=1) == "NONE"
 
 
 def test_a_restart_restores_states_and_fences(tmp_path: Path, node: WholeNode, client: Client) -> None:
@@ -213,7 +231,7 @@ def test_records_below_the_oldest_snapshot_are_pruned(node: WholeNode, client: C
     assert partition is not None and partition.log is not None
     assert partition.log.log_start_offset == 0
     node.advance(300_001)
-    assert partition.log.log_start_offset >= 4, "the second snapshot has offset 4"
+    assert partition.log.log_start_offset >= 3, "the second snapshot has offset 3"
 
 
 def test_a_share_partition_without_changes_gets_a_snapshot(node: WholeNode, client: Client) -> None:

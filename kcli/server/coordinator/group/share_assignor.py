@@ -51,7 +51,7 @@ def _spread(before: list[list[_Share]], subscribers: list[int], wanted: list[_Sh
     ratio = sharing * len(wanted) / count if count else 0.0
     quotas = dict.fromkeys(range(len(before)), 0)
     quotas |= {number: ceil(ratio * (at + 1)) - ceil(ratio * at) for at, number in enumerate(subscribers)}
-    # An overfilled member gives up its first shares.
+    # An overfilled member loses its first shares.
     after = [shares[max(len(shares) - quotas[number], 0) :] for number, shares in enumerate(before)]
     owners: dict[_Share, list[int]] = {}
     for number, shares in enumerate(after):

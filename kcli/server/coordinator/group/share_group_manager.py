@@ -374,6 +374,8 @@ class ShareGroupManager:
         group = self._state.groups.get(done.group_id)
         if not isinstance(group, ShareGroup):
             return Decision(None)
+        for topic_id in done.partitions:
+            self._initializing_since.pop((done.group_id, topic_id), None)
         topics = ShareTopics.of(group)
         topics.complete({key: found for key, found in done.partitions.items() if key in topics.names})
         return Decision(None, (self._topics_record(done.group_id, topics),))
