@@ -9,7 +9,7 @@ If batches of an update overlap older ones, the higher delivery count of an offs
 
 What the share coordinator fences and writes by is kept next to the state (Kafka: ShareCoordinatorShard.replay): the highest
 leader and state epochs that any record had, the number of updates after a snapshot, and the offset of the last snapshot record.
-A snapshot resets the number only if it has reached its limit, and the first update of a partition does not count.
+A snapshot resets the number only if it has reached its limit.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ShareGroupState(MapsState):
     def _apply_update(self, key: SharePartitionKey, value: Message) -> None:
         self._raise_epochs(key, value.leader_epoch, None)
         self._put(self.partitions, key, _updated(self.partitions.get(key), value))
-        self._put(self.update_counts, key, self.update_counts.get(key, -1) + 1)
+        self._put(self.update_counts, key, self.update_counts.get(key, 0) + 1)
 
     def _apply_snapshot(self, key: SharePartitionKey, value: Message, record_offset: int) -> None:
         self._raise_epochs(key, value.leader_epoch, value.state_epoch)

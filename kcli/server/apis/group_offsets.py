@@ -75,7 +75,8 @@ def handle_offset_commit(context: RequestContext, request: Message) -> Message |
         try:
             shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=False)
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND and context.version < _NOT_FOUND_VERSION:
+            is_unknown = error.code == error_codes.GROUP_ID_NOT_FOUND and group_id not in shard.state.groups
+            if is_unknown and context.version < _NOT_FOUND_VERSION:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(group_id, commits, request.retention_time_ms)
@@ -227,7 +228,7 @@ class _TxnOffsetCommit:
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
             )
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+            if error.code == error_codes.GROUP_ID_NOT_FOUND and request.group_id not in shard.state.groups:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)

@@ -294,21 +294,16 @@ def handle_delete_groups(context: RequestContext, request: Message) -> None:
     response = context.new("DeleteGroupsResponse", results=answers)
     gather = Gather(len(answers), partial(context.respond, response))
 
-    def deleted(answer: Message, code: int | CoordinatorError, now_ms: int) -> None:
-        answer.error_code = code.code if isinstance(code, CoordinatorError) else code
+    def deleted(answer: Message, code: int) -> None:
+        answer.error_code = code
         gather.done()
 
     for answer in answers:
         if context.is_allowed("DELETE", "GROUP", answer.group_id):
-            delete = partial(_delete, answer.group_id)
-            context.broker.groups.write(answer.group_id, delete, partial(deleted, answer))
+            context.broker.groups.delete_group(answer.group_id, partial(deleted, answer))
         else:
             answer.error_code = error_codes.GROUP_AUTHORIZATION_FAILED
             gather.done()
-
-
-def _delete(group_id: str, shard: GroupShard) -> Decision[int]:
-    return shard.delete_group(group_id)
 
 
 def _execute(

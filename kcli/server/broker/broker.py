@@ -108,7 +108,7 @@ class Broker:
         self.share_persister = DefaultStatePersister(
             self.config, self._share_coordinator_of, peers, config.inter_broker_listener_name, timer
         )
-        self.groups = GroupCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, rng, report)
+        self.groups = self._make_groups(peers)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
@@ -132,6 +132,20 @@ class Broker:
             self.topic_creation.create([SHARE_STATE_TOPIC])
             return None
         return self.share_coordinator.node_for(key)
+
+    def _make_groups(self, peers: Peers) -> GroupCoordinator:
+        return GroupCoordinator(
+            self.config,
+            self.metadata,
+            self.replica_manager,
+            self.timer,
+            self.scheduler,
+            self.rng,
+            self.share_persister,
+            peers,
+            self.config.static.inter_broker_listener_name,
+            self.report,
+        )
 
     def _make_transactions(self, peers: Peers) -> TransactionCoordinator:
         return TransactionCoordinator(

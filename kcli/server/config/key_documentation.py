@@ -88,10 +88,22 @@ group.consumer.regex.refresh.interval.ms: How often subscriptions by pattern are
 group.consumer.session.timeout.ms: The time without a heartbeat after which a member of a consumer group is removed, in ms.
 group.coordinator.append.linger.ms: How long the group coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.
-group.coordinator.rebalance.protocols: The protocols of groups that are served; share and streams are not served yet.
+group.coordinator.rebalance.protocols: The protocols of groups that are served; streams is not served yet, and share groups \
+are served by share.version.
 group.initial.rebalance.delay.ms: How long the first rebalance of an empty classic group waits for more members, in ms.
 group.max.session.timeout.ms: The longest session timeout of a member of a classic group, in ms.
 group.max.size: The number of members of a classic group.
+group.share.assignment.interval.ms: The shortest time between two assignments of a share group, in ms.
+group.share.heartbeat.interval.ms: How often the members of share groups send heartbeats, in ms.
+group.share.initialize.retry.interval.ms: The time after which the state of a share partition is initialized again, in ms.
+group.share.max.assignment.interval.ms: The highest assignment interval that a share group may set, in ms.
+group.share.max.heartbeat.interval.ms: The highest heartbeat interval that a share group may set, in ms.
+group.share.max.session.timeout.ms: The highest session timeout that a share group may set, in ms.
+group.share.max.size: The number of members of a share group.
+group.share.min.assignment.interval.ms: The lowest assignment interval that a share group may set, in ms.
+group.share.min.heartbeat.interval.ms: The lowest heartbeat interval that a share group may set, in ms.
+group.share.min.session.timeout.ms: The lowest session timeout that a share group may set, in ms.
+group.share.session.timeout.ms: The time without a heartbeat after which a member of a share group is removed, in ms.
 group.min.session.timeout.ms: The shortest session timeout of a member of a classic group, in ms.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
@@ -144,6 +156,17 @@ producer.id.expiration.check.interval.ms: How often producers are checked for ex
 producer.id.expiration.ms: The time without a batch after which a producer's sequence numbers are forgotten, in ms.
 queued.max.request.bytes: The memory for requests in bytes; -1 uses kcli's default.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
+share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \
+requests at hand only.
+share.coordinator.cold.partition.snapshot.interval.ms: How often share partitions without changes get a snapshot, in ms.
+share.coordinator.snapshot.update.records.per.snapshot: The updates of a share partition after which a snapshot follows.
+share.coordinator.state.topic.compression.codec: The codec of __share_group_state: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+share.coordinator.state.topic.min.isr: The min.insync.replicas of __share_group_state, when it is created.
+share.coordinator.state.topic.num.partitions: The number of partitions of __share_group_state, which must not change later.
+share.coordinator.state.topic.prune.interval.ms: How often records that no share partition needs are deleted, in ms.
+share.coordinator.state.topic.replication.factor: The number of replicas of __share_group_state, when it is created.
+share.coordinator.state.topic.segment.bytes: The segment.bytes of __share_group_state, when it is created.
+share.coordinator.write.timeout.ms: The longest time until a record of __share_group_state is committed, in ms.
 socket.listen.backlog.size: The number of connections that may wait to be accepted.
 socket.request.max.bytes: The largest request in bytes; a larger one closes its connection.
 telemetry.max.bytes: The largest push of a client's metrics in bytes.

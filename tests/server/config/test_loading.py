@@ -167,9 +167,9 @@ def test_names_that_kafka_hands_on_are_known() -> None:
 
 
 def test_keys_without_meaning_are_named_in_one_line() -> None:
-    warnings = of_text("num.io.threads=4\nbackground.threads=3\ngroup.share.max.size=4").warnings
+    warnings = of_text("num.io.threads=4\nbackground.threads=3\nalter.log.dirs.replication.quota.window.num=4").warnings
     assert any(line.endswith("num.io.threads, background.threads") for line in warnings)
-    assert any(line.endswith("not served yet: group.share.max.size") for line in warnings)
+    assert any(line.endswith("not served yet: alter.log.dirs.replication.quota.window.num") for line in warnings)
 
 
 def test_what_guards_may_stand_at_its_default() -> None:

@@ -4,8 +4,9 @@
     -------------------  -----------------------------------------------------------------------------------------------
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
-                         groups; ConsumerGroupManager, the consumer groups; OffsetManager, the offsets; the periodic expiry
-                         of offsets and empty groups
+                         groups; ConsumerGroupManager, the consumer groups; ShareGroupManager, the share groups;
+                         OffsetManager, the offsets; the periodic expiry of offsets and empty groups
+    ShareGroupStates     has the persister make and delete the states of share groups
 
 The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
 """
@@ -29,14 +30,18 @@ from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingM
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
+from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
+from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
-from kcli.server.log_lines import Line
+from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup, ConsumerGroup
+from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -74,6 +79,7 @@ class GroupShard:
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
+        self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, report)
         self.consumer = ConsumerGroupManager(
             self.state, config, metadata, hashes, timer, rng, self._write, self._remove_classic, report
         )
@@ -92,6 +98,7 @@ class GroupShard:
         """Begin to coordinate the groups."""
         self.classic.loaded(now_ms)
         self.consumer.loaded()
+        self.shares.loaded()
         self._schedule_expiry(now_ms)
 
     def unloaded(self) -> None:
@@ -100,6 +107,7 @@ class GroupShard:
             self._expiry.cancel()
         self.classic.unloaded()
         self.consumer.unloaded()
+        self.shares.unloaded()
 
     # ---------------------------------------------------------------------------------------------------------- groups
 
@@ -132,6 +140,8 @@ class GroupShard:
         group = self.consumer_group(group_id)
         if group is not None:
             return list(self.consumer.delete(group))
+        if isinstance(self.state.groups.get(group_id), ShareGroup):
+            return list(self.shares.delete(group_id))
         self.classic.delete_check(group_id)
         return [self.classic.delete(group_id)]
 
@@ -185,7 +195,7 @@ class GroupShard:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
         try:
-            if is_without_offsets:
+            if is_without_offsets and not isinstance(self.state.groups.get(group_id), ShareGroup):
                 records += self._remove_records(group_id)
         except CoordinatorError:
             pass  # the group has members, or is one without a record
@@ -210,7 +220,10 @@ class GroupShard:
 
 
 class GroupCoordinator:
-    """The group coordinator of one broker. `report` writes a line of the node's log."""
+    """The group coordinator of one broker. `listener` is the listener that brokers use for each other.
+
+    `report` writes a line of the node's log.
+    """
 
     def __init__(
         self,
@@ -220,6 +233,9 @@ class GroupCoordinator:
         timer: Timer,
         scheduler: Scheduler,
         rng: Random,
+        persister: SharePersister,
+        peers: Peers,
+        listener: str,
         report: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -237,6 +253,7 @@ class GroupCoordinator:
             write_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
             codec=config.get_int("offsets.topic.compression.codec"),
         )
+        self.share_states = ShareGroupStates(persister, metadata, config, peers, listener, timer, self._write_shares, report)
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition of __consumer_offsets that has a group."""
@@ -248,6 +265,25 @@ class GroupCoordinator:
         """Execute an operation on the shard of a group; see CoordinatorRuntime.write."""
         self.runtime.write(self.partition_for(group_id), operation, respond)
 
+    def _write_shares(
+        self, group_id: str, operation: Callable[[ShareGroupManager], Decision[_Response]], respond: Respond[_Response]
+    ) -> None:
+        self.write(group_id, lambda shard: operation(shard.shares), respond)
+
+    def delete_group(self, group_id: str, respond: Callable[[int], None]) -> None:
+        """Delete a group and its offsets, or the states of a share group; respond with an error code when it is done."""
+
+        def deleted(code: int | CoordinatorError, now_ms: int) -> None:
+            respond(code.code if isinstance(code, CoordinatorError) else code)
+
+        def states_deleted(code: int) -> None:
+            if code:
+                respond(code)
+            else:
+                self.write(group_id, lambda shard: shard.delete_group(group_id), deleted)
+
+        self.share_states.delete_group(group_id, states_deleted)
+
     def topic_removed(self, topic: Topic) -> None:
         """Delete the committed offsets of a topic that is deleted; unload the groups if it is __consumer_offsets."""
         if topic.name == GROUP_TOPIC:
@@ -255,9 +291,16 @@ class GroupCoordinator:
             return
         names = frozenset((topic.name,))
         for shard in self.runtime.shards():
+            removed = shard.shares.topics_removed((topic.topic_id,))
+            if removed:
+                self.runtime.write(shard.index, partial(_decide_records, removed), self._log_failure)
             records = shard.offsets.delete_topics(names)
             if records:
                 self.runtime.write(shard.index, partial(_decide_records, records), self._log_deleted)
+
+    def _log_failure(self, response: int | CoordinatorError, now_ms: int) -> None:
+        if isinstance(response, CoordinatorError):
+            self._report(WarningLine(f"cannot write that a topic is deleted: {response.message}", error=response.message))
 
     def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, int):

@@ -1,0 +1,291 @@
+"""What the group coordinator has the persister do with the states of share groups (KIP-932; Kafka: GroupCoordinatorService).
+
+operation   steps
+----------  -----------------------------------------------------------------------------------------------------------
+initialize  after a heartbeat: the states of new partitions are made; the group takes them as initialized if all were made,
+            and as not being initialized any more if one was not
+alter       the same in the epoch of an empty group, with start offsets; errors are those of partitions
+delete      the states of a group, or of topics of one, are deleted, and then the group, or the topics' place in it
+describe    the start offsets are read, and the ends of the partitions from their leaders
+
+lag = end offset - start offset - number of offsets above the start whose delivery is complete; -1 if one is not known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, LIST_OFFSETS
+from kcli.protocol.message import Message
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
+from kcli.server.coordinator.group.share_records import ShareIndexes
+from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.events import NodeRole, PeerNode
+from kcli.server.log_lines import WarningLine
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.peers import Answer, PeerFailure, Peers
+from kcli.server.replication.share_persister import ShareKey, SharePersister, ShareSummary
+from kcli.server.timing_wheel import Timer
+
+_NO_OFFSET = -1
+_LATEST = -1  # the timestamp of ListOffsets for the end
+_CLIENT = -1  # the replica id of a client
+_Response = TypeVar("_Response")
+PartitionKey = tuple[Uuid, int]
+Codes = dict[PartitionKey, int]
+
+
+class ShareOffset(NamedTuple):
+    """The start offset and the lag of a partition, -1 if they are not known."""
+
+    start_offset: int = _NO_OFFSET
+    leader_epoch: int = 0
+    lag: int = _NO_OFFSET
+    error_code: int = error_codes.NONE
+
+
+class WriteGroup(Protocol):
+    """What executes operations on the share groups of a shard."""
+
+    def __call__(
+        self,
+        group_id: str,
+        operation: Callable[[ShareGroupManager], Decision[_Response]],
+        respond: Respond[_Response],
+    ) -> None:
+        """Execute an operation; see CoordinatorRuntime.write."""
+        ...
+
+
+class _All:
+    """Calls `done` with the results of all partitions when each is there."""
+
+    def __init__(self, keys: Iterable[PartitionKey], done: Callable[[dict[PartitionKey, object]], None]) -> None:
+        self._left = set(keys)
+        self._results: dict[PartitionKey, object] = {}
+        self._done = done
+
+    def begin(self, call: Callable[[PartitionKey, Callable[[object], None]], None]) -> None:
+        """Begin each call, with what takes its result."""
+        if not self._left:
+            self._done({})
+        for key in sorted(self._left):
+            call(key, partial(self._take, key))
+
+    def _take(self, key: PartitionKey, result: object) -> None:
+        self._results[key] = result
+        self._left.discard(key)
+        if not self._left:
+            self._done(self._results)
+
+
+def _flat(partitions: ShareIndexes) -> list[PartitionKey]:
+    return [(topic_id, index) for topic_id, indexes in partitions.items() for index in indexes]
+
+
+class ShareGroupStates:
+    """The states of the share groups that this broker coordinates. `listener` is the one that brokers use for each other.
+
+    `write` executes operations on the group's shard; `report` writes a line of the node's log.
+    """
+
+    def __init__(
+        self,
+        persister: SharePersister,
+        metadata: MetadataCache,
+        config: ConfigReader,
+        peers: Peers,
+        listener: str,
+        timer: Timer,
+        write: WriteGroup,
+        report: Callable[[str], None],
+    ) -> None:
+        self._persister = persister
+        self._metadata = metadata
+        self._config = config
+        self._peers = peers
+        self._listener = listener
+        self._timer = timer
+        self._write = write
+        self._report = report
+
+    # ------------------------------------------------------------------------------------------------------ initialize
+
+    def initialize(self, wanted: Initialization) -> None:
+        """Make the states of new partitions."""
+        self._make(wanted, {}, partial(self._made, wanted))
+
+    def _make(self, wanted: Initialization, starts: Mapping[PartitionKey, int], done: Callable[[Codes], None]) -> None:
+        def make(key: PartitionKey, take: Callable[[object], None]) -> None:
+            where = ShareKey(wanted.group_id, *key)
+            self._persister.initialize(where, wanted.state_epoch, starts.get(key, _NO_OFFSET), take)
+
+        _All(_flat(wanted.partitions), lambda results: done(_codes(results))).begin(make)
+
+    def _made(self, wanted: Initialization, codes: Codes) -> None:
+        failed = next((code for code in codes.values() if code), error_codes.NONE)
+        if failed:
+            self._abandon(wanted, failed)
+        else:
+            self._complete(wanted)
+
+    def _complete(self, wanted: Initialization) -> None:
+        def completed(result: CoordinatorError | None, now_ms: int) -> None:
+            if result is not None:
+                self._abandon(wanted, result.code)
+
+        self._write(wanted.group_id, lambda shares: shares.complete_initialization(wanted), completed)
+
+    def _abandon(self, wanted: Initialization, code: int) -> None:
+        error = error_codes.NAMES.get(code, str(code))
+        text = f"cannot initialize partitions of share group {wanted.group_id}: {error}; its next heartbeat tries again"
+        self._report(WarningLine(text, group=wanted.group_id, error=error))
+        self._write(wanted.group_id, lambda shares: shares.abandon_initialization(wanted), _ignore)
+
+    def alter(
+        self, group_id: str, starts: Mapping[PartitionKey, int], respond: Callable[[Codes | CoordinatorError], None]
+    ) -> None:
+        """Set the start offsets of an empty group; respond with the error codes of partitions."""
+        partitions: ShareIndexes = {}
+        for topic_id, index in starts:
+            partitions.setdefault(topic_id, set()).add(index)
+
+        def begun(wanted: Initialization | CoordinatorError, now_ms: int) -> None:
+            if isinstance(wanted, CoordinatorError):
+                respond(wanted)
+            else:
+                self._make(wanted, starts, partial(made, wanted))
+
+        def made(wanted: Initialization, codes: Codes) -> None:
+            if not any(codes.values()) and codes:
+                self._complete(wanted)
+            respond(codes)
+
+        self._write(group_id, lambda shares: shares.begin_alteration(group_id, partitions), begun)
+
+    # ---------------------------------------------------------------------------------------------------------- delete
+
+    def delete_group(self, group_id: str, respond: Callable[[int], None]) -> None:
+        """Delete the states of a group that is to be deleted; NONE if it is not a share group."""
+
+        def begun(found: ShareIndexes | CoordinatorError, now_ms: int) -> None:
+            if isinstance(found, CoordinatorError):
+                respond(error_codes.NONE if found.code == error_codes.GROUP_ID_NOT_FOUND else found.code)
+            else:
+                self._delete(group_id, found, deleted)
+
+        def deleted(codes: Codes) -> None:
+            respond(next((code for code in codes.values() if code), error_codes.NONE))
+
+        self._write(group_id, lambda shares: shares.begin_deletion(group_id), begun)
+
+    def _delete(self, group_id: str, partitions: ShareIndexes, done: Callable[[Codes], None]) -> None:
+        def delete(key: PartitionKey, take: Callable[[object], None]) -> None:
+            self._persister.delete(ShareKey(group_id, *key), take)
+
+        _All(_flat(partitions), lambda results: done(_codes(results))).begin(delete)
+
+    def delete_offsets(
+        self, group_id: str, topic_ids: list[Uuid], respond: Callable[[dict[Uuid, int] | CoordinatorError], None]
+    ) -> None:
+        """Delete the states of topics of an empty group; respond with error codes, none for a topic without states."""
+
+        def begun(found: ShareIndexes | CoordinatorError, now_ms: int) -> None:
+            if isinstance(found, CoordinatorError):
+                respond(found)
+            else:
+                self._delete(group_id, found, partial(deleted, list(found)))
+
+        def deleted(topics: list[Uuid], codes: Codes) -> None:
+            by_topic = dict.fromkeys(topics, error_codes.NONE)
+            for (topic_id, _), code in codes.items():
+                by_topic[topic_id] = by_topic[topic_id] or code
+            done = [topic_id for topic_id, code in by_topic.items() if not code]
+
+            def completed(result: CoordinatorError | None, now_ms: int) -> None:
+                respond(by_topic if result is None else result)
+
+            if done:
+                self._write(group_id, lambda shares: shares.complete_offset_deletion(group_id, done), completed)
+            else:
+                respond(by_topic)
+
+        self._write(group_id, lambda shares: shares.begin_offset_deletion(group_id, topic_ids), begun)
+
+    # -------------------------------------------------------------------------------------------------------- describe
+
+    def initialized(self, group_id: str, respond: Callable[[ShareIndexes | CoordinatorError], None]) -> None:
+        """Respond with the partitions of a group that have states."""
+        self._write(group_id, lambda shares: Decision(shares.initialized(group_id)), lambda result, now_ms: respond(result))
+
+    def describe(
+        self, group_id: str, partitions: Iterable[PartitionKey], respond: Callable[[dict[PartitionKey, ShareOffset]], None]
+    ) -> None:
+        """Read the start offsets and lags of partitions."""
+
+        def read(key: PartitionKey, take: Callable[[object], None]) -> None:
+            self._persister.read_summary(ShareKey(group_id, *key), take)
+
+        def summarized(results: dict[PartitionKey, object]) -> None:
+            found = {key: summary for key, summary in results.items() if isinstance(summary, ShareSummary)}
+            wanted = [key for key, one in found.items() if _NO_OFFSET not in (one.start_offset, one.delivery_complete_count)]
+            finished = partial(finish, results, found)
+            _All(wanted, finished).begin(self._find_end)
+
+        def finish(
+            results: dict[PartitionKey, object], found: dict[PartitionKey, ShareSummary], ends: dict[PartitionKey, object]
+        ) -> None:
+            respond({key: _described(found.get(key), ends.get(key)) for key in results})
+
+        _All(partitions, summarized).begin(read)
+
+    def _find_end(self, key: PartitionKey, take: Callable[[object], None]) -> None:
+        """Ask the leader of a partition for its end; `take` gets a partition of a ListOffsets response, or an error code."""
+        topic_id, index = key
+        topic = self._metadata.image.topics.get(topic_id)
+        if topic is None or index not in topic.partitions:
+            take(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        leader = topic.partitions[index].leader
+        if leader < 0:
+            take(error_codes.LEADER_NOT_AVAILABLE)
+            return
+        request = API_KEYS[LIST_OFFSETS].request
+        asked = request.classes["ListOffsetsPartition"](partition_index=index, timestamp=_LATEST)
+        named = request.classes["ListOffsetsTopic"](name=topic.name, partitions=[asked])
+        message = request.new(replica_id=_CLIENT, topics=[named])
+
+        def answered(answer: Answer, now_ms: int) -> None:
+            take(error_codes.NETWORK_EXCEPTION if isinstance(answer, PeerFailure) else answer.topics[0].partitions[0])
+
+        deadline_ms = self._timer.clock_ms + self._config.get_int("request.timeout.ms")
+        self._peers.send(PeerNode(leader, NodeRole.BROKER), self._listener, LIST_OFFSETS, message, answered, deadline_ms)
+
+
+def _codes(results: dict[PartitionKey, object]) -> Codes:
+    return {key: code if isinstance(code, int) else error_codes.NONE for key, code in results.items()}
+
+
+def _described(summary: ShareSummary | None, end: object) -> ShareOffset:
+    """Return the answer for a partition; like Kafka's, one whose summary could not be read has no error code."""
+    if summary is None:
+        return ShareOffset()
+    if end is None:
+        return ShareOffset(summary.start_offset, summary.leader_epoch)
+    code = end if isinstance(end, int) else end.error_code if isinstance(end, Message) else error_codes.NONE
+    if code or not isinstance(end, Message):
+        return ShareOffset(_DEFAULT_START, error_code=code)
+    lag = end.offset - summary.start_offset - summary.delivery_complete_count
+    return ShareOffset(summary.start_offset, summary.leader_epoch, lag)
+
+
+_DEFAULT_START = 0  # of an answer with an error code
+
+
+def _ignore(result: CoordinatorError | None, now_ms: int) -> None:
+    """Do nothing: the initialization is repeated after a time."""
