@@ -26,6 +26,9 @@ UNKNOWN_TOPIC_OR_PARTITION    the metadata does not have it       the same; or t
 NOT_LEADER_OR_FOLLOWER        another broker leads it; the        the state belongs to another leader
                               answer names it
 
+Kafka 4.3 answers a fetch of an unknown topic id with UNKNOWN_SERVER_ERROR as a whole, because its handler fails when it counts
+the bytes of the topic; here the partition is answered with UNKNOWN_TOPIC_ID, as the protocol says.
+
 Only acknowledgements that a share partition refuses have an error message. With is_renew_ack a ShareFetch acknowledges and
 fetches nothing, so that the locks are renewed without a wait (KIP-1222).
 """

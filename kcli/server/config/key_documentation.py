@@ -93,15 +93,25 @@ group.initial.rebalance.delay.ms: How long the first rebalance of an empty class
 group.max.session.timeout.ms: The longest session timeout of a member of a classic group, in ms.
 group.max.size: The number of members of a classic group.
 group.share.assignment.interval.ms: The shortest time between two assignments of a share group, in ms.
+group.share.delivery.count.limit: How often a record is delivered to the members of a share group at most.
 group.share.heartbeat.interval.ms: How often the members of share groups send heartbeats, in ms.
 group.share.initialize.retry.interval.ms: The time after which the state of a share partition is initialized again, in ms.
 group.share.max.assignment.interval.ms: The highest assignment interval that a share group may set, in ms.
+group.share.max.delivery.count.limit: The highest delivery count limit that a share group may set.
 group.share.max.heartbeat.interval.ms: The highest heartbeat interval that a share group may set, in ms.
+group.share.max.partition.max.record.locks: The highest number of records in flight in a partition that a share group may set.
+group.share.max.record.lock.duration.ms: The longest lock duration that a share group may set, in ms.
 group.share.max.session.timeout.ms: The highest session timeout that a share group may set, in ms.
+group.share.max.share.sessions: The number of share sessions of a broker.
 group.share.max.size: The number of members of a share group.
 group.share.min.assignment.interval.ms: The lowest assignment interval that a share group may set, in ms.
+group.share.min.delivery.count.limit: The lowest delivery count limit that a share group may set.
 group.share.min.heartbeat.interval.ms: The lowest heartbeat interval that a share group may set, in ms.
+group.share.min.partition.max.record.locks: The lowest number of records in flight in a partition that a share group may set.
+group.share.min.record.lock.duration.ms: The shortest lock duration that a share group may set, in ms.
 group.share.min.session.timeout.ms: The lowest session timeout that a share group may set, in ms.
+group.share.partition.max.record.locks: The number of records of a partition that may be in flight in a share group.
+group.share.record.lock.duration.ms: How long a member of a share group holds records that it has acquired, in ms.
 group.share.session.timeout.ms: The time without a heartbeat after which a member of a share group is removed, in ms.
 group.min.session.timeout.ms: The shortest session timeout of a member of a classic group, in ms.
 group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group, in ms.

@@ -1,6 +1,6 @@
 """The acquisition of fetched records by a member (Kafka: SharePartition.acquire).
 
-Whole batches of the log are acquired, as ranges of offsets: no record is looked at. The client reports offsets without a record
+Whole batches of the log are acquired, as ranges of offsets; records are not read. The client reports offsets without a record
 as gaps. What was fetched may be in flight already, in part or as a whole:
 
     in flight                                acquired
