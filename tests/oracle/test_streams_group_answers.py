@@ -1,4 +1,6 @@
-"""Protects the answers to streams groups' requests against Apache Kafka's own: the same exchange with both, right and wrong.
+"""Protects the answers to streams groups' requests against Apache Kafka's own, and the records that both write.
+
+One exchange with both has right and wrong requests.
 
 Left out of the comparison: the order of groups, members, subtopologies and tasks.
 """
@@ -7,15 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kcli.protocol import apis, error_codes
+from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.peer import Peer
 from tests.oracle.raw_requests import RawClient, plain, running_kcli
+from tests.oracle.reading import offline_records
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -364,7 +369,58 @@ def endpoints(exchange: Exchange) -> None:
     exchange.describe("endpoints", "endpoints")
 
 
-PARTS = (invalid_heartbeats, members_come_and_go, offsets, full_and_other_protocols, topics, endpoints)
+def settings_of_the_group(exchange: Exchange) -> None:
+    def configure(**settings: int) -> None:
+        struct, key = exchange.client.struct, apis.INCREMENTAL_ALTER_CONFIGS
+        names = {f"streams.{name.replace('_', '.')}": value for name, value in settings.items()}
+        configs = [struct(key, "AlterableConfig", name=name, value=str(value)) for name, value in names.items()]
+        resource = struct(key, "AlterConfigsResource", resource_type=32, resource_name="delayed", configs=configs)
+        exchange.note("configured", plain(exchange.client.ask(key, 1, resources=[resource])))
+        time.sleep(0.5)
+
+    def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
+        exchange.beat(label, member, epoch, group_id="delayed", **fields)
+
+    configure(initial_rebalance_delay_ms=1500)
+    for member in ("m1", "m2"):
+        beat(f"{member} joins", member)
+        beat(f"{member} waits", member, 1)
+    exchange.describe("delayed", "delayed")
+    time.sleep(2)
+    exchange.describe("assigned", "delayed")
+    for member in ("m1", "m2"):
+        beat(f"{member} gets", member, 1)
+    configure(num_standby_replicas=1)
+    for member in ("m1", "m2"):
+        beat(f"{member} with standby tasks", member, 2)
+    configure(assignment_interval_ms=15_000)
+    beat("third", "m3")
+    beat("first waits", "m1", 3)
+    exchange.describe("early", "delayed")
+
+
+PARTS = (
+    invalid_heartbeats,
+    members_come_and_go,
+    offsets,
+    full_and_other_protocols,
+    topics,
+    endpoints,
+    settings_of_the_group,
+)
+COMPARED_RECORDS = ("g", "endpoints", "delayed")  # of `topics` there are as many as there were heartbeats
+
+
+def records(data: Path) -> dict[str, list[Any]]:
+    """The records of streams groups in a log directory, by group: without times, and hashes, which have ids of topics."""
+    found: dict[str, list[Any]] = {group_id: [] for group_id in COMPARED_RECORDS}
+    for directory in sorted(data.glob("__consumer_offsets-*")):
+        for record in offline_records(directory):
+            key, value = OFFSETS.decode(record.key or b"", record.value)
+            if key is not None and key.STRUCT.name.startswith("StreamsGroup") and key.group_id in found:
+                shown = plain(value, frozenset(("assignment_timestamp", "metadata_hash")))
+                found[key.group_id].append((key.STRUCT.name, plain(key), shown))
+    return found
 
 
 def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -382,3 +438,7 @@ def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> 
             assert not differing, part.__name__
         mine.client.close()
         kafkas.client.close()
+    own, other = records(homes / "kcli" / "data"), records(homes / "kafka" / "data")
+    for group_id in COMPARED_RECORDS:
+        assert len(own[group_id]) > 10
+        assert own[group_id] == other[group_id]

@@ -424,7 +424,7 @@ def test_the_first_assignment_waits() -> None:
     assert statuses(groups.heartbeat("m1", 1)) == delayed
     groups.advance(1)
     assert groups.kinds() == ["21", "21", "20"]
-    assert [active(groups.heartbeat(member_id, 1)) for member_id in ("m1", "m2")] == [{"0": [0, 2]}, {"0": [1, 3]}]
+    assert [active(groups.heartbeat(member_id, 1)) for member_id in ("m1", "m2")] == [{"0": [1, 3]}, {"0": [0, 2]}]
     assert groups.group().state == "Stable"
 
 

@@ -25,9 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.format.java_text import java_hash
-from kcli.log.producer_state_manager import hash_map_order
 from kcli.protocol import error_codes
+from kcli.server.coordinator.group.java_order import hash_map_order
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.state.groups import InternalTopic, Subtopology
 
@@ -159,15 +158,8 @@ def _missing(configured: Iterable[ConfiguredSubtopology], count_of: PartitionCou
         elif found != expected:
             text = f"Existing topic {name} has different number of partitions: expected {expected}, found {found}"
             raise _ProblemError(INCORRECTLY_PARTITIONED_TOPICS, text)
-    order = {name: at for at, name in enumerate(_hash_order(wanted))}
+    order = {name: at for at, name in enumerate(hash_map_order(wanted))}
     return sorted(missing, key=lambda topic: order[topic.name])
-
-
-def _hash_order(names: Iterable[str]) -> list[str]:
-    """Return names in the iteration order of a Java HashMap<String, ...>."""
-    hashes = {name: java_hash(name) & 0xFFFF_FFFF for name in names}
-    order = {key: at for at, key in enumerate(hash_map_order(dict.fromkeys(hashes.values()), len(hashes)))}
-    return sorted(hashes, key=lambda name: order[hashes[name]])
 
 
 def _summary(names: Collection[str]) -> str:
@@ -187,7 +179,7 @@ class _Counts:
     """The numbers of partitions that are decided for the internal topics of a topology."""
 
     def __init__(self, topology: Topology, count_of: PartitionCount) -> None:
-        self._parts = [topology.subtopologies[key] for key in _hash_order(topology.subtopologies)]
+        self._parts = [topology.subtopologies[key] for key in hash_map_order(topology.subtopologies)]
         self._count_of = count_of
         self._decided: dict[str, int] = {}
 

@@ -12,15 +12,16 @@
                                                                          process
 
 A process has no task twice, in whichever role. The load of a process is its number of tasks for each of its members. A quota is
-the number of tasks for each member with room, rounded up; it is computed again when a member has reached it.
+the number of tasks for each member with room, rounded up; it is computed again when a member has reached it. Of equally loaded
+processes and members the one is taken that Kafka takes (`java_order`): tests/oracle/test_task_assignor.py asks Kafka.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcli.server.coordinator.group.java_order import PriorityQueue, hash_map_order
 from kcli.state.groups import TargetTasks, Tasks
 
 Task = tuple[str, int]  # subtopology and partition
@@ -85,6 +86,7 @@ class _Process:
         self.counts: dict[str, int] = {}
         self.tasks: set[Task] = set()
         self._total = 0
+        self._queue: PriorityQueue[tuple[str, int]] | None = None
 
     @property
     def load(self) -> float:
@@ -93,43 +95,25 @@ class _Process:
 
     def add(self, member_id: str, task: Task) -> int:
         """Give a task to a member; return how many tasks it has now."""
+        self._queue = None
+        return self._add(member_id, task)
+
+    def _add(self, member_id: str, task: Task) -> int:
         self.tasks.add(task)
         self._total += 1
         self.counts[member_id] += 1
         return self.counts[member_id]
 
-    def least_loaded(self) -> str:
-        """Return the member with the fewest tasks."""
-        return min(self.counts, key=self.counts.__getitem__)
-
-
-class _Queue:
-    """Processes, of which the least loaded comes first, and of those with the same load the one that has waited longest."""
-
-    def __init__(self, processes: Iterable[_Process]) -> None:
-        self._added = 0
-        self._heap: list[tuple[float, int, _Process]] = []
-        for process in processes:
-            self.put(process)
-
-    def put(self, process: _Process) -> None:
-        """Add a process."""
-        self._added += 1
-        heapq.heappush(self._heap, (process.load, self._added, process))
-
-    def take(self, without: Task | None = None) -> _Process | None:
-        """Remove and return the least loaded process, one that does not have the task `without`; None if there is none."""
-        passed: list[_Process] = []
-        found = None
-        while self._heap and found is None:
-            process = heapq.heappop(self._heap)[-1]
-            if without is None or without not in process.tasks:
-                found = process
-            else:
-                passed.append(process)
-        for process in passed:
-            self.put(process)
-        return found
+    def add_to_least_loaded(self, task: Task) -> tuple[str, int]:
+        """Give a task to the member with the fewest tasks; return the member and how many it has now."""
+        if self._queue is None:
+            counted = ((member_id, self.counts[member_id]) for member_id in hash_map_order(self.counts))
+            self._queue = PriorityQueue(lambda entry: entry[1], counted)
+        entry = self._queue.take()
+        assert entry is not None
+        entry = (entry[0], self._add(entry[0], task))
+        self._queue.put(entry)
+        return entry
 
 
 class _Assignment:
@@ -144,7 +128,8 @@ class _Assignment:
         self._standby: dict[str, list[Task]] = {member.member_id: [] for member in members}
         self._active_before: dict[Task, str] = {}
         self._standby_before: dict[Task, list[str]] = {}
-        for member in members:
+        by_id = {member.member_id: member for member in members}
+        for member in (by_id[member_id] for member_id in hash_map_order(by_id)):
             process = self._processes.setdefault(member.process_id, _Process())
             process.counts[member.member_id] = 0
             self._process_of[member.member_id] = process
@@ -163,11 +148,12 @@ class _Assignment:
         left = sorted((task for source in self._sources for task in source.tasks), key=_by_partition)
         left = [task for task in left if not self._add_active(self._active_before.get(task), task)]
         left = [task for task in left if not self._add_active(self._least_loaded(task), task)]
-        queue = _Queue(self._processes.values())
+        queue = self._queue()
         for task in sorted(left):
             process = queue.take()
             assert process is not None
-            self._give_active(process, process.least_loaded(), task)
+            member_id, count = process.add_to_least_loaded(task)
+            self._gave_active(member_id, task, count)
             queue.put(process)
 
     def _add_active(self, member_id: str | None, task: Task) -> bool:
@@ -176,12 +162,16 @@ class _Assignment:
         process = self._process_of[member_id]
         if process.counts[member_id] >= self._active_quota.limit:
             return False
-        self._give_active(process, member_id, task)
+        self._gave_active(member_id, task, process.add(member_id, task))
         return True
 
-    def _give_active(self, process: _Process, member_id: str, task: Task) -> None:
+    def _queue(self) -> PriorityQueue[_Process]:
+        """Return the processes by their load."""
+        names = hash_map_order(self._processes, capacity=len(self._active))
+        return PriorityQueue(lambda process: process.load, (self._processes[name] for name in names))
+
+    def _gave_active(self, member_id: str, task: Task, count: int) -> None:
         self._active[member_id].append(task)
-        count = process.add(member_id, task)
         self._active_quota.added(count)
         self._quota.added(count)
 
@@ -196,7 +186,8 @@ class _Assignment:
             is_less = process.load < best.load and process.counts[member_id] < best.counts[found]
             if is_less and not (is_free and task in process.tasks):
                 found = member_id
-        return None if is_free and task in self._process_of[found].tasks else found
+        # Kafka checks the first member's process, whichever member is found.
+        return None if is_free and task in self._process_of[members[0]].tasks else found
 
     # --------------------------------------------------------------------------------------------------------- standby
 
@@ -210,15 +201,27 @@ class _Assignment:
                 if member_id is None:
                     left.append((task, self._replicas - replica))
                     break
-                self._give_standby(self._process_of[member_id], member_id, task)
-        queue = _Queue(self._processes.values())
+                self._gave_standby(member_id, task, self._process_of[member_id].add(member_id, task))
+        queue = self._queue()
         for task, count in sorted(left, reverse=True):
             for _ in range(count):
-                process = queue.take(without=task)
-                if process is None:
+                if not self._add_standby(queue, task):
                     break
-                self._give_standby(process, process.least_loaded(), task)
-                queue.put(process)
+
+    def _add_standby(self, queue: PriorityQueue[_Process], task: Task) -> bool:
+        """Give a standby task to the least loaded process that does not have it; return whether there is one."""
+        passed: list[_Process] = []
+        process = queue.take()
+        while process is not None and task in process.tasks:
+            passed.append(process)
+            process = queue.take()
+        if process is not None:
+            member_id, count = process.add_to_least_loaded(task)
+            self._gave_standby(member_id, task, count)
+            queue.put(process)
+        for other in reversed(passed):
+            queue.put(other)
+        return process is not None
 
     def _standby_member(self, task: Task) -> str | None:
         """Return a member that has had the task and may have it as a standby task."""
@@ -229,9 +232,9 @@ class _Assignment:
                     return member_id
         return None
 
-    def _give_standby(self, process: _Process, member_id: str, task: Task) -> None:
+    def _gave_standby(self, member_id: str, task: Task, count: int) -> None:
         self._standby[member_id].append(task)
-        self._quota.added(process.add(member_id, task))
+        self._quota.added(count)
 
     def targets(self) -> dict[str, TargetTasks]:
         """Return what is assigned."""

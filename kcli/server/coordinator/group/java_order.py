@@ -1,0 +1,71 @@
+"""The orders of Java's collections, where Kafka's decisions depend on them: which of two equally loaded processes gets a task.
+
+A HashMap is read by the buckets of its table; keys of one bucket are in the order of insertion. The table is doubled when it
+has more than 3/4 as many entries. A PriorityQueue is a binary heap: which of equal elements is first follows from its moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from kcli.format.java_text import java_hash
+
+_Item = TypeVar("_Item")
+_DEFAULT_CAPACITY = 16
+
+
+def hash_map_order(keys: Iterable[str], capacity: int = _DEFAULT_CAPACITY) -> list[str]:
+    """Return texts in the iteration order of a HashMap that was made with this capacity."""
+    inserted = list(dict.fromkeys(keys))
+    table = 1
+    while table < capacity or len(inserted) * 4 > table * 3:
+        table *= 2
+
+    def bucket(key: str) -> int:
+        number = java_hash(key) & 0xFFFF_FFFF
+        return (number ^ number >> 16) & table - 1
+
+    return sorted(inserted, key=bucket)
+
+
+class PriorityQueue(Generic[_Item]):
+    """A queue whose first item is one of those with the least `load`, which must not change while an item is in it."""
+
+    def __init__(self, load: Callable[[_Item], float], items: Iterable[_Item]) -> None:
+        self._load = load
+        self._heap: list[_Item] = []
+        for item in items:
+            self.put(item)
+
+    def put(self, item: _Item) -> None:
+        """Add an item."""
+        heap, load, at = self._heap, self._load(item), len(self._heap)
+        heap.append(item)
+        while at:
+            parent = (at - 1) // 2
+            if load >= self._load(heap[parent]):
+                break
+            heap[at] = heap[parent]
+            at = parent
+        heap[at] = item
+
+    def take(self) -> _Item | None:
+        """Remove and return the first item, None if there is none."""
+        heap = self._heap
+        if not heap:
+            return None
+        first, last = heap[0], heap.pop()
+        if not heap:
+            return first
+        load, at = self._load(last), 0
+        while 2 * at + 1 < len(heap):
+            child = 2 * at + 1
+            if child + 1 < len(heap) and self._load(heap[child]) > self._load(heap[child + 1]):
+                child += 1
+            if load <= self._load(heap[child]):
+                break
+            heap[at] = heap[child]
+            at = child
+        heap[at] = last
+        return first
