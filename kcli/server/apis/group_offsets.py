@@ -223,14 +223,23 @@ class _TxnOffsetCommit:
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
         try:
-            shard.classic.validate_offset_commit(
-                request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
-            )
+            self._validate(shard)
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+            if error.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.STALE_MEMBER_EPOCH):
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
+
+    def _validate(self, shard: GroupShard) -> None:
+        """Check the member that commits. Raises CoordinatorError."""
+        request = self._request
+        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
+        group = shard.consumer_group(group_id)
+        if group is None:
+            shard.classic.validate_offset_commit(group_id, member_id, instance_id, request.generation_id, is_transactional=True)
+        else:
+            partitions = ((commit.topic, commit.partition) for commit in self._commits)
+            shard.consumer.validate_offset_commit(group, member_id, instance_id, request.generation_id, None, partitions)
 
     def _committed(self, codes: list[int] | CoordinatorError, now_ms: int) -> None:
         if isinstance(codes, CoordinatorError):

@@ -103,13 +103,24 @@ _Response = TypeVar("_Response")
 
 
 class Decision(NamedTuple, Generic[_Response]):
-    """What an operation has decided: its response, and the records that must be committed before it is sent."""
+    """What an operation has decided: its response, and the records that must be committed before it is sent.
+
+    `settled` is called before the response is sent, with 0 or the error code of an operation whose records failed.
+    """
 
     response: _Response
     records: Sequence[ShardRecord] = ()
+    settled: Callable[[int], None] | None = None
 
 
 Respond = Callable[[_Response | CoordinatorError, int], None]
+
+
+def _settle(
+    settled: Callable[[int], None], respond: Respond[_Response], response: _Response | CoordinatorError, now_ms: int
+) -> None:
+    settled(response.code if isinstance(response, CoordinatorError) else error_codes.NONE)
+    respond(response, now_ms)
 
 
 class _Deferred(NamedTuple):
@@ -283,6 +294,8 @@ class CoordinatorRuntime(Generic[_Shard]):
         try:
             led = self._find(index)
             decision = operation(led.shard)
+            if decision.settled is not None:
+                respond = partial(_settle, decision.settled, respond)
             if decision.records:
                 self._apply(led, decision.records, producer)
         except CoordinatorError as error:

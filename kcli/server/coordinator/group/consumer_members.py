@@ -1,11 +1,28 @@
-"""The member of a consumer group that a request is from: by its member id, its instance id and its epoch."""
+"""The member of a consumer group that a request is from: by its member id, its instance id and its epoch.
+
+The epoch of a member of the classic protocol is the generation of its requests: its errors are those of classic groups.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+
+_COMMIT_VERSION = 9  # of OffsetCommit: the first with member epochs
+
+
+class AssignedPartition(NamedTuple):
+    """A partition whose offset is committed; `topic_id` is None if there is no such topic."""
+
+    topic_id: Uuid | None
+    topic: str
+    index: int
 
 
 def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember:
@@ -60,3 +77,79 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) ->
 def unknown_member(group_id: str, member_id: str) -> CoordinatorError:
     """Return the error for a member that a group does not have."""
     return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+
+
+def check_classic(member: ConsumerMember, generation_id: int) -> None:
+    """Check that a member uses the classic protocol, and the generation of its request. Raises CoordinatorError."""
+    if member.classic_protocols is None:
+        text = f"Member {member.member_id} does not use the classic protocol."
+        raise CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, text)
+    if generation_id != member.member_epoch:
+        text = (
+            f"The request generation id {generation_id} is not equal to the member epoch {member.member_epoch} of member "
+            f"{member.member_id}."
+        )
+        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
+
+
+# ----------------------------------------------------------------------------------------------------------------- offsets
+
+
+def check_offset_commit(
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    version: int | None,
+    partitions: Iterable[AssignedPartition],
+) -> None:
+    """Check a commit; see ConsumerGroupManager.validate_offset_commit. Raises CoordinatorError."""
+    if epoch < 0 and not group.members:
+        return
+    if version is None and epoch < 0 and not member_id and instance_id is None:
+        return
+    member = group.members.get(member_id)
+    if member is None:
+        raise unknown_member(group.group_id, member_id)
+    if member.classic_protocols is not None:
+        _check_present_epoch(member, epoch)
+        return
+    if version is not None and version < _COMMIT_VERSION:
+        text = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
+        raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
+    if epoch > member.member_epoch:
+        text = f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+        raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+    if epoch < member.member_epoch:
+        for partition in partitions:
+            _check_assigned(member, epoch, partition)
+
+
+def _check_assigned(member: ConsumerMember, epoch: int, partition: AssignedPartition) -> None:
+    topic_id, topic, index = partition
+    for found in (member.assigned_partitions, member.partitions_pending_revocation):
+        since = found.get(topic_id, {}).get(index) if topic_id is not None else None
+        if since is not None and since <= epoch:
+            return
+    text = f"Partition {topic}-{index} was not assigned to the member in epoch {epoch}."
+    raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+
+
+def check_offset_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    """Check the member that fetches offsets, if the request states one. Raises CoordinatorError."""
+    if member_id is None and epoch < 0:
+        return
+    member = group.members.get(member_id or "")
+    if member is None:
+        raise unknown_member(group.group_id, member_id or "")
+    _check_present_epoch(member, epoch)
+
+
+def _check_present_epoch(member: ConsumerMember, epoch: int) -> None:
+    if epoch == member.member_epoch:
+        return
+    if member.classic_protocols is not None:
+        text = f"The received generation id {epoch} does not match the expected member epoch {member.member_epoch}."
+        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
+    text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
+    raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)

@@ -4,8 +4,8 @@
     -------------------  -----------------------------------------------------------------------------------------------
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
-                         groups; ConsumerGroupManager, the consumer groups; OffsetManager, the offsets; the periodic expiry
-                         of offsets and empty groups
+                         groups; ConsumerGroupManager, the consumer groups; ClassicMembers, their members of the classic
+                         protocol; OffsetManager, the offsets; the periodic expiry of offsets and empty groups
 
 The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
 """
@@ -24,9 +24,19 @@ from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
-from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember, ListedGroup
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
+from kcli.server.coordinator.group.classic_members import ClassicMembers
+from kcli.server.coordinator.group.classic_messages import (
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    ListedGroup,
+    RespondJoin,
+    RespondSync,
+    SyncRequest,
+)
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
@@ -74,9 +84,9 @@ class GroupShard:
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
-        self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, self._remove_classic, report
-        )
+        migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
+        self.consumer = ConsumerGroupManager(self.state, config, metadata, hashes, timer, rng, self._write, migration, report)
+        self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
         self._runtime.write(self.index, lambda shard: operation(), respond)
@@ -108,19 +118,30 @@ class GroupShard:
         group = self.state.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
-    def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a consumer group can have its id and its offsets. Raises CoordinatorError."""
-        try:
-            self.classic.delete_check(group_id)
-        except CoordinatorError as error:
-            text = f"Group {group_id} is not a consumer group."
-            raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
-        return (self.classic.delete(group_id),)
+    def join(self, request: JoinRequest, respond: RespondJoin) -> Decision[Completion | None]:
+        """Let a client of the classic protocol join a group of either protocol; an empty consumer group is removed."""
+        group = self.consumer_group(request.group_id)
+        if group is None or self.classic.check_join(request) or (not group.members and request.member_id):
+            return self.classic.join(request, respond)
+        if group.members:
+            return self._classic_members.join(group, request, respond)
+        tombstones = list(self.consumer.delete(group))
+        decision = self.classic.join(request, respond)
+        return decision._replace(records=(*tombstones, *decision.records))
 
-    def make_classic(self, group_id: str) -> Decision[None]:
-        """Remove an empty consumer group, so that a classic group can have its id and its offsets."""
+    def sync(self, request: SyncRequest, respond: RespondSync) -> Decision[Completion | None]:
+        """Give a member of the classic protocol its assignment when the group has it."""
+        group = self.consumer_group(request.group_id)
+        if group is None or not group.members:
+            return self.classic.sync(request, respond)
+        return self._classic_members.sync(group, request, respond)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation_id: int) -> int:
+        """Return 0, or REBALANCE_IN_PROGRESS if a member of the classic protocol has to join. Raises CoordinatorError."""
         group = self.consumer_group(group_id)
-        return Decision(None, () if group is None or group.members else list(self.consumer.delete(group)))
+        if group is None:
+            return self.classic.heartbeat(group_id, member_id, instance_id, generation_id)
+        return self._classic_members.heartbeat(group, member_id, instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members of a group of either protocol. Raises CoordinatorError."""
