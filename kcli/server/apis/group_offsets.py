@@ -417,6 +417,7 @@ def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: G
             answer.error_code = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             records += shard.offsets.delete(group_id, topic, answer.partition_index)
+    shard.metrics.offset_deletions += len(records)
     return Decision(None, records)
 
 

@@ -27,6 +27,7 @@ from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
@@ -53,8 +54,8 @@ class Groups:
         self.manager = self._manager(self.state)
 
     def _manager(self, state: GroupState) -> ConsumerGroupManager:
-        hashes, rng = TopicHashes(self.metadata), random.Random(1)
-        classic = ClassicGroupManager(state, self.config, self.timer, rng, self._write, self.lines.append)
+        hashes, rng, metrics = TopicHashes(self.metadata), random.Random(1), GroupMetrics()
+        classic = ClassicGroupManager(state, self.config, self.timer, rng, self._write, metrics, self.lines.append)
         return ConsumerGroupManager(
             state,
             self.config,
@@ -64,6 +65,7 @@ class Groups:
             rng,
             self._write,
             GroupMigration(state, self.config, self.metadata, hashes, classic),
+            metrics,
             self.lines.append,
         )
 

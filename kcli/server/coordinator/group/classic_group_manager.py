@@ -61,6 +61,7 @@ from kcli.server.coordinator.group.classic_messages import (
 )
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records, Write
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
@@ -103,13 +104,14 @@ class ClassicGroupManager:
         timer: Timer,
         rng: Random,
         write: Write,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self._state = state
         self._config = config
         self._rng = rng
-        self._rebalances = ClassicRebalances(config, timer, write, report)
+        self._rebalances = ClassicRebalances(config, timer, write, metrics, report)
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""

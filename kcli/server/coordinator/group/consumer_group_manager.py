@@ -59,6 +59,7 @@ from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
@@ -126,6 +127,7 @@ class ConsumerGroupManager:
         rng: Random,
         write: Write,
         migration: GroupMigration,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self.sessions = ConsumerSessions(timer, self._time_out)
@@ -137,6 +139,7 @@ class ConsumerGroupManager:
         self._rng = rng
         self._write = write
         self._migration = migration
+        self._metrics = metrics
         self._report = report
         self._checked: dict[str, _Checked] = {}
         self._is_unloaded = False
@@ -257,7 +260,9 @@ class ConsumerGroupManager:
         has_new_topics = False
         if is_old and is_due and group.resolved_regexes and resolve is not None:
             has_new_topics = change.resolve_regexes(resolve, only_new=False)
+        before = change.epoch
         change.update_epoch(is_changed or has_new_topics)
+        self._metrics.consumer_rebalances += change.epoch != before
         if is_due and (resolve is not None or not group.resolved_regexes):
             version = self._metadata.topics_version
             self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)

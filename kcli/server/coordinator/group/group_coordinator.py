@@ -42,6 +42,7 @@ from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManag
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
@@ -68,9 +69,11 @@ class GroupShard:
         timer: Timer,
         scheduler: Scheduler,
         rng: Random,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self.state = GroupState()
+        self.metrics = metrics
         self.index = index
         self._runtime = runtime
         self._config = config
@@ -83,9 +86,11 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
+        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, metrics, report)
         migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
-        self.consumer = ConsumerGroupManager(self.state, config, metadata, hashes, timer, rng, self._write, migration, report)
+        self.consumer = ConsumerGroupManager(
+            self.state, config, metadata, hashes, timer, rng, self._write, migration, metrics, report
+        )
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -164,6 +169,7 @@ class GroupShard:
         """Decide a commit whose member is valid; the response has an error code for each partition."""
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
+        self.metrics.offset_commits += len(records)
         return Decision(codes, records)
 
     def delete_group(self, group_id: str) -> Decision[int]:
@@ -205,6 +211,7 @@ class GroupShard:
     def _expire_group(self, group_id: str) -> Decision[None]:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
+        self.metrics.offset_expirations += len(records)
         try:
             if is_without_offsets:
                 records += self._remove_records(group_id)
@@ -246,10 +253,11 @@ class GroupCoordinator:
         self._config = config
         self._metadata = metadata
         self._report = report
+        self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, report),
+            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report),
             replica_manager,
             timer,
             scheduler,
