@@ -82,7 +82,7 @@ def as_json(answers: Answers) -> Answers:
 
 def _write_fixture() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        answers = ask_kafka(Peer(), Path(directory) / "kafka")
+        answers = ask_kafka(Peer(Path(directory)), Path(directory) / "kafka")
     FIXTURE.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{json.dumps([name, found])}\n" for name, found in answers.items())
     FIXTURE.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -281,7 +281,11 @@ class CoordinatorRuntime(Generic[_Shard]):
 
     def is_loading(self) -> bool:
         """Return whether a partition is being loaded."""
-        return any(not led.is_loaded for led in self._led.values())
+        return self.loading_count() > 0
+
+    def loading_count(self) -> int:
+        """Return the number of partitions that are being loaded."""
+        return sum(not led.is_loaded for led in self._led.values())
 
     def write(
         self,

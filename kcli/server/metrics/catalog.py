@@ -119,6 +119,7 @@ kafka_server_group_coordinator_metrics_group_completed_rebalance_rate | gauge | 
 kafka_server_group_coordinator_metrics_consumer_group_rebalance_count | gauge |  | Rebalances of consumer groups
 kafka_server_group_coordinator_metrics_consumer_group_rebalance_rate | gauge |  | Rebalances of consumer groups per second
 kafka_server_group_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0
+kafka_server_group_coordinator_metrics_num_partitions | gauge | state | Led partitions of __consumer_offsets by state
 kafka_server_group_coordinator_metrics_group_count | gauge | protocol | Groups by protocol: classic, consumer
 kafka_server_group_coordinator_metrics_consumer_group_count | gauge | state | Consumer groups by state
 kafka_coordinator_group_groupmetadatamanager_numoffsets | gauge |  | Committed offsets of all groups

@@ -30,6 +30,8 @@ def sample_groups(coordinator: GroupCoordinator, add: Add) -> Iterator[None]:
     for name, attribute in _COUNTERS.items():
         add(f"{_PREFIX}{name}_count", getattr(coordinator.metrics, attribute))
     add(f"{_PREFIX}event_queue_size", 0)
+    for state, count in (("loading", coordinator.runtime.loading_count()), ("active", len(coordinator.runtime.shards()))):
+        add(f"{_PREFIX}num_partitions", count, state)
     states: dict[str, Counter[str]] = {"classic": Counter(), "consumer": Counter()}
     offsets = number = 0
     for shard in coordinator.runtime.shards():
@@ -43,7 +45,7 @@ def sample_groups(coordinator: GroupCoordinator, add: Add) -> Iterator[None]:
     for protocol in ("classic", "consumer"):
         add(f"{_PREFIX}group_count", states[protocol].total(), protocol)
     for state in CONSUMER_STATES:
-        add(f"{_PREFIX}consumer_group_count", states["consumer"][state], state.lower())
+        add(f"{_PREFIX}consumer_group_count", states["consumer"][state], state)
     add(f"{_GAUGES}offsets", offsets)
     add(f"{_GAUGES}groups", states["classic"].total())
     for state in CLASSIC_STATES:

@@ -5,7 +5,7 @@
     join       the same as a heartbeat of the consumer protocol: the subscription, a new target, the next assignment; it
                does not wait for other members, and no member leads
     sync       returns the assignment that the last join has decided
-    heartbeat  extends the session; REBALANCE_IN_PROGRESS if the member has to join again: for a later epoch of the group, to
+    heartbeat  extends the session; REBALANCE_IN_PROGRESS if the member has to join again: for a later target of the group, to
                revoke partitions, or to get those that other members have revoked since
     leave      (ConsumerGroupManager.remove_members)
 
@@ -136,11 +136,9 @@ class ClassicMembers:
             member = _find(group, request.member_id, request.instance_id)
             check_classic(member, request.generation_id)
             first_protocol = _check_protocol(member, request)
-            if group.group_epoch > member.member_epoch and member.state != UNREVOKED:
+            if group.assignment_epoch > member.member_epoch and member.state != UNREVOKED:
                 self._sessions.wait_for_join(group_id, member)
-                text = (
-                    f"A new rebalance is triggered in group {group_id} and member {member.member_id} should rejoin to catch up."
-                )
+                text = f"group {group_id} has a later target than member {member.member_id}, which has to join again"
                 raise CoordinatorError(error_codes.REBALANCE_IN_PROGRESS, text)
         except CoordinatorError as error:
             respond(SyncResult(error.code))
@@ -163,7 +161,7 @@ class ClassicMembers:
         check_classic(member, generation_id)
         self._sessions.extend(group.group_id, member_id, member.session_timeout_ms or 0)
         is_free = member.state == UNRELEASED and not _waits_for_partitions(group, member)
-        if member.member_epoch < group.group_epoch or member.state == UNREVOKED or is_free:
+        if member.member_epoch < group.assignment_epoch or member.state == UNREVOKED or is_free:
             self._sessions.wait_for_join(group.group_id, member)
             return error_codes.REBALANCE_IN_PROGRESS
         return error_codes.NONE

@@ -49,6 +49,7 @@ from kcli.server.coordinator.group.consumer_members import (
     check_offset_fetch,
     check_static,
     find_leaving,
+    left_for_a_time,
     static_member,
     unknown_member,
 )
@@ -334,8 +335,7 @@ class ConsumerGroupManager:
                 static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
             )
             if request.member_epoch == LEAVE_STATIC_EPOCH:
-                left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, partitions_pending_revocation={})
-                return Decision(result, (current_record(group.group_id, left),))
+                return Decision(result, (current_record(group.group_id, left_for_a_time(member, LEAVE_STATIC_EPOCH)),))
         fenced = self._fence(group, (member,), "it has left")
         return Decision(result, fenced.records, fenced.settled)
 

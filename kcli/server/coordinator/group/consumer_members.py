@@ -6,6 +6,7 @@ The epoch of a member of the classic protocol is the generation of its requests:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
@@ -22,7 +23,7 @@ class AssignedPartition(NamedTuple):
 
     topic_id: Uuid | None
     topic: str
-    index: int
+    partition: int
 
 
 def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember:
@@ -77,6 +78,12 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) ->
 def unknown_member(group_id: str, member_id: str) -> CoordinatorError:
     """Return the error for a member that a group does not have."""
     return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+
+
+def left_for_a_time(member: ConsumerMember, epoch: int) -> ConsumerMember:
+    """Return a static member that has left and keeps its partitions, from epoch 0 on: its successor begins with that."""
+    kept = {topic_id: dict.fromkeys(found, 0) for topic_id, found in member.assigned_partitions.items()}
+    return replace(member, member_epoch=epoch, assigned_partitions=kept, partitions_pending_revocation={})
 
 
 def check_classic(member: ConsumerMember, generation_id: int) -> None:
