@@ -1,7 +1,7 @@
 """One member of a group, as a process: `python -m tests.oracle.clients.group_member CLIENT SETTINGS`, SETTINGS as JSON.
 
-It prints a line for each event, with the monotonic time of the machine in ns: `assigned P...` and `revoked P...` (`lost P...` if
-it knows that it was too late), `read P OFFSET`, `closed`. It commits what it has read after each poll. A line on stdin ends it,
+It prints a line for each event, with the monotonic time in ns: `assigned P...`, `revoked P...` (`lost P...` if it
+knows that it was too late), `read P OFFSET`, `closed`. It commits what it has read after each poll. A line on stdin ends it,
 as a client ends that leaves its group.
 """
 
