@@ -35,12 +35,12 @@ BROKER_SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=1000",
     "group.consumer.min.session.timeout.ms=1000",
-    "group.consumer.session.timeout.ms=3000",
+    "group.consumer.session.timeout.ms=5000",
     "group.consumer.min.heartbeat.interval.ms=100",
     "group.consumer.heartbeat.interval.ms=300",
     "group.consumer.assignment.interval.ms=0",
 )
-SESSION_MS = 3000
+SESSION_MS = 5000
 PARTITIONS = 6
 SETTLE_SECONDS = 20
 PAUSE_S = 0.02  # of a poll of other processes, which give no other sign
@@ -170,7 +170,8 @@ class Judge:
         end = time.monotonic() + seconds
         while not is_so():
             owned = [sorted(member.owned) for member in self.members if member.is_alive]
-            assert time.monotonic() < end, f"{what}: not within {seconds} s; owned are {owned}"
+            errors = [member.errors for member in self.members if member.errors]
+            assert time.monotonic() < end, f"{what}: not within {seconds} s; owned are {owned}; errors are {errors}"
             time.sleep(PAUSE_S)
 
     def settle(self, what: str, seconds: float = SETTLE_SECONDS) -> None:

@@ -57,7 +57,11 @@ def run_confluent(settings: dict[str, Any]) -> None:
         on_lost=lambda _, found: note_partitions("lost", found),
     )
     while not stopped.is_set():
-        read = [message for message in consumer.consume(100, POLL_S) if message.error() is None]
+        found = consumer.consume(100, POLL_S)
+        for message in found:
+            if message.error() is not None:
+                note("error", message.error())
+        read = [message for message in found if message.error() is None]
         for message in read:
             note("read", message.partition(), message.offset())
         if read:
