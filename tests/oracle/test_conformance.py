@@ -37,7 +37,8 @@ def excluded(suite: str) -> dict[str, str]:
 def bootstrap(kcli_serves: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker as the suites want it: broker.properties beside them, without the authorizer."""
     home = tmp_path_factory.mktemp("conformance")
-    broker = KcliBroker(home, "node.id=0", "num.partitions=4", "auto.create.topics.enable=true", advertised=True)
+    settings = ("node.id=0", "num.partitions=4", "auto.create.topics.enable=true", "group.min.session.timeout.ms=1000")
+    broker = KcliBroker(home, *settings, advertised=True)
     with broker:
         yield broker.bootstrap
 

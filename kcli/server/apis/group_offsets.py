@@ -222,18 +222,23 @@ class _TxnOffsetCommit:
                 broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
-        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
-        epoch = request.generation_id
-        partitions = ((commit.topic, commit.partition) for commit in self._commits)
         try:
-            if not shard.validate_member_commit(group_id, member_id, instance_id, epoch, None, partitions):
-                shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=True)
+            self._validate(shard)
         except CoordinatorError as error:
             is_missing = error.code == error_codes.GROUP_ID_NOT_FOUND and request.group_id not in shard.state.groups
             if is_missing or error.code == error_codes.STALE_MEMBER_EPOCH:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
+
+    def _validate(self, shard: GroupShard) -> None:
+        """Check the member that commits. Raises CoordinatorError."""
+        request = self._request
+        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
+        epoch = request.generation_id
+        partitions = ((commit.topic, commit.partition) for commit in self._commits)
+        if not shard.validate_member_commit(group_id, member_id, instance_id, epoch, None, partitions):
+            shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=True)
 
     def _committed(self, codes: list[int] | CoordinatorError, now_ms: int) -> None:
         if isinstance(codes, CoordinatorError):
@@ -407,6 +412,7 @@ def _decide_delete(group_id: str, valid: Iterable[tuple[str, Message]], shard: G
             answer.error_code = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             records += shard.offsets.delete(group_id, topic, answer.partition_index)
+    shard.metrics.offset_deletions += len(records)
     return Decision(None, records)
 
 

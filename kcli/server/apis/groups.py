@@ -95,10 +95,7 @@ def handle_join_group(context: RequestContext, request: Message) -> None:
         supports_skipping_assignment=context.version >= _SKIP_ASSIGNMENT_VERSION,
         reason=request.reason,
     )
-    if not request.member_id:
-        # Its records are applied before the join is decided; if it cannot be written, the join is answered with the error.
-        context.broker.groups.write(request.group_id, lambda shard: shard.make_classic(request.group_id), lambda *result: None)
-    _execute(context, request.group_id, lambda shard: shard.classic.join(join, respond), refuse)
+    _execute(context, request.group_id, lambda shard: shard.join(join, respond), refuse)
 
 
 def handle_sync_group(context: RequestContext, request: Message) -> None:
@@ -132,7 +129,7 @@ def handle_sync_group(context: RequestContext, request: Message) -> None:
         protocol_name=request.protocol_name,
         assignment={one.member_id: bytes(one.assignment) for one in request.assignments},
     )
-    _execute(context, request.group_id, lambda shard: shard.classic.sync(sync, respond), refuse)
+    _execute(context, request.group_id, lambda shard: shard.sync(sync, respond), refuse)
 
 
 def handle_heartbeat(context: RequestContext, request: Message) -> None:
@@ -146,7 +143,7 @@ def handle_heartbeat(context: RequestContext, request: Message) -> None:
         return
 
     def decide(shard: GroupShard) -> Decision[int]:
-        code = shard.classic.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+        code = shard.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
         return Decision(code)
 
     def decided(code: int | CoordinatorError, now_ms: int) -> None:

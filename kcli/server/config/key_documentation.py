@@ -81,6 +81,8 @@ group.consumer.max.assignment.interval.ms: The highest assignment interval that 
 group.consumer.max.heartbeat.interval.ms: The highest heartbeat interval that a group may set, in ms.
 group.consumer.max.session.timeout.ms: The highest session timeout that a group may set, in ms.
 group.consumer.max.size: The number of members of a consumer group.
+group.consumer.migration.policy: Whether groups with members move between the classic and the consumer protocol: disabled, \
+downgrade, upgrade or bidirectional.
 group.consumer.min.assignment.interval.ms: The lowest assignment interval that a group may set, in ms.
 group.consumer.min.heartbeat.interval.ms: The lowest heartbeat interval that a group may set, in ms.
 group.consumer.min.session.timeout.ms: The lowest session timeout that a group may set, in ms.

@@ -103,13 +103,24 @@ _Response = TypeVar("_Response")
 
 
 class Decision(NamedTuple, Generic[_Response]):
-    """What an operation has decided: its response, and the records that must be committed before it is sent."""
+    """What an operation has decided: its response, and the records that must be committed before it is sent.
+
+    `settled` is called before the response is sent, with 0 or the error code of an operation whose records failed.
+    """
 
     response: _Response
     records: Sequence[ShardRecord] = ()
+    settled: Callable[[int], None] | None = None
 
 
 Respond = Callable[[_Response | CoordinatorError, int], None]
+
+
+def _settle(
+    settled: Callable[[int], None], respond: Respond[_Response], response: _Response | CoordinatorError, now_ms: int
+) -> None:
+    settled(response.code if isinstance(response, CoordinatorError) else error_codes.NONE)
+    respond(response, now_ms)
 
 
 class _Deferred(NamedTuple):
@@ -270,7 +281,11 @@ class CoordinatorRuntime(Generic[_Shard]):
 
     def is_loading(self) -> bool:
         """Return whether a partition is being loaded."""
-        return any(not led.is_loaded for led in self._led.values())
+        return self.loading_count() > 0
+
+    def loading_count(self) -> int:
+        """Return the number of partitions that are being loaded."""
+        return sum(not led.is_loaded for led in self._led.values())
 
     def write(
         self,
@@ -283,6 +298,8 @@ class CoordinatorRuntime(Generic[_Shard]):
         try:
             led = self._find(index)
             decision = operation(led.shard)
+            if decision.settled is not None:
+                respond = partial(_settle, decision.settled, respond)
             if decision.records:
                 self._apply(led, decision.records, producer)
         except CoordinatorError as error:

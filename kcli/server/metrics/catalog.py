@@ -108,6 +108,27 @@ kafka_server_socket_server_metrics_incoming_byte | gauge | listener networkProce
 kafka_server_socket_server_metrics_incoming_byte_rate | gauge | listener networkProcessor | Bytes received per second
 kafka_server_socket_server_metrics_outgoing_byte | gauge | listener networkProcessor | Bytes sent
 kafka_server_socket_server_metrics_outgoing_byte_rate | gauge | listener networkProcessor | Bytes sent per second
+kafka_server_group_coordinator_metrics_offset_commit_count | gauge |  | Committed offsets
+kafka_server_group_coordinator_metrics_offset_commit_rate | gauge |  | Committed offsets per second
+kafka_server_group_coordinator_metrics_offset_expiration_count | gauge |  | Expired offsets
+kafka_server_group_coordinator_metrics_offset_expiration_rate | gauge |  | Expired offsets per second
+kafka_server_group_coordinator_metrics_offset_deletion_count | gauge |  | Offsets that administrators deleted
+kafka_server_group_coordinator_metrics_offset_deletion_rate | gauge |  | Offsets that administrators deleted per second
+kafka_server_group_coordinator_metrics_group_completed_rebalance_count | gauge |  | Completed rebalances of classic groups
+kafka_server_group_coordinator_metrics_group_completed_rebalance_rate | gauge |  | Such rebalances per second
+kafka_server_group_coordinator_metrics_consumer_group_rebalance_count | gauge |  | Rebalances of consumer groups
+kafka_server_group_coordinator_metrics_consumer_group_rebalance_rate | gauge |  | Rebalances of consumer groups per second
+kafka_server_group_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0
+kafka_server_group_coordinator_metrics_num_partitions | gauge | state | Led partitions of __consumer_offsets by state
+kafka_server_group_coordinator_metrics_group_count | gauge | protocol | Groups by protocol: classic, consumer
+kafka_server_group_coordinator_metrics_consumer_group_count | gauge | state | Consumer groups by state
+kafka_coordinator_group_groupmetadatamanager_numoffsets | gauge |  | Committed offsets of all groups
+kafka_coordinator_group_groupmetadatamanager_numgroups | gauge |  | Classic groups
+kafka_coordinator_group_groupmetadatamanager_numgroupsempty | gauge |  | Classic groups that are Empty
+kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance | gauge |  | Classic groups in PreparingRebalance
+kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance | gauge |  | Classic groups in CompletingRebalance
+kafka_coordinator_group_groupmetadatamanager_numgroupsstable | gauge |  | Classic groups that are Stable
+kafka_coordinator_group_groupmetadatamanager_numgroupsdead | gauge |  | Classic groups that are Dead
 kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the node that leads the quorum
 kafka_controller_kafkacontroller_activebrokercount | gauge |  | Registered brokers that are not fenced
 kafka_controller_kafkacontroller_fencedbrokercount | gauge |  | Registered brokers that are fenced

@@ -26,6 +26,7 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.shell.controller_samples import add_delivered, sample_controller
+from kcli.server.shell.group_samples import GROUP_RATES, sample_groups
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"
@@ -98,6 +99,7 @@ def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer 
     _add_errors(cores, raw)
     if broker is not None:
         _sample_broker(broker, raw)
+        yield from sample_groups(broker.groups, raw.add)
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
         yield from _sample_logs(broker.log_manager, raw)
@@ -251,6 +253,7 @@ RATES = {
     f"{_SOCKETS}incoming_byte": f"{_SOCKETS}incoming_byte_rate",
     f"{_SOCKETS}outgoing_byte": f"{_SOCKETS}outgoing_byte_rate",
     "kafka_server_raft_metrics_log_end_offset": "kafka_server_raft_metrics_append_records_rate",
+    **GROUP_RATES,
 }
 
 

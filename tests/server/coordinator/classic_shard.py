@@ -21,6 +21,7 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncResult,
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.speculative_state import SpeculativeState
@@ -86,7 +87,7 @@ class Shard:
         self._offset = 0
         self._speculative = SpeculativeState[GroupState, CoordinatorRecord](self.state, self._apply)
         self.manager = ClassicGroupManager(
-            self.state, Config(**config), self.timer, random.Random(7), self.write, self.lines.append
+            self.state, Config(**config), self.timer, random.Random(7), self.write, GroupMetrics(), self.lines.append
         )
         self.manager.loaded(START_MS)
 

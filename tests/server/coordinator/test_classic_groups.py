@@ -169,7 +169,7 @@ def test_a_client_may_repeat_a_protocol() -> None:
 )
 def test_refused_joins(changes: dict[str, Any], code: int) -> None:
     shard = Shard()
-    shard.state.groups["modern"] = stored.ConsumerGroup("modern")
+    shard.state.groups["modern"] = stored.ShareGroup("modern")
     shard.stable(2, ("static",))
     before = shard.manager.describe("g")
     result = shard.join(**changes).result
@@ -311,7 +311,7 @@ def test_offsets_of_topics_that_are_read_are_kept() -> None:
 
 def test_only_empty_groups_are_deleted() -> None:
     shard = Shard()
-    shard.state.groups["modern"] = stored.ConsumerGroup("modern")
+    shard.state.groups["modern"] = stored.ShareGroup("modern")
     assert error_of(shard.manager.delete_check, "g") == codes.GROUP_ID_NOT_FOUND
     assert error_of(shard.manager.delete_check, "modern") == codes.GROUP_ID_NOT_FOUND
     (member,) = shard.stable()

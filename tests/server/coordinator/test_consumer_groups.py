@@ -20,12 +20,15 @@ from kcli.protocol.message_types import message_type
 from kcli.server.config.loading import load_config
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager, ConsumerHeartbeat, HeartbeatResult
 from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.current_assignment import Target, next_assignment
+from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
@@ -52,20 +55,20 @@ class Groups:
         self.manager = self._manager(self.state)
 
     def _manager(self, state: GroupState) -> ConsumerGroupManager:
+        hashes, rng, metrics = TopicHashes(self.metadata), random.Random(1), GroupMetrics()
+        classic = ClassicGroupManager(state, self.config, self.timer, rng, self._write, metrics, self.lines.append)
         return ConsumerGroupManager(
             state,
             self.config,
             self.metadata,
-            TopicHashes(self.metadata),
+            hashes,
             self.timer,
-            random.Random(1),
+            rng,
             self._write,
-            self._remove_classic,
+            GroupMigration(state, self.config, self.metadata, hashes, classic),
+            metrics,
             self.lines.append,
         )
-
-    def _remove_classic(self, group_id: str) -> list[CoordinatorRecord]:
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
     def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[None, int], None]) -> None:
         self._apply(operation())

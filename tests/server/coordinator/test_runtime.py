@@ -62,11 +62,10 @@ class Replicas:
     node_id = 1
 
     def __init__(self) -> None:
-        self.fetch_purgatory = self
         self.failures: list[OSError] = []
 
-    def check(self, key: Any, now_ms: int) -> int:
-        return 0
+    def records_appended(self, key: Any, now_ms: int) -> None:
+        pass
 
     def handle_log_dir_failure(self, partition: Partition, error: OSError) -> None:
         self.failures.append(error)

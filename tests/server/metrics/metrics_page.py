@@ -17,8 +17,12 @@ class MissingGroup(NamedTuple):
 # patterns | why
 _MISSING_TABLE = """
 server_*_channel_metrics_* | A node has no connections to other nodes
-server_group_coordinator_metrics_* server_transaction_coordinator_metrics_* server_addpartitionstotxnmanager_* \
-server_replicamanager_partitionswithlatetransactionscount | Groups and transactions are not served
+server_group_coordinator_metrics_b* server_group_coordinator_metrics_event_[!q]* server_group_coordinator_metrics_thread_* \
+server_group_coordinator_metrics_event_queue_time* | Operations of coordinators wait for no thread, and batches for no other
+server_group_coordinator_metrics_partition_load_time_* | The log of a broker says how long a load took
+server_group_coordinator_metrics_s[ht]* | Groups of these kinds do not rebalance here
+coordinator_transaction_* server_transaction_coordinator_metrics_* server_addpartitionstotxnmanager_* \
+server_replicamanager_partitionswithlatetransactionscount | Transactions have no metrics yet
 server_share* server_brokertopicmetrics_*share* | Share groups are not served
 server_brokertopicmetrics_replication* server_brokertopicmetrics_reassignment* server_replicafetchermanager_* \
 | Nothing is replicated between nodes

@@ -17,7 +17,7 @@ with it yet. The group does not decide anything; kcli.server.coordinator.group.c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -136,6 +136,17 @@ class ClassicGroup:
             )
         if record.members:
             group.state = ClassicGroupState.STABLE
+        group.subscribed_topics = group._find_subscribed_topics()
+        return group
+
+    @classmethod
+    def from_members(cls, group_id: str, generation_id: int, members: Iterable[ClassicMember], wall_ms: int) -> ClassicGroup:
+        """Make a stable group of consumers; the first member leads it."""
+        group = cls(group_id, wall_ms)
+        group.generation_id, group.protocol_type, group.state = generation_id, CONSUMER_PROTOCOL_TYPE, ClassicGroupState.STABLE
+        for member in members:
+            group._put_member(member)
+        group.protocol_name = group.select_protocol()
         group.subscribed_topics = group._find_subscribed_topics()
         return group
 

@@ -32,6 +32,13 @@ from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.classic_checks import (
+    check_generation,
+    check_sync,
+    non_empty,
+    remove_leaving,
+    with_reason,
+)
 from kcli.server.coordinator.group.classic_group import (
     UNKNOWN_MEMBER_ID,
     ClassicGroup,
@@ -54,12 +61,12 @@ from kcli.server.coordinator.group.classic_messages import (
 )
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records, Write
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
 
 _UUID_BYTES = 16
-_MAX_REASON = 255  # of a client's reason in the log; Kafka's clients send no more
 
 Completion = Callable[[int], None]
 _Shard = TypeVar("_Shard")
@@ -76,7 +83,7 @@ def write_classic(
     def decide(shard: _Shard) -> Decision[None]:
         decision = operation(shard)
         decided.append(decision.response)
-        return Decision(None, decision.records)
+        return Decision(None, decision.records, decision.settled)
 
     def respond(result: CoordinatorError | None, now_ms: int) -> None:
         if not decided and result is not None:
@@ -97,13 +104,14 @@ class ClassicGroupManager:
         timer: Timer,
         rng: Random,
         write: Write,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self._state = state
         self._config = config
         self._rng = rng
-        self._rebalances = ClassicRebalances(config, timer, write, report)
+        self._rebalances = ClassicRebalances(config, timer, write, metrics, report)
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""
@@ -147,13 +155,18 @@ class ClassicGroupManager:
     # ------------------------------------------------------------------------------------------------------------ join
 
     def join(self, request: JoinRequest, respond: RespondJoin) -> Decision[Completion | None]:
-        """Let a client join a group, which is made if the client has no member id yet."""
+        """Let a client join a group, which is made if the client has no member id yet.
+
+        An empty consumer or streams group is treated as missing: the caller removes it.
+        """
         group_id = request.group_id
-        code = self._check_join(request)
+        code = self.check_join(request)
         if code:
             respond(JoinResult(code, request.member_id))
             return Decision(None)
         record = self._state.groups.get(group_id)
+        if isinstance(record, stored.ConsumerGroup | stored.StreamsGroup) and not record.members:
+            record = None
         if record is not None and not isinstance(record, stored.ClassicGroup):
             respond(JoinResult(error_codes.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
             return Decision(None)
@@ -170,7 +183,8 @@ class ClassicGroupManager:
         self._join_group(group, request, respond)
         return Decision(partial(self._created, group), (empty,))
 
-    def _check_join(self, request: JoinRequest) -> int:
+    def check_join(self, request: JoinRequest) -> int:
+        """Return 0, or the error of a join that is wrong for every group."""
         if not request.group_id:
             return error_codes.INVALID_GROUP_ID
         lowest = self._config.get_int("group.min.session.timeout.ms")
@@ -179,7 +193,8 @@ class ClassicGroupManager:
 
     def _created(self, group: ClassicGroup, code: int) -> None:
         """End a new group whose record could not be written and is reverted."""
-        if code and group.group_id not in self._state.groups and self.groups.get(group.group_id) is group:
+        is_written = isinstance(self._state.groups.get(group.group_id), stored.ClassicGroup)
+        if code and not is_written and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             self._rebalances.end(group, code)
 
@@ -234,7 +249,7 @@ class ClassicGroupManager:
             request.session_timeout_ms,
             request.protocols,
         )
-        reason = _with_reason(f"new member {member_id}", request.reason)
+        reason = with_reason(f"new member {member_id}", request.reason)
         return self._rebalances.add_member(group, member, request.protocol_type, respond, reason)
 
     def _join_again(self, group: ClassicGroup, request: JoinRequest, respond: RespondJoin) -> Records:
@@ -253,7 +268,7 @@ class ClassicGroupManager:
             return ()
         group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         group.awaiting_join[member_id] = respond
-        return self._rebalances.rebalance(group, _with_reason(f"member {member_id} joins again", request.reason))
+        return self._rebalances.rebalance(group, with_reason(f"member {member_id} joins again", request.reason))
 
     def _replace_static_member(
         self, group: ClassicGroup, request: JoinRequest, member_id: str, respond: RespondJoin
@@ -270,7 +285,7 @@ class ClassicGroupManager:
         is_stable = group.state is ClassicGroupState.STABLE
         if not is_stable or group.select_protocol() != group.protocol_name:
             # The leader of a group that is to be assigned knows the member by its old id only.
-            reason = _with_reason(f"static member {request.instance_id} joins again as {member_id}", request.reason)
+            reason = with_reason(f"static member {request.instance_id} joins again as {member_id}", request.reason)
             return Decision(None, self._rebalances.rebalance(group, reason))
 
         def complete(code: int) -> None:
@@ -313,7 +328,7 @@ class ClassicGroupManager:
         except CoordinatorError as error:
             respond(SyncResult(error.code))
             return Decision(None)
-        code = _check_sync(group, request)
+        code = check_sync(group, request)
         if code:
             respond(SyncResult(code))
             return Decision(None)
@@ -348,7 +363,7 @@ class ClassicGroupManager:
             code = error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
             raise CoordinatorError(code, f"Group {group_id} not found.")
         member = group.find_member(member_id, instance_id)
-        _check_generation(group, generation_id)
+        check_generation(group, generation_id)
         self._rebalances.extend_session(group, member)
         is_preparing = group.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if is_preparing else error_codes.NONE
@@ -360,11 +375,11 @@ class ClassicGroupManager:
         group = self.groups.get(group_id)
         if group is None:
             return Decision([LeaveResult(error_codes.UNKNOWN_MEMBER_ID, one.member_id, one.instance_id) for one in leaving])
-        results = [LeaveResult(_leave(group, one), one.member_id, one.instance_id) for one in leaving]
+        results = [LeaveResult(remove_leaving(group, one), one.member_id, one.instance_id) for one in leaving]
         left = [one for one, result in zip(leaving, results, strict=True) if not result.error_code]
         if not left or group.state is ClassicGroupState.EMPTY:
             return Decision(results)
-        names = ", ".join(_with_reason(one.member_id or one.instance_id or "", one.reason) for one in left)
+        names = ", ".join(with_reason(one.member_id or one.instance_id or "", one.reason) for one in left)
         return Decision(results, self._rebalances.rebalance(group, f"members have left: {names}"))
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -386,7 +401,7 @@ class ClassicGroupManager:
             return
         if generation_id >= 0 or member_id or instance_id is not None:
             member = group.find_member(member_id, instance_id)
-            _check_generation(group, generation_id)
+            check_generation(group, generation_id)
         elif is_transactional:
             return
         else:
@@ -406,7 +421,7 @@ class ClassicGroupManager:
         """Return a function: whether a topic's offsets must be kept (GROUP_SUBSCRIBED_TO_TOPIC). Raises CoordinatorError."""
         group = self.find(group_id)
         if group.state is not ClassicGroupState.EMPTY and not group.is_consumers_group:
-            raise _non_empty(group_id)
+            raise non_empty(group_id)
         return group.is_subscribed_to
 
     # ------------------------------------------------------------------------------------------------- describe, delete
@@ -441,52 +456,31 @@ class ClassicGroupManager:
     def delete_check(self, group_id: str) -> None:
         """Check that the group may be deleted. Raises CoordinatorError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
         if self.find(group_id).state is not ClassicGroupState.EMPTY:
-            raise _non_empty(group_id)
+            raise non_empty(group_id)
 
     def delete(self, group_id: str) -> CoordinatorRecord:
         """Return the record that deletes a group, which must be empty; pending members are forgotten."""
-        group = self.groups.pop(group_id, None)
-        if group is not None:
-            self._rebalances.end(group, error_codes.NONE)
+        self.end(group_id, error_codes.NONE)
         return tombstone(group_id)
 
+    # --------------------------------------------------------------------------------------------------------- migration
 
-def _with_reason(text: str, reason: str | None) -> str:
-    return f"{text} ({reason[:_MAX_REASON]})" if reason else text
+    def adopt(self, group: ClassicGroup, reason: str | None) -> None:
+        """Coordinate a group that was a consumer group; it rebalances if there is a reason to."""
+        self.groups[group.group_id] = group
+        for member in group.members.values():
+            self._rebalances.extend_session(group, member)
+        if reason is not None:
+            self._rebalances.prepare(group, reason)
 
+    def end(self, group_id: str, code: int) -> None:
+        """Stop to coordinate a group; what waits is answered with the error `code`."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            self._rebalances.end(group, code)
 
-def _leave(group: ClassicGroup, leaving: LeavingMember) -> int:
-    """Remove a member that leaves; return 0 or the error."""
-    member_id: str | None = leaving.member_id
-    if member_id == UNKNOWN_MEMBER_ID:
-        member_id = group.static_members.get(leaving.instance_id or "")
-        if leaving.instance_id is None or member_id is None:
-            return error_codes.UNKNOWN_MEMBER_ID
-    elif member_id not in group.pending_join:
-        try:
-            group.find_member(leaving.member_id, leaving.instance_id)
-        except CoordinatorError as error:
-            return error.code
-    assert member_id is not None
-    group.remove(member_id)
-    return error_codes.NONE
-
-
-def _check_sync(group: ClassicGroup, request: SyncRequest) -> int:
-    if request.generation_id != group.generation_id:
-        return error_codes.ILLEGAL_GENERATION
-    pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
-    if any(stated is not None and known is not None and stated != known for stated, known in pairs):
-        return error_codes.INCONSISTENT_GROUP_PROTOCOL
-    is_preparing = group.state is ClassicGroupState.PREPARING_REBALANCE
-    return error_codes.REBALANCE_IN_PROGRESS if is_preparing else error_codes.NONE
-
-
-def _check_generation(group: ClassicGroup, generation_id: int) -> None:
-    if generation_id != group.generation_id:
-        text = f"group {group.group_id} is in generation {group.generation_id}, not {generation_id}"
-        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
-
-
-def _non_empty(group_id: str) -> CoordinatorError:
-    return CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group_id} is not empty")
+    def restore(self, group_id: str) -> None:
+        """Coordinate a group as its record describes it, if it is not coordinated: it has not become a consumer group."""
+        record = self._state.groups.get(group_id)
+        if isinstance(record, stored.ClassicGroup) and record.members and group_id not in self.groups:
+            self._restore(record)

@@ -30,6 +30,7 @@ from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGro
 from kcli.server.coordinator.group.classic_messages import JoinResult, RespondJoin, SyncResult
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 
 _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
@@ -43,8 +44,11 @@ Write = Callable[[Callable[[], Decision[None]], Respond[None]], None]
 class ClassicRebalances:
     """The rebalances of the groups of one shard; `write` executes the operations of its timers."""
 
-    def __init__(self, config: ConfigReader, timer: Timer, write: Write, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: ConfigReader, timer: Timer, write: Write, metrics: GroupMetrics, report: Callable[[str], None]
+    ) -> None:
         self._config = config
+        self._metrics = metrics
         self._timer = timer
         self._write = write
         self._report = report
@@ -217,6 +221,7 @@ class ClassicRebalances:
         for member in group.members.values():
             member.assignment = assignment.get(member.member_id, b"")
         group.transition_to(ClassicGroupState.STABLE, self.wall_ms())
+        self._metrics.completed_rebalances += 1
         synced = [group.members[member_id] for member_id in group.awaiting_sync]
         for member in synced:
             self.extend_session(group, member)

@@ -66,9 +66,10 @@ class ConsumerGroupChange:
         self.members = self.members | {member.member_id: member}
         self.records.append(member_record(self.group.group_id, member))
 
-    def replace_member(self, old_id: str, member: ConsumerMember) -> None:
-        """Let a static member take the place of the one with the same instance id."""
-        group_id = self.group.group_id
+    def replace_member(self, replaced: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Let a static member with a new id take the place of the one with the same instance id; return the new member."""
+        group_id, old_id = self.group.group_id, replaced.member_id
+        member = replace(replaced, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         target = self._targets.get(old_id, {})
         self.records += member_tombstones(group_id, old_id)
         self.members = {key: found for key, found in self.members.items() if key != old_id} | {member.member_id: member}
@@ -78,6 +79,7 @@ class ConsumerGroupChange:
             target_record(group_id, member.member_id, target),
             current_record(group_id, member),
         )
+        return member
 
     def remove_members(self, member_ids: Iterable[str]) -> None:
         """Remove members, and the patterns that only they were subscribed to."""
@@ -85,9 +87,10 @@ class ConsumerGroupChange:
         for member_id in removed:
             self.records += member_tombstones(self.group.group_id, member_id)
         self.members = {key: member for key, member in self.members.items() if key not in removed}
-        self._drop_unused_regexes()
+        self.drop_unused_regexes()
 
-    def _drop_unused_regexes(self) -> None:
+    def drop_unused_regexes(self) -> None:
+        """Remove the patterns to which no member is subscribed any longer."""
         used = {member.subscribed_topic_regex for member in self.members.values()}
         for regex in self.regexes.keys() - used:
             self.records.append(regex_tombstone(self.group.group_id, regex))
@@ -97,7 +100,7 @@ class ConsumerGroupChange:
 
     def resolve_regexes(self, resolve: Callable[[str], list[str]], *, only_new: bool) -> bool:
         """Find the topics of patterns, of new ones only or of all; return whether those of a known pattern have changed."""
-        self._drop_unused_regexes()
+        self.drop_unused_regexes()
         has_changed = False
         for regex in {member.subscribed_topic_regex: None for member in self.members.values()}:
             known = self.regexes.get(regex or "")

@@ -14,7 +14,9 @@ once in consumer.assignment.interval.ms, and members reach it by their own heart
 in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
 again when topics have changed, at most once in 10 s.
 
-A heartbeat of a member that has nothing to do makes no record. The timers are in `member_sessions`.
+A heartbeat of a member that has nothing to do makes no record. The timers are in `member_sessions`. A first heartbeat to a
+classic group makes it a consumer group, and the removal of the last member of the consumer protocol makes the group a classic
+one if it has other members (`group_migration`).
 
     refused                                                       error
     ------------------------------------------------------------  ------------------------------------------------------
@@ -45,16 +47,19 @@ from kcli.server.coordinator.group.consumer_members import (
     check_static,
     committing_member,
     find_leaving,
+    left_for_a_time,
     static_member,
     unknown_member,
 )
 from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
+from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
@@ -110,10 +115,7 @@ class _Checked(NamedTuple):
 
 
 class ConsumerGroupManager:
-    """The consumer groups of one shard; `write` executes the operations of timers.
-
-    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
-    """
+    """The consumer groups of one shard; `write` executes the operations of timers."""
 
     def __init__(
         self,
@@ -124,34 +126,39 @@ class ConsumerGroupManager:
         timer: Timer,
         rng: Random,
         write: Write,
-        remove_classic: Callable[[str], Records],
+        migration: GroupMigration,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
+        self.sessions = MemberSessions(timer, write, self._expire, report)
         self._state = state
         self._config = config
         self._metadata = metadata
         self._hashes = hashes
         self._timer = timer
         self._rng = rng
-        self._remove_classic = remove_classic
+        self._migration = migration
+        self._metrics = metrics
         self._report = report
-        self._sessions = MemberSessions(timer, write, self._expire, report)
         self._checked: dict[str, _Checked] = {}
+        self._is_unloaded = False
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
-        for group in self._groups():
-            for member in group.members.values():
-                self._extend_session(group.group_id, member.member_id)
-                self._watch_revocation(group.group_id, member)
+        for group in self._state.groups.values():
+            if isinstance(group, ConsumerGroup):
+                self._begin_sessions(group)
+
+    def _begin_sessions(self, group: ConsumerGroup) -> None:
+        for member in group.members.values():
+            self._extend_session(group.group_id, member.member_id)
+            self._watch_revocation(group.group_id, member)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._sessions.clear()
+        self._is_unloaded = True
+        self.sessions.clear()
         self._checked.clear()
-
-    def _groups(self) -> Iterator[ConsumerGroup]:
-        return (group for group in self._state.groups.values() if isinstance(group, ConsumerGroup))
 
     def find(self, group_id: str) -> ConsumerGroup:
         """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
@@ -161,7 +168,8 @@ class ConsumerGroupManager:
         text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
         raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
 
-    def _change(self, group: ConsumerGroup) -> ConsumerGroupChange:
+    def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
+        """Return a change of a group that has no record yet."""
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
 
     def _group_int(self, group_id: str, broker_key: str) -> int:
@@ -176,20 +184,18 @@ class ConsumerGroupManager:
         records: Records = ()
         group = self._state.groups.get(request.group_id)
         if request.member_epoch == 0 and not isinstance(group, ConsumerGroup):
-            records = () if group is None else self._remove_classic(request.group_id)
-            group = ConsumerGroup(request.group_id)
+            records = self._migration.upgrade(request.group_id)
+            group = group_of(request.group_id, records)
         elif group is None:
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
         else:
             group = self.find(request.group_id)
-        max_size = self._config.get_int("group.consumer.max.size")
-        if len(group.members) >= max_size and request.member_id not in group.members:
-            text = f"The consumer group has reached its maximum capacity of {max_size} members."
-            raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
-        change = self._change(group)
+        self.check_size(group, request.member_id)
+        change = self.begin_change(group)
         change.records += records
         member = self._find_member(change, request)
         moved = self._advance(change, member, request)
+        settled = self._upgraded(group) if records and group.members else None
         self._extend_session(request.group_id, moved.member_id)
         if moved is not member and (moved.state, moved.member_epoch) != (member.state, member.member_epoch):
             self._watch_revocation(request.group_id, moved)
@@ -200,11 +206,18 @@ class ConsumerGroupManager:
             self._group_int(request.group_id, "group.consumer.heartbeat.interval.ms"),
             {topic_id: sorted(found) for topic_id, found in moved.assigned_partitions.items()} if is_new else None,
         )
-        return Decision(result, change.records)
+        return Decision(result, change.records, settled)
+
+    def check_size(self, group: ConsumerGroup, member_id: str) -> None:
+        """Check that a group has a member, or may get it. Raises CoordinatorError: GROUP_MAX_SIZE_REACHED."""
+        max_size = self._config.get_int("group.consumer.max.size")
+        if len(group.members) >= max_size and member_id not in group.members:
+            text = f"The consumer group has reached its maximum capacity of {max_size} members."
+            raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
 
     def _advance(self, change: ConsumerGroupChange, member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
         """Take over what the member states, and let the group and the member go on from there."""
-        group, resolve = change.group, partial(self._resolve, request.may_describe)
+        resolve = partial(self._resolve, request.may_describe)
         updated = changed_subscription(
             member,
             instance_id=request.instance_id,
@@ -216,6 +229,8 @@ class ConsumerGroupManager:
             client_id=request.client_id,
             client_host=request.client_host,
         )
+        if updated.classic_protocols is not None:
+            updated = replace(updated, classic_protocols=None, session_timeout_ms=None)
         is_new = member.member_id not in change.members
         if updated is not member or is_new:
             change.put_member(updated)
@@ -224,19 +239,34 @@ class ConsumerGroupManager:
         is_changed = has_new_names or has_new_regex
         if has_new_regex:
             change.resolve_regexes(resolve, only_new=True)
+        self.update_epoch(change, is_changed, resolve)
+        self.update_target(change)
+        return change.reconcile(updated, request.owned, is_changed)
+
+    def update_epoch(
+        self, change: ConsumerGroupChange, is_changed: bool, resolve: Callable[[str], list[str]] | None = None
+    ) -> None:
+        """Begin the next group epoch if a subscription or a topic has changed; patterns are resolved again by `resolve`."""
+        group = change.group
         checked = self._checked.get(group.group_id)
         is_old = self._is_old(change, checked)
-        if is_changed or is_old:
-            is_due = self._are_regexes_due(group, checked)
-            has_new_topics = (
-                is_old and is_due and bool(group.resolved_regexes) and change.resolve_regexes(resolve, only_new=False)
-            )
-            change.update_epoch(is_changed or has_new_topics)
-            if is_due:
-                version = self._metadata.topics_version
-                self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
-        change.update_target(self._default_assignor(), self._group_int(group.group_id, "group.consumer.assignment.interval.ms"))
-        return change.reconcile(updated, request.owned, is_changed)
+        if not (is_changed or is_old):
+            return
+        is_due = self._are_regexes_due(group, checked)
+        has_new_topics = False
+        if is_old and is_due and group.resolved_regexes and resolve is not None:
+            has_new_topics = change.resolve_regexes(resolve, only_new=False)
+        before = change.epoch
+        change.update_epoch(is_changed or has_new_topics)
+        self._metrics.consumer_rebalances += change.epoch != before
+        if is_due and (resolve is not None or not group.resolved_regexes):
+            version = self._metadata.topics_version
+            self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
+
+    def update_target(self, change: ConsumerGroupChange) -> None:
+        """Assign the partitions again if the group is in a later epoch, and the assignment interval is over."""
+        interval_ms = self._group_int(change.group.group_id, "group.consumer.assignment.interval.ms")
+        change.update_target(self._default_assignor(), interval_ms)
 
     def _default_assignor(self) -> str:
         return self._config.get_list("group.consumer.assignors")[0]
@@ -270,15 +300,13 @@ class ConsumerGroupManager:
         else:
             member = static_member(group, request.instance_id, member_id)
             if member is not None and is_joining:
-                if member.member_epoch != LEAVE_STATIC_EPOCH:
+                if member.member_epoch != LEAVE_STATIC_EPOCH and member.classic_protocols is None:
                     text = (
                         f"Static member {member_id} with instance id {request.instance_id} cannot join the group because the "
                         f"instance id is owned by {member.member_id} member."
                     )
                     raise CoordinatorError(error_codes.UNRELEASED_INSTANCE_ID, text)
-                successor = replace(member, member_id=member_id, member_epoch=0, previous_member_epoch=0)
-                change.replace_member(member.member_id, successor)
-                return successor
+                return change.replace_member(member, member_id)
             if member is None and is_joining:
                 member = group.members.get(member_id)
             else:
@@ -302,12 +330,12 @@ class ConsumerGroupManager:
                 static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
             )
             if request.member_epoch == LEAVE_STATIC_EPOCH:
-                left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, partitions_pending_revocation={})
-                return Decision(result, (current_record(group.group_id, left),))
-        return Decision(result, self._fence(group, (member,), "it has left"))
+                return Decision(result, (current_record(group.group_id, left_for_a_time(member, LEAVE_STATIC_EPOCH)),))
+        fenced = self._fence(group, (member,), "it has left")
+        return Decision(result, fenced.records, fenced.settled)
 
     def remove_members(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
-        """Remove members as an administrator asks (LeaveGroup), all of them in one group epoch; each one has its own error."""
+        """Remove members that leave (LeaveGroup), all of them in one group epoch; each one has its own error."""
         results: list[LeaveResult] = []
         removed: dict[str, ConsumerMember] = {}
         for one in leaving:
@@ -318,38 +346,83 @@ class ConsumerGroupManager:
             except CoordinatorError as error:
                 code = error.code
             results.append(LeaveResult(code, one.member_id, one.instance_id))
-        return Decision(results, self._fence(group, list(removed.values()), "it is removed") if removed else ())
+        if not removed:
+            return Decision(results)
+        fenced = self._fence(group, list(removed.values()), "it is removed")
+        return Decision(results, fenced.records, fenced.settled)
 
-    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Records:
+    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Decision[None]:
         """Remove members."""
-        for member in members:
-            text = f"group {group.group_id} loses member {member.member_id}: {reason}"
-            self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
-            self._sessions.remove(group.group_id, member.member_id)
-        change = self._change(group)
-        change.remove_members([member.member_id for member in members])
+        removed = [member.member_id for member in members]
+        for member_id in removed:
+            text = f"group {group.group_id} loses member {member_id}: {reason}"
+            self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
+        change = self.begin_change(group)
+        if self._migration.can_downgrade(group, removed, is_replaced=False):
+            return Decision(None, change.records, self.downgrade(change, removed, None, "the last consumer has left"))
+        for member_id in removed:
+            self.sessions.remove(group.group_id, member_id)
+        change.remove_members(removed)
         change.update_epoch(True)
-        return change.records
+        return Decision(None, change.records)
+
+    # -------------------------------------------------------------------------------------------------------- migration
+
+    def _upgraded(self, group: ConsumerGroup) -> Callable[[int], None]:
+        """End a classic group that is a consumer group now; return what is to be called when that is committed, or is not."""
+        self._migration.classic.end(group.group_id, error_codes.REBALANCE_IN_PROGRESS)
+        for member in group.members.values():
+            if member.session_timeout_ms is not None:
+                self.sessions.extend(group.group_id, member.member_id, member.session_timeout_ms)
+        self._report(Line(f"group {group.group_id} is a consumer group now", group=group.group_id))
+        return partial(self._migrated, group.group_id)
+
+    def downgrade(
+        self, change: ConsumerGroupChange, removed: Sequence[str], successor: ConsumerMember | None, reason: str | None
+    ) -> Callable[[int], None]:
+        """Make a group a classic one, which rebalances if there is a reason; return what is to be called as by _upgraded."""
+        group = change.group
+        made, records = self._migration.downgrade(group, removed, successor, self._timer.wall.at(self._timer.clock_ms))
+        change.records += records
+        for member_id in group.members:
+            self.sessions.remove(group.group_id, member_id)
+        self._checked.pop(group.group_id, None)
+        self._report(Line(f"group {group.group_id} is a classic group now", group=group.group_id))
+        self._migration.classic.adopt(made, reason)
+        return partial(self._migrated, group.group_id)
+
+    def _migrated(self, group_id: str, code: int) -> None:
+        """Coordinate a group as its records describe it if its migration could not be written."""
+        if not code or self._is_unloaded:
+            return
+        group = self._state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self._migration.classic.end(group_id, code)
+            self._begin_sessions(group)
+        else:
+            self._migration.classic.restore(group_id)
+
+    # --------------------------------------------------------------------------------------------------------- timeouts
 
     def _extend_session(self, group_id: str, member_id: str) -> None:
-        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.consumer.session.timeout.ms"))
+        self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.consumer.session.timeout.ms"))
 
     def _watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
         """Begin the rebalance timeout of a member that must revoke partitions, end that of any other."""
-        if member.state == UNREVOKED:
+        if member.state == UNREVOKED and member.classic_protocols is None:
             timeout_ms = member.rebalance_timeout_ms
-            self._sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "partitions")
+            self.sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "partitions")
         else:
-            self._sessions.end_rebalance(group_id, member.member_id)
+            self.sessions.end_rebalance(group_id, member.member_id)
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
         """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
         group = self._state.groups.get(group_id)
         member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
         if not isinstance(group, ConsumerGroup) or member is None:
-            self._sessions.remove(group_id, member_id)
-            return ()
-        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else ()
+            self.sessions.remove(group_id, member_id)
+            return Decision(None)
+        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else Decision(None)
 
     # ------------------------------------------------------------------------------------------------- offsets, admin
 
@@ -382,15 +455,15 @@ class ConsumerGroupManager:
 
     def subscribed_topics(self, group: ConsumerGroup) -> frozenset[str]:
         """Return the names of the topics that a group is subscribed to: their offsets are kept."""
-        return frozenset(self._change(group).all_names())
+        return frozenset(self.begin_change(group).all_names())
 
     def assignor_name(self, group: ConsumerGroup) -> str:
         """Return the name of the assignor that a group uses."""
-        return self._change(group).preferred_assignor(self._default_assignor())
+        return self.begin_change(group).preferred_assignor(self._default_assignor())
 
     def delete(self, group: ConsumerGroup) -> Iterator[CoordinatorRecord]:
         """Return the records that delete a group. Raises CoordinatorError: NON_EMPTY_GROUP."""
         if group.members:
             raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
         self._checked.pop(group.group_id, None)
-        return group_tombstones(group)
+        return group_tombstones(group, {})

@@ -1,7 +1,11 @@
-"""The member of a consumer or streams group that a request is from: by its member id, its instance id and its epoch."""
+"""The member of a consumer or streams group that a request is from: by its member id, its instance id and its epoch.
+
+The epoch of a member of the classic protocol is the generation of its requests: its errors are those of classic groups.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from kcli.protocol import error_codes
@@ -83,6 +87,25 @@ def unknown_member(group_id: str, member_id: str) -> CoordinatorError:
     return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
+def left_for_a_time(member: ConsumerMember, epoch: int) -> ConsumerMember:
+    """Return a static member that has left and keeps its partitions, from epoch 0 on: its successor begins with that."""
+    kept = {topic_id: dict.fromkeys(found, 0) for topic_id, found in member.assigned_partitions.items()}
+    return replace(member, member_epoch=epoch, assigned_partitions=kept, partitions_pending_revocation={})
+
+
+def check_classic(member: ConsumerMember, generation_id: int) -> None:
+    """Check that a member uses the classic protocol, and the generation of its request. Raises CoordinatorError."""
+    if member.classic_protocols is None:
+        text = f"Member {member.member_id} does not use the classic protocol."
+        raise CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, text)
+    if generation_id != member.member_epoch:
+        text = (
+            f"The request generation id {generation_id} is not equal to the member epoch {member.member_epoch} of member "
+            f"{member.member_id}."
+        )
+        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
+
+
 def committing_member(
     group: _Group[_AnyMember], member_id: str, instance_id: str | None, epoch: int, version: int | None
 ) -> _AnyMember | None:
@@ -95,6 +118,9 @@ def committing_member(
     if version is None and epoch < 0 and not member_id and instance_id is None:
         return None
     member = find_member(group, member_id)
+    if isinstance(member, ConsumerMember) and member.classic_protocols is not None:
+        _check_present_epoch(member, epoch)
+        return None
     if version is not None and version < _COMMIT_VERSION:
         text = f"OffsetCommit version 9 or above must be used by members using the {group.kind} group protocol"
         raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, text)
@@ -111,9 +137,17 @@ def validate_offset_fetch(group: ConsumerGroup | StreamsGroup, member_id: str | 
     member = group.members.get(member_id or "")
     if member is None:
         raise unknown_member(group.group_id, member_id or "")
-    if epoch != member.member_epoch:
-        text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
-        raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
+    _check_present_epoch(member, epoch)
+
+
+def _check_present_epoch(member: ConsumerMember | StreamsMember, epoch: int) -> None:
+    if epoch == member.member_epoch:
+        return
+    if isinstance(member, ConsumerMember) and member.classic_protocols is not None:
+        text = f"The received generation id {epoch} does not match the expected member epoch {member.member_epoch}."
+        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
+    text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."
+    raise CoordinatorError(error_codes.STALE_MEMBER_EPOCH, text)
 
 
 def find_member(group: _Group[_AnyMember], member_id: str) -> _AnyMember:

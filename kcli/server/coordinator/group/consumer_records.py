@@ -120,14 +120,18 @@ def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     return _record("PartitionMetadata", {"group_id": group_id}, None)
 
 
-def group_tombstones(group: ConsumerGroup) -> Iterator[CoordinatorRecord]:
-    """Yield the records that remove a group; like Kafka's, of all members the current assignments first."""
+def group_tombstones(group: ConsumerGroup, replaced: Mapping[str, str]) -> Iterator[CoordinatorRecord]:
+    """Yield the records that remove a group; like Kafka's, of all members the current assignments first.
+
+    `replaced` has the new ids of members that earlier records of the same operation have replaced.
+    """
     group_id = group.group_id
+    member_ids = [replaced.get(member_id, member_id) for member_id in group.members]
     for kind in ("CurrentMemberAssignment", "TargetAssignmentMember"):
-        for member_id in group.members:
+        for member_id in member_ids:
             yield _record(kind, {"group_id": group_id, "member_id": member_id}, None)
     yield _record("TargetAssignmentMetadata", {"group_id": group_id}, None)
-    for member_id in group.members:
+    for member_id in member_ids:
         yield _record("MemberMetadata", {"group_id": group_id, "member_id": member_id}, None)
     for regex in group.resolved_regexes:
         yield regex_tombstone(group_id, regex)

@@ -5,7 +5,8 @@
     GroupCoordinator     finds the partition of a group, and passes operations to its shard (Kafka: GroupCoordinatorService)
     GroupShard           the groups of one partition: GroupState, what its records make; ClassicGroupManager, the live classic
                          groups; ConsumerGroupManager, StreamsGroupManager and ShareGroupManager, the groups of these protocols;
-                         OffsetManager, the offsets; the periodic expiry of offsets and empty groups
+                         ClassicMembers, the members of consumer groups that use the classic protocol; OffsetManager, the
+                         offsets; the periodic expiry of offsets and empty groups
     ShareGroupStates     has the persister make and delete the states of share groups
 
 The partition of a group is the absolute value of Java's hash of its id, modulo the number of partitions of __consumer_offsets.
@@ -25,9 +26,19 @@ from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
-from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember, ListedGroup
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
+from kcli.server.coordinator.group.classic_members import ClassicMembers
+from kcli.server.coordinator.group.classic_messages import (
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    ListedGroup,
+    RespondJoin,
+    RespondSync,
+    SyncRequest,
+)
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
@@ -36,6 +47,7 @@ from kcli.server.coordinator.group.streams_group_manager import StreamsGroupMana
 from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share_persister import SharePersister
@@ -64,9 +76,11 @@ class GroupShard:
         timer: Timer,
         scheduler: Scheduler,
         rng: Random,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self.state = GroupState()
+        self.metrics = metrics
         self.index = index
         self._runtime = runtime
         self._config = config
@@ -79,14 +93,16 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, report)
+        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, metrics, report)
         self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, report)
+        migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
         self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, partial(self._remove_classic, "consumer"), report
+            self.state, config, metadata, hashes, timer, rng, self._write, migration, metrics, report
         )
         self.streams = StreamsGroupManager(
-            self.state, config, metadata, hashes, timer, self._write, partial(self._remove_classic, "streams"), report
+            self.state, config, metadata, hashes, timer, self._write, self._remove_classic, report
         )
+        self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
         self._runtime.write(self.index, lambda shard: operation(), respond)
@@ -158,19 +174,41 @@ class GroupShard:
             return self.streams.subscribed_topics(group).__contains__
         return self.classic.validate_offset_delete(group_id)
 
-    def _remove_classic(self, kind: str, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a group of this kind can have its id and offsets. Raises CoordinatorError."""
+    def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
+        """Remove an empty classic group, so that a streams group can have its id and offsets. Raises CoordinatorError."""
         try:
             self.classic.delete_check(group_id)
         except CoordinatorError as error:
-            text = f"Group {group_id} is not a {kind} group."
+            text = f"Group {group_id} is not a streams group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
         return (self.classic.delete(group_id),)
 
-    def make_classic(self, group_id: str) -> Decision[None]:
-        """Remove an empty consumer or streams group, so that a classic group can have its id and its offsets."""
-        group = self.consumer_group(group_id) or self.streams_group(group_id)
-        return Decision(None, () if group is None or group.members else self._remove_records(group_id))
+    def join(self, request: JoinRequest, respond: RespondJoin) -> Decision[Completion | None]:
+        """Let a client of the classic protocol join a group; an empty consumer or streams group is removed."""
+        group = self.consumer_group(request.group_id) or self.streams_group(request.group_id)
+        if group is None or self.classic.check_join(request) or (not group.members and request.member_id):
+            return self.classic.join(request, respond)
+        if group.members:
+            if isinstance(group, ConsumerGroup):
+                return self._classic_members.join(group, request, respond)
+            return self.classic.join(request, respond)
+        tombstones = self._remove_records(request.group_id)
+        decision = self.classic.join(request, respond)
+        return decision._replace(records=(*tombstones, *decision.records))
+
+    def sync(self, request: SyncRequest, respond: RespondSync) -> Decision[Completion | None]:
+        """Give a member of the classic protocol its assignment when the group has it."""
+        group = self.consumer_group(request.group_id)
+        if group is None or not group.members:
+            return self.classic.sync(request, respond)
+        return self._classic_members.sync(group, request, respond)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation_id: int) -> int:
+        """Return 0, or REBALANCE_IN_PROGRESS if a member of the classic protocol has to join. Raises CoordinatorError."""
+        group = self.consumer_group(group_id)
+        if group is None:
+            return self.classic.heartbeat(group_id, member_id, instance_id, generation_id)
+        return self._classic_members.heartbeat(group, member_id, instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members of a group of either protocol. Raises CoordinatorError."""
@@ -198,6 +236,7 @@ class GroupShard:
         """Decide a commit whose member is valid; the response has an error code for each partition."""
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
+        self.metrics.offset_commits += len(records)
         return Decision(codes, records)
 
     def delete_group(self, group_id: str) -> Decision[int]:
@@ -239,6 +278,7 @@ class GroupShard:
     def _expire_group(self, group_id: str) -> Decision[None]:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
+        self.metrics.offset_expirations += len(records)
         try:
             if is_without_offsets and not isinstance(self.state.groups.get(group_id), ShareGroup):
                 records += self._remove_records(group_id)
@@ -289,10 +329,11 @@ class GroupCoordinator:
         self._config = config
         self._metadata = metadata
         self._report = report
+        self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, report),
+            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report),
             replica_manager,
             timer,
             scheduler,

@@ -1,12 +1,17 @@
 """The timers of the members of groups whose assignment the coordinator computes (KIP-848, KIP-1071); the settings of a group.
 
-    timer              begins                                            when it ends
-    -----------------  ------------------------------------------------  -------------------------------------------
-    session            each heartbeat, and the load of the group         the member is removed
-    rebalance timeout  the member gets an assignment with revocations    the member is removed if it is in the same
-                                                                         epoch
+    timer      of                         runs for                      begins with
+    ---------  -------------------------  ----------------------------  ------------------------------------------------
+    session    every member               the session timeout           each heartbeat, and the load of the group
+    rebalance  members of the consumer    the member's rebalance        an assignment with partitions or tasks to revoke
+               and streams protocols      timeout
+    join       members of the classic     the member's rebalance        the answer REBALANCE_IN_PROGRESS
+               protocol                   timeout
+    sync       members of the classic     the member's rebalance        the answer to a join
+               protocol                   timeout
 
-A heartbeat sets the deadline of the session and leaves its task alone; the task checks the deadline and is scheduled again.
+A member whose timer ends is removed from its group, by that of a rebalance only if it is still in the same epoch. A heartbeat
+sets the deadline of the session and leaves its task alone; the task checks the deadline and is scheduled again.
 """
 
 from __future__ import annotations
@@ -15,14 +20,14 @@ from collections.abc import Callable
 from functools import partial
 
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.classic_rebalances import Write
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer, TimerTask
 
-# (group id, member id, the epoch in which the member must still be, or None, reason) -> the records that remove the member
-Expire = Callable[[str, str, int | None, str], Records]
+# (group id, member id, the epoch in which the member must still be, or None, reason) -> what removes the member
+Expire = Callable[[str, str, int | None, str], Decision[None]]
 
 
 def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> int:
@@ -35,16 +40,18 @@ def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, brok
 class _Session:
     """The timers of a member."""
 
-    __slots__ = ("deadline_ms", "rebalance", "task")
+    __slots__ = ("deadline_ms", "join", "rebalance", "sync", "task")
 
     def __init__(self) -> None:
         self.deadline_ms = 0
         self.task: TimerTask | None = None
         self.rebalance: TimerTask | None = None
+        self.join: TimerTask | None = None
+        self.sync: TimerTask | None = None
 
     def cancel(self) -> None:
         """Cancel the timers."""
-        for task in (self.task, self.rebalance):
+        for task in (self.task, self.rebalance, self.join, self.sync):
             if task is not None:
                 task.cancel()
 
@@ -71,11 +78,15 @@ class MemberSessions:
         if session is not None:
             session.cancel()
 
-    def extend(self, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """Begin the session of a member anew."""
+    def _get(self, group_id: str, member_id: str) -> _Session:
         session = self._sessions.get((group_id, member_id))
         if session is None:
             session = self._sessions[group_id, member_id] = _Session()
+        return session
+
+    def extend(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """Begin the session of a member anew."""
+        session = self._get(group_id, member_id)
         deadline_ms = self._timer.clock_ms + timeout_ms
         session.deadline_ms = deadline_ms
         if session.task is None or deadline_ms < session.task.at_ms:
@@ -91,25 +102,49 @@ class MemberSessions:
         self.execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
 
     def begin_rebalance(self, group_id: str, member_id: str, epoch: int, timeout_ms: int, what: str) -> None:
-        """Begin the rebalance timeout of a member that must revoke `what` in an epoch; it has a session."""
+        """Begin the rebalance timeout of a member that must revoke `what` in an epoch."""
         self.end_rebalance(group_id, member_id)
         reason = f"it has not revoked its {what} of epoch {epoch} within {timeout_ms} ms"
-        expire = partial(self._expire, group_id, member_id, epoch, reason)
-        at_ms = self._timer.clock_ms + timeout_ms
-        self._sessions[group_id, member_id].rebalance = self._timer.schedule(at_ms, lambda now_ms: self.execute(expire))
+        self._get(group_id, member_id).rebalance = self._schedule(group_id, member_id, epoch, timeout_ms, reason)
 
     def end_rebalance(self, group_id: str, member_id: str) -> None:
         """Cancel the rebalance timeout of a member, if one runs."""
-        session = self._sessions[group_id, member_id]
+        session = self._get(group_id, member_id)
         if session.rebalance is not None:
             session.rebalance.cancel()
             session.rebalance = None
 
-    def execute(self, operation: Callable[[], Records], what: str = "that a member is removed") -> None:
+    def begin_join(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """Begin the join timeout of a member that is asked to join again, unless it runs already."""
+        session = self._get(group_id, member_id)
+        if session.join is None:
+            session.join = self._schedule(group_id, member_id, None, timeout_ms, "it has not joined again in time")
+
+    def begin_sync(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """End the join timeout of a member that has joined, and begin its sync timeout."""
+        session = self._get(group_id, member_id)
+        if session.join is not None:
+            session.join.cancel()
+            session.join = None
+        self.end_sync(group_id, member_id)
+        session.sync = self._schedule(group_id, member_id, None, timeout_ms, "it has not synced in time")
+
+    def end_sync(self, group_id: str, member_id: str) -> None:
+        """Cancel the sync timeout of a member, if one runs."""
+        session = self._get(group_id, member_id)
+        if session.sync is not None:
+            session.sync.cancel()
+            session.sync = None
+
+    def _schedule(self, group_id: str, member_id: str, epoch: int | None, timeout_ms: int, reason: str) -> TimerTask:
+        expire = partial(self._expire, group_id, member_id, epoch, reason)
+        return self._timer.schedule(self._timer.clock_ms + timeout_ms, lambda now_ms: self.execute(expire))
+
+    def execute(self, operation: Callable[[], Decision[None]], what: str = "that a member is removed") -> None:
         """Write what an operation decides; report it if that is not possible."""
 
         def respond(result: CoordinatorError | None, now_ms: int) -> None:
             if result is not None:
                 self._report(WarningLine(f"cannot write {what}: {result.message}", error=result.message))
 
-        self._write(lambda: Decision(None, operation()), respond)
+        self._write(operation, respond)

@@ -322,13 +322,13 @@ class ShareGroupManager:
     def _begin_session(self, group_id: str, member_id: str) -> None:
         self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
         """Remove a member whose time is over, if it is still there."""
         group = self._state.groups.get(group_id)
         if isinstance(group, ShareGroup) and member_id in group.members:
-            return self._fence(group, member_id, reason)
+            return Decision(None, self._fence(group, member_id, reason))
         self._sessions.remove(group_id, member_id)
-        return ()
+        return Decision(None)
 
     # ---------------------------------------------------------------------------------------------------------- topics
 

@@ -354,15 +354,15 @@ class StreamsGroupManager:
         del self._delays[group_id]
         self._sessions.execute(partial(self._assign_after_delay, group_id), "the first assignment of a group")
 
-    def _assign_after_delay(self, group_id: str) -> Records:
+    def _assign_after_delay(self, group_id: str) -> Decision[None]:
         group, live = self._state.groups.get(group_id), self._live.get(group_id)
         if not isinstance(group, StreamsGroup) or not group.members or live is None or live.configured is None:
-            return ()
+            return Decision(None)
         change = self._change(group)
         interval_ms = self._group_int(group_id, "group.streams.assignment.interval.ms")
         if change.target_epoch < change.epoch and not change.is_assignment_early(interval_ms):
             change.assign(live.configured, group.assignment_configs)
-        return change.records
+        return Decision(None, change.records)
 
     # ----------------------------------------------------------------------------------------------------- leave, fence
 
@@ -387,14 +387,14 @@ class StreamsGroupManager:
             live.shutdown_member_id = None
         return change.records
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Records:
+    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
         """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
         group = self._state.groups.get(group_id)
         member = group.members.get(member_id) if isinstance(group, StreamsGroup) else None
         if not isinstance(group, StreamsGroup) or member is None:
             self._sessions.remove(group_id, member_id)
-            return ()
-        return self._fence(group, member, reason) if epoch in (None, member.member_epoch) else ()
+            return Decision(None)
+        return Decision(None, self._fence(group, member, reason) if epoch in (None, member.member_epoch) else ())
 
     def _extend_session(self, group_id: str, member_id: str) -> None:
         self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))

@@ -1,0 +1,192 @@
+"""One member of a group, as a process: `python -m tests.oracle.clients.group_member CLIENT SETTINGS`, SETTINGS as JSON.
+
+It prints a line for each event, with the monotonic time in ns: `assigned P...`, `revoked P...` (`lost P...` if it
+knows that it was too late), `read P OFFSET`, `closed`. It commits what it has read after each poll. A line on stdin ends it,
+as a client ends that leaves its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+POLL_S = 0.1
+stopped = threading.Event()
+
+
+def note(event: str, *values: object) -> None:
+    sys.stdout.write(f"{time.monotonic_ns()} {event} {' '.join(map(str, values))}\n")
+    sys.stdout.flush()
+
+
+def note_partitions(event: str, partitions: Iterable[Any]) -> None:
+    note(event, *sorted(one.partition for one in partitions))
+
+
+def run_confluent(settings: dict[str, Any]) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    config = {
+        "bootstrap.servers": settings["bootstrap"],
+        "group.id": settings["group"],
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+    if settings.get("protocol") == "consumer":
+        config["group.protocol"] = "consumer"
+        if "assignor" in settings:
+            config["group.remote.assignor"] = settings["assignor"]
+    else:
+        config |= {
+            "session.timeout.ms": settings["session_ms"],
+            "heartbeat.interval.ms": settings["session_ms"] // 5,
+            "partition.assignment.strategy": settings.get("assignor", "range"),
+        }
+    if "instance" in settings:
+        config["group.instance.id"] = settings["instance"]
+    consumer = Consumer(config)
+    consumer.subscribe(
+        [settings["topic"]],
+        on_assign=lambda _, found: note_partitions("assigned", found),
+        on_revoke=lambda _, found: note_partitions("revoked", found),
+        on_lost=lambda _, found: note_partitions("lost", found),
+    )
+    while not stopped.is_set():
+        found = consumer.consume(100, POLL_S)
+        for message in found:
+            if message.error() is not None:
+                note("error", message.error())
+        read = [message for message in found if message.error() is None]
+        for message in read:
+            note("read", message.partition(), message.offset())
+        if read:
+            try:
+                consumer.commit(asynchronous=False)
+            except KafkaException as error:
+                note("error", repr(error))
+    consumer.close()
+
+
+def run_kafka_python(settings: dict[str, Any]) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from kafka.errors import KafkaError
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            note_partitions("assigned", assigned)
+
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            note_partitions("revoked", revoked)
+
+        def on_partitions_lost(self, lost: Any) -> None:
+            note_partitions("lost", lost)
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        group_instance_id=settings.get("instance"),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["session_ms"] // 5,
+        partition_assignment_strategy=[assignors[settings.get("assignor", "range")]],
+    )
+    consumer.subscribe([settings["topic"]], listener=Listener())
+    while not stopped.is_set():
+        read = consumer.poll(int(POLL_S * 1000))
+        for partition, records in read.items():
+            for record in records:
+                note("read", partition.partition, record.offset)
+        if read:
+            try:
+                consumer.commit()
+            except KafkaError as error:
+                note("error", repr(error))
+    consumer.close()
+
+
+def run_aiokafka(settings: dict[str, Any]) -> None:
+    asyncio.run(_run_aiokafka(settings))
+
+
+async def _run_aiokafka(settings: dict[str, Any]) -> None:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.abc import ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from aiokafka.errors import KafkaError
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            note_partitions("assigned", assigned)
+
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            note_partitions("revoked", revoked)
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings["bootstrap"],
+        group_id=settings["group"],
+        group_instance_id=settings.get("instance"),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        session_timeout_ms=settings["session_ms"],
+        heartbeat_interval_ms=settings["session_ms"] // 5,
+        partition_assignment_strategy=[assignors[settings.get("assignor", "range")]],
+    )
+    consumer.subscribe([settings["topic"]], listener=Listener())
+    await consumer.start()
+    while not stopped.is_set():
+        read = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+        for partition, records in read.items():
+            for record in records:
+                note("read", partition.partition, record.offset)
+        if read:
+            try:
+                await consumer.commit()
+            except KafkaError as error:
+                note("error", repr(error))
+    await consumer.stop()
+
+
+CLIENTS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "confluent": run_confluent,
+    "kafka-python": run_kafka_python,
+    "aiokafka": run_aiokafka,
+}
+
+
+def main() -> None:
+    def wait_for_the_end() -> None:
+        sys.stdin.readline()
+        stopped.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    CLIENTS[sys.argv[1]](json.loads(sys.argv[2]))
+    note("closed")
+
+
+if __name__ == "__main__":
+    main()

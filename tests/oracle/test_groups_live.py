@@ -1,0 +1,347 @@
+"""Protects groups of real clients: members that come, go, die and pause read each record together, and none twice at once.
+
+A member is a process (clients/group_member.py). The judge checks the times of events: every record is read; a partition has
+one owner at a time among members that are alive; a member reads its partitions forward; committed offsets never go back; and
+after each change all partitions have owners within a time that Apache Kafka keeps, too (in the slow tier).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import ROOT
+from tests.oracle.conftest import Served
+
+pytestmark = [pytest.mark.oracle]
+
+BROKER_SETTINGS = (
+    "auto.create.topics.enable=false",
+    "offsets.topic.num.partitions=2",
+    "offsets.topic.replication.factor=1",
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.min.session.timeout.ms=1000",
+    "group.consumer.session.timeout.ms=5000",
+    "group.consumer.min.heartbeat.interval.ms=100",
+    "group.consumer.heartbeat.interval.ms=300",
+    "group.consumer.assignment.interval.ms=0",
+)
+SESSION_MS = 5000
+PARTITIONS = 6
+SETTLE_SECONDS = 20
+PAUSE_S = 0.02  # of a poll of other processes, which give no other sign
+_NAMES = itertools.count()
+
+
+class Event(NamedTuple):
+    """An event of a member: the time in ns, what happened, and its numbers."""
+
+    at_ns: int
+    kind: str
+    numbers: tuple[int, ...]
+
+
+class Member:
+    """A member that runs; `gone_ns` is when it was killed or paused, from when on it does not know what it has."""
+
+    def __init__(self, client: str, **settings: Any) -> None:
+        self.events: list[Event] = []
+        self.errors: list[str] = []
+        self.gone_ns: int | None = None
+        command = [sys.executable, "-m", "tests.oracle.clients.group_member", client, json.dumps(settings)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            at_ns, kind, *numbers = line.split()
+            if kind == "error":
+                self.errors.append(line)
+            else:
+                self.events.append(Event(int(at_ns), kind, tuple(map(int, numbers))))
+
+    @property
+    def owned(self) -> set[int]:
+        """What it has now, by its own account."""
+        found: set[int] = set()
+        for event in list(self.events):
+            if event.kind == "assigned":
+                found |= set(event.numbers)
+            elif event.kind in ("revoked", "lost"):
+                found -= set(event.numbers)
+        return found
+
+    @property
+    def is_alive(self) -> bool:
+        return self.gone_ns is None and self.process.poll() is None
+
+    def leave(self) -> None:
+        """End as a client that closes its consumer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.process.wait(SETTLE_SECONDS)
+        self._reader.join(SETTLE_SECONDS)
+
+    def kill(self) -> None:
+        self.gone_ns = time.monotonic_ns()
+        self.process.kill()
+        self.process.wait(SETTLE_SECONDS)
+        self._reader.join(SETTLE_SECONDS)
+
+    def pause(self) -> None:
+        self.gone_ns = time.monotonic_ns()
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on; it counts again as alive from when it gets partitions anew."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def intervals(self) -> Iterator[tuple[int, int, int]]:
+        """The partitions that it had, each with the times of its assignment and of the end."""
+        since: dict[int, int] = {}
+        for event in [*self.events, Event(time.monotonic_ns(), "closed", ())]:
+            ended = set(since) if event.kind == "closed" else set(event.numbers) if event.kind in ("revoked", "lost") else set()
+            for index in ended & since.keys():
+                yield index, since.pop(index), event.at_ns
+            if event.kind == "assigned":
+                since |= {index: event.at_ns for index in event.numbers if index not in since}
+
+
+class Judge:
+    """A group, and the records that a producer sends all the time."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        self.bootstrap = bootstrap
+        self.group = self.topic = f"live-{next(_NAMES)}"
+        self.settings = {"bootstrap": bootstrap, "group": self.group, "topic": self.topic, "session_ms": SESSION_MS, **settings}
+        self.members: list[Member] = []
+        self.committed = [0] * PARTITIONS
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for made in admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)]).values():
+            made.result(60)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        self.sent = [0] * PARTITIONS
+        self._is_ending = threading.Event()
+        self._sender = threading.Thread(target=self._send, daemon=True)
+        self._sender.start()
+        # A consumer without a subscription is no member: it only asks what is committed.
+        self._asker = Consumer({"bootstrap.servers": bootstrap, "group.id": self.group, "enable.auto.commit": False})
+
+    def _send(self) -> None:
+        while not self._is_ending.wait(PAUSE_S):
+            for index in range(PARTITIONS):
+                self._producer.produce(self.topic, b"x", partition=index)
+                self.sent[index] += 1
+            self._producer.poll(0)
+        self._producer.flush(SETTLE_SECONDS)
+
+    def add(self, client: str, **settings: Any) -> Member:
+        member = Member(client, **self.settings, **settings)
+        self.members.append(member)
+        return member
+
+    def until(self, is_so: Callable[[], bool], what: str, seconds: float = SETTLE_SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not is_so():
+            owned = [sorted(member.owned) for member in self.members if member.is_alive]
+            errors = [member.errors for member in self.members if member.errors]
+            assert time.monotonic() < end, f"{what}: not within {seconds} s; owned are {owned}; errors are {errors}"
+            time.sleep(PAUSE_S)
+
+    def settle(self, what: str, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until the members that are alive have all partitions, and each one has its share."""
+
+        def is_settled() -> bool:
+            owned = [member.owned for member in self.members if member.is_alive]
+            share = PARTITIONS // len(owned)
+            return sorted(itertools.chain(*owned)) == list(range(PARTITIONS)) and all(len(one) >= share for one in owned)
+
+        self.until(is_settled, what, seconds)
+        self.check_committed()
+
+    def check_committed(self) -> None:
+        """Committed offsets only go forward."""
+        found = self._asker.committed([TopicPartition(self.topic, index) for index in range(PARTITIONS)], 10)
+        offsets = [max(one.offset, 0) for one in found]
+        assert all(now >= before for now, before in zip(offsets, self.committed, strict=True)), (offsets, self.committed)
+        self.committed = offsets
+
+    def end(self) -> None:
+        """Send no more, wait until all is read, and judge."""
+        self._is_ending.set()
+        self._sender.join(SETTLE_SECONDS)
+        wanted = {(index, offset) for index, count in enumerate(self.sent) for offset in range(count)}
+        self.until(lambda: wanted <= self.read(), "all records are read")
+        self.until(lambda: self._all_committed(), "all records are committed")
+        for member in self.members:
+            if member.is_alive:
+                member.leave()
+        self.check_owners()
+        self.check_order()
+
+    def _all_committed(self) -> bool:
+        self.check_committed()
+        return self.committed == self.sent
+
+    def read(self) -> set[tuple[int, int]]:
+        return {event.numbers for member in self.members for event in list(member.events) if event.kind == "read"}  # type: ignore[misc]
+
+    def check_owners(self) -> None:
+        """No partition had two members at a time that were there."""
+        owners: dict[int, list[tuple[int, int, int]]] = {}
+        for number, member in enumerate(self.members):
+            for index, start, end in member.intervals():
+                end = end if member.gone_ns is None or end < member.gone_ns else max(start, member.gone_ns)
+                owners.setdefault(index, []).append((start, end, number))
+        for index, found in owners.items():
+            for one, other in itertools.pairwise(sorted(found)):
+                assert one[1] <= other[0] or one[2] == other[2], f"partition {index} had two members: {one}, {other}"
+
+    def check_order(self) -> None:
+        """From an assignment on, a member reads each partition forward, and nothing that it does not have."""
+        for member in self.members:
+            positions: dict[int, int] = {}
+            for event in member.events:
+                if event.kind == "assigned":
+                    positions |= dict.fromkeys(event.numbers, -1)
+                elif event.kind == "read" and member.gone_ns is None:
+                    index, offset = event.numbers
+                    assert offset > positions[index], f"partition {index} goes back to {offset}"
+                    positions[index] = offset
+
+    def close(self) -> None:
+        self._is_ending.set()
+        for member in self.members:
+            if member.process.poll() is None:
+                member.process.kill()
+                member.process.wait(SETTLE_SECONDS)
+        self._asker.close()
+
+
+@pytest.fixture
+def judge(served: Served) -> Iterator[Callable[..., Judge]]:
+    made: list[Judge] = []
+
+    def make(**settings: Any) -> Judge:
+        made.append(Judge(served.bootstrap, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+SHORT = {
+    "librdkafka": ("confluent", {"assignor": "cooperative-sticky"}),
+    "librdkafka, consumer protocol": ("confluent", {"protocol": "consumer"}),
+    "kafka-python": ("kafka-python", {}),
+    "aiokafka": ("aiokafka", {}),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", SHORT)
+def test_members_come_go_and_die(judge: Callable[..., Judge], name: str) -> None:
+    """Three members join, one leaves, and one is killed."""
+    client, settings = SHORT[name]
+    group = judge(**settings)
+    first = group.add(client)
+    group.settle("the first member")
+    second, third = group.add(client), group.add(client)
+    group.settle("three members")
+    first.leave()
+    group.settle("the first one has left")
+    second.kill()
+    group.settle("the second one is dead")
+    assert len(third.owned) == PARTITIONS
+    group.end()
+
+
+LONG = {
+    "librdkafka": ("confluent", ({}, {"assignor": "roundrobin"}, {"assignor": "cooperative-sticky"})),
+    "librdkafka, consumer protocol": (
+        "confluent",
+        ({"protocol": "consumer", "assignor": "uniform"}, {"protocol": "consumer", "assignor": "range"}),
+    ),
+    "kafka-python": ("kafka-python", tuple({"assignor": one} for one in ("roundrobin", "sticky", "cooperative-sticky"))),
+    "aiokafka": ("aiokafka", ({"assignor": "roundrobin"}, {"assignor": "sticky"})),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize(
+    ("client", "settings"),
+    [
+        pytest.param(client, settings, id=f"{name} {settings.get('assignor', '')}")
+        for name, (client, variants) in LONG.items()
+        for settings in variants
+    ],
+)
+def test_a_long_life(judge: Callable[..., Judge], client: str, settings: dict[str, Any], is_static: bool) -> None:
+    """Up to six members join, leave, are killed and come back; one is paused past its session and goes on."""
+    rng = random.Random(f"{client}{settings}{is_static}")
+    group = judge(**settings)
+    instances = itertools.count()
+
+    def add() -> Member:
+        return group.add(client, **({"instance": f"i{next(instances)}"} if is_static else {}))
+
+    for _ in range(3):
+        add()
+    group.settle("three members")
+    for step in range(6):
+        alive = [member for member in group.members if member.is_alive]
+        action = rng.choice(("add", "leave", "kill")) if 1 < len(alive) < PARTITIONS else "add" if len(alive) < 2 else "leave"
+        if action == "add":
+            add()
+        elif action == "leave":
+            rng.choice(alive).leave()
+        else:
+            rng.choice(alive).kill()
+        group.settle(f"step {step}: {action}", SETTLE_SECONDS * (3 if is_static else 1))
+    if len([member for member in group.members if member.is_alive]) < 2:
+        add()
+        group.settle("another one")
+    paused = next(member for member in group.members if member.is_alive)
+    paused.pause()
+    group.settle("one is paused", SETTLE_SECONDS * 2)
+    before = len(paused.events)
+    paused.resume()
+    group.until(lambda: any(event.kind == "assigned" for event in paused.events[before:]), "the paused one is back")
+    group.until(
+        lambda: (
+            sorted(itertools.chain(*(one.owned for one in group.members if one.is_alive or one is paused)))
+            == list(range(PARTITIONS))
+        ),
+        "all together",
+    )
+    paused.leave()
+    group.settle("without it")
+    group.end()
