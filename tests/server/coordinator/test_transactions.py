@@ -575,3 +575,32 @@ def test_an_id_without_permission_is_refused_before_its_fields_are_checked(tmp_p
     authorizer.refused = {("TWO_PHASE_COMMIT", "TRANSACTIONAL_ID", "x")}
     assert client.init(6, enable2_pc=True, producer_id=3) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert client.init() == "NONE"
+
+
+def test_cleaning_keeps_the_entry_of_each_transactional_id(tmp_path: Path) -> None:
+    """__transaction_state is compacted: a load after it finds what was there, open transactions and tombstones included."""
+    cleaning = ("log.cleaner.backoff.ms=500", "log.initial.task.delay.ms=500")
+    expiry = ("transactional.id.expiration.ms=10000", "transaction.remove.expired.transaction.cleanup.interval.ms=3000")
+    node = WholeNode(tmp_path / "data", "transaction.state.log.num.partitions=1", *cleaning, *expiry)
+    node.create_topic("t", 2)
+    find(node, 1, "x")
+    key = apis.INCREMENTAL_ALTER_CONFIGS
+    small = struct(key, "AlterableConfig", name="internal.segment.bytes", config_operation=0, value="3000")
+    topic = struct(key, "AlterConfigsResource", resource_type=2, resource_name="__transaction_state", configs=[small])
+    assert ask(node, key, 1, resources=[topic]).responses[0].error_code == 0
+    gone, busy, held = Client(node, "gone"), Client(node, "x"), Client(node, "held", timeout_ms=600_000)
+    assert gone.init() == busy.init() == held.init() == held.send(b"open", 1) == "NONE"
+    for number in range(100):
+        assert busy.send(b"%d" % number) == busy.end(number % 2 == 0) == "NONE"
+        node.advance(200)
+    runtime, log = node.broker.transactions.runtime, state_partition(node)
+    before = dict(runtime.shard(log.index).state.transactions)
+    assert set(before) == {"x", "held"} and log.log is not None
+    assert node.broker.log_manager.cleaner.totals.rounds > 0 and log.log.size_bytes < 60 * log.log.log_end_offset
+    runtime.resign(log.index)
+    runtime.leadership_changed(log, node.now_ms)
+    node.until(lambda: not runtime.is_loading())
+    assert {name: entry._replace(last_producer_epoch=-1) for name, entry in before.items()} == {
+        name: entry._replace(last_producer_epoch=-1) for name, entry in runtime.shard(log.index).state.transactions.items()
+    }
+    assert held.end() == busy.send(b"more") == busy.end() == "NONE"
