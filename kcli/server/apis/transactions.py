@@ -17,6 +17,7 @@ OPERATION_NOT_ATTEMPTED. Old versions get INVALID_PRODUCER_EPOCH instead of PROD
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from kcli.format.record_batch import Producer
@@ -97,7 +98,7 @@ class _AddPartitions:
         client_version = 0 if is_of_client else EPOCH_BUMP_VERSION
 
         def added(code: int, now_ms: int) -> None:
-            self._answered(name, dict.fromkeys(partitions, _code(context, code)), now_ms)
+            self._take(name, [(where, _code(context, code)) for where in partitions])  # twice if it is in the request twice
 
         coordinator.add_partitions(name, producer, partitions, client_version, added)
 
@@ -111,8 +112,11 @@ class _AddPartitions:
 
     def _answered(self, transactional_id: str, codes: dict[TopicPartition, int], now_ms: int) -> None:
         """Take the result of a transaction; respond after the last one."""
+        self._take(transactional_id, codes.items())
+
+    def _take(self, transactional_id: str, codes: Iterable[tuple[TopicPartition, int]]) -> None:
         new, by_topic = self._context.new, dict[str, list[Message]]()
-        for (topic, index), code in codes.items():
+        for (topic, index), code in codes:
             result = new("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code)
             by_topic.setdefault(topic, []).append(result)
         topics = [

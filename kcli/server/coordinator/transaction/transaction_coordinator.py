@@ -269,7 +269,7 @@ class TransactionCoordinator:
         if request.keeps_prepared_transaction:
             return error_codes.UNSUPPORTED_VERSION
         is_valid = 0 < request.timeout_ms <= self._config.get_int("transaction.max.timeout.ms")
-        return error_codes.NONE if is_valid or request.enables_two_phase_commit else error_codes.INVALID_TRANSACTION_TIMEOUT
+        return 0 if is_valid or request.enables_two_phase_commit else error_codes.INVALID_TRANSACTION_TIMEOUT
 
     def add_partitions(
         self,
@@ -377,6 +377,8 @@ class TransactionCoordinator:
             changed = change(entry, new_id)
             if changed is entry:
                 return Decision(entry)
+            if changed is not None and changed.client_transaction_version and not self.transaction_version:
+                raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, "a record of version 0 has no client version")
             changing = shard
             shard.changing[transactional_id] = PendingChange(entry, changed)
             return Decision(changed, [transaction_record(transactional_id, changed, self.transaction_version)])
@@ -421,7 +423,6 @@ class TransactionCoordinator:
 
     def _markers_written(self, ending: EndingTransaction) -> None:
         """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
-        name = ending.entry.transactional_id
 
         def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
             return transitions.complete(entry, self._wall_ms()) if entry == ending.entry else entry
@@ -430,7 +431,7 @@ class TransactionCoordinator:
             if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
                 self._markers.add_later(ending)
 
-        self._change(name, change, changed)
+        self._change(ending.entry.transactional_id, change, changed)
 
     # ---------------------------------------------------------------------------------------------- load, time, unload
 
