@@ -18,6 +18,10 @@ The first case is the common one; its only new object is the BatchMetadata.
     of the same epoch, its sequence does not continue   OutOfOrderSequenceError
       the last one
     of an unknown producer                              appended with any sequence (KIP-360): its state may have expired
+    the first of a transaction, its sequence is not 0   OutOfOrderSequenceError: with transaction.version 2 the epoch is new
+      and the producer is unknown
+    the first of a transaction, one before it waits     OutOfOrderSequenceError
+      for its verification
     not transactional while a transaction is open       InvalidTransactionStateError
 
 Sequences are checked in batches of clients only, epochs in all but replicated batches. A marker's epoch must not be below the
@@ -50,6 +54,7 @@ from kcli.log.producer_state_manager import (
     ProducerAppendInfo,
     ProducerStateEntry,
     ProducerStateManager,
+    VerificationStateEntry,
 )
 
 _INT16_MAX = 2**15 - 1
@@ -84,7 +89,8 @@ def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: App
         if marker is not None and origin is not AppendOrigin.REPLICATION:
             check_marker(entry, batch, marker, batch.base_offset, transaction_version)
         return _in_transaction(producers, batch, marker)
-    check_data_batch(entry, batch, batch.base_offset, origin)
+    verification = producers.verifications.get(batch.producer_id) if batch.is_transactional else None
+    check_data_batch(entry, batch, batch.base_offset, origin, verification)
     if batch.is_transactional or entry.current_txn_first_offset is not None:
         return _in_transaction(producers, batch, None)
     return entry
@@ -171,7 +177,13 @@ def find_duplicate(entry: ProducerStateEntry, batch: ValidBatch) -> BatchMetadat
     return None
 
 
-def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, origin: AppendOrigin) -> None:
+def check_data_batch(
+    entry: ProducerStateEntry,
+    batch: ValidBatch,
+    offset: int,
+    origin: AppendOrigin,
+    verification: VerificationStateEntry | None = None,
+) -> None:
     """Check a batch of records that will have `offset`. Raises the errors of the table."""
     if origin is AppendOrigin.REPLICATION:
         return
@@ -182,6 +194,8 @@ def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, 
         )
     if origin is AppendOrigin.CLIENT:
         sequence = batch.base_sequence
+        if verification is not None:
+            _check_first_sequence(entry, batch, offset, verification)
         if epoch != known_epoch:
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
                 raise OutOfOrderSequenceError(
@@ -195,6 +209,19 @@ def check_data_batch(entry: ProducerStateEntry, batch: ValidBatch, offset: int, 
                 )
     if not batch.is_transactional:
         _check_no_transaction(batch, entry.current_txn_first_offset)
+
+
+def _check_first_sequence(
+    entry: ProducerStateEntry, batch: ValidBatch, offset: int, verification: VerificationStateEntry
+) -> None:
+    """Check the first batch of a transaction (KIP-890): it is the first one that was sent."""
+    is_new = verification.is_epoch_bumped and not entry.batches
+    lowest = 0 if is_new else verification.lowest_sequence
+    if batch.base_sequence > lowest:
+        raise OutOfOrderSequenceError(
+            f"producer {batch.producer_id} begins a transaction at offset {offset} with sequence {batch.base_sequence}, "
+            f"not {lowest}"
+        )
 
 
 def check_marker(

@@ -66,13 +66,17 @@ class VerificationStateEntry:
     """A producer without an open transaction here, whose transaction is being verified at its coordinator (KIP-890).
 
     The object is the guard of the verification: a batch may begin the transaction if the entry is still the same one then.
+    `lowest_sequence` is that of the first batch that waits, so that no later one is appended before it; `is_epoch_bumped` says
+    that the epoch is a new one with each transaction (transaction.version 2): a producer without a state begins with 0.
     """
 
-    __slots__ = ("created_ms", "producer_epoch")
+    __slots__ = ("created_ms", "is_epoch_bumped", "lowest_sequence", "producer_epoch")
 
-    def __init__(self, producer_epoch: int, created_ms: int) -> None:
+    def __init__(self, producer_epoch: int, created_ms: int, lowest_sequence: int, *, is_epoch_bumped: bool) -> None:
         self.producer_epoch = producer_epoch
         self.created_ms = created_ms
+        self.lowest_sequence = lowest_sequence
+        self.is_epoch_bumped = is_epoch_bumped
 
 
 class TxnMetadata:

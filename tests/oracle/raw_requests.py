@@ -28,6 +28,7 @@ class RawClient:
 
     def __init__(self, address: str, client_id: str = "raw") -> None:
         host, _, port = address.rpartition(":")
+        self.address = address
         self.client_id = client_id
         self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
 

@@ -55,6 +55,17 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 # The client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
+# Errors of an append whose answer does not have the log start offset (Kafka: ReplicaManager.appendRecordsToLeader).
+_NO_LOG_START = frozenset(
+    (
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.MESSAGE_TOO_LARGE,
+        error_codes.RECORD_LIST_TOO_LARGE,
+        error_codes.CORRUPT_MESSAGE,
+        error_codes.KAFKA_STORAGE_ERROR,
+    )
+)
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # The limit of memory for all requests that are appended in slices.
 MAX_HELD_BYTES = 128 * 1024 * 1024
@@ -258,12 +269,14 @@ class _Produce:
         if not isinstance(records, ValidBatch):
             topic_metrics.total_produce_requests += 1
         size_bytes = 0 if records is None else len(records)
-        if name in INTERNAL_TOPICS and size_bytes and context.client_id != ADMIN_CLIENT_ID:
-            answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
-            return
+        is_checked = False
         try:
             if records is not None:
                 self._check_kind(partition, records)
+            is_checked = True
+            if name in INTERNAL_TOPICS and size_bytes and context.client_id != ADMIN_CLIENT_ID:
+                answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
+                return
             wall_ms = self._handler.timer.wall.at(now_ms)
             info = partition.append(records if records is not None and size_bytes else _NO_BATCH, self._acks, wall_ms)
         except LongCheckError:
@@ -272,6 +285,8 @@ class _Produce:
             return
         except (AppendError, PartitionError) as error:
             self._refused(name, size_bytes, answer, error)
+            if is_checked and error.code not in _NO_LOG_START and partition.log is not None:
+                answer.log_start_offset = partition.log.log_start_offset
             return
         except OSError as error:
             topic_metrics.failed_produce_requests += 1
@@ -349,6 +364,9 @@ class _Produce:
             try:
                 if isinstance(result, AppendError):
                     self._refused(name, len(records), answer, result)
+                    partition = self._replica_manager.partition(name, index)
+                    if result.code not in _NO_LOG_START and partition is not None and partition.log is not None:
+                        answer.log_start_offset = partition.log.log_start_offset
                 elif isinstance(result, Exception):
                     raise result
                 else:

@@ -6,8 +6,9 @@ null               none                 a new id, epoch 0
 null               any (KIP-360)        a new id as well: without a transaction no state has to be kept
 any                                     the id and its next epoch, of the transaction coordinator
 
-A transactional id needs WRITE on it, no transactional id IDEMPOTENT_WRITE on the cluster or WRITE on some topic (KIP-679;
-KafkaApis of Kafka 4.3). Versions 0 to 3 get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+A transactional id needs WRITE on it, and TWO_PHASE_COMMIT if the request enables it (KIP-939). No transactional id needs
+IDEMPOTENT_WRITE on the cluster or WRITE on some topic (KIP-679; KafkaApis of Kafka 4.3). Versions 0 to 3 get
+INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 DescribeProducers is answered by the leader; other partitions get Kafka's error and a sentence. The last sequence and timestamp,
 the coordinator epoch and current_txn_start_offset are -1 for a producer without a batch or transaction.
@@ -35,8 +36,9 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
     """Answer an InitProducerIdRequest once there is an id."""
     make = context.api.response.new
     transactional_id, producer = request.transactional_id, Producer(request.producer_id, request.producer_epoch)
-    if transactional_id is not None and not context.is_allowed("WRITE", "TRANSACTIONAL_ID", transactional_id):
-        return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=_NONE)
+    code = _init_refusal(context, request)
+    if code:
+        return make(error_code=code, producer_epoch=_NONE)
     if (producer.producer_id == _NONE) != (producer.producer_epoch == _NONE):
         return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
     if transactional_id is not None:
@@ -45,14 +47,23 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
         wanted = InitProducerIdRequest(transactional_id, timeout_ms, expected, is_two_phase, keeps)
         context.broker.transactions.init_producer_id(wanted, partial(_initialised, context))
         return None
-    if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_by_type("WRITE", "TOPIC")):
-        return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NONE)
 
     def allocated(producer_id: int, now_ms: int) -> None:
         context.respond(make(error_code=error_codes.NONE, producer_id=producer_id, producer_epoch=0))
 
     context.broker.producer_ids.next(allocated, context.now_ms)
     return None
+
+
+def _init_refusal(context: RequestContext, request: Message) -> int:
+    """Return the error code if the client may not get an id; this is checked before anything else."""
+    name = request.transactional_id
+    if name is None:
+        is_allowed = context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_by_type("WRITE", "TOPIC")
+        return error_codes.NONE if is_allowed else error_codes.CLUSTER_AUTHORIZATION_FAILED
+    operations = ("WRITE", "TWO_PHASE_COMMIT") if request.enable2_pc else ("WRITE",)
+    is_allowed = all(context.is_allowed(operation, "TRANSACTIONAL_ID", name) for operation in operations)
+    return error_codes.NONE if is_allowed else error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def _initialised(context: RequestContext, result: Producer | CoordinatorError, now_ms: int) -> None:

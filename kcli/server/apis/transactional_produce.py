@@ -6,6 +6,7 @@ the transaction is open in it                            nothing: later batches 
 the transaction is not open in it                        verified, or from version 12 on added to the transaction; the
                                                          request waits, with copies of its batches (HoldMemory)
 a batch of a transaction without a transactional id      TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+a batch of a transaction without a producer id           nothing, as in Kafka: it is appended
 batches of several producers                             INVALID_PRODUCER_ID_MAPPING
 
 error of the verification                                error of the partition
@@ -21,8 +22,16 @@ from collections.abc import Callable
 from functools import partial
 from struct import Struct
 
-from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG, Producer
-from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_PRODUCER_EPOCH_AT, BATCH_PRODUCER_ID_AT
+from kcli.format.record_batch import (
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_FLAG,
+    Producer,
+)
+from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_BASE_SEQUENCE_AT, BATCH_PRODUCER_EPOCH_AT, BATCH_PRODUCER_ID_AT
 from kcli.log.log_validator import ValidBatch
 from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
@@ -31,11 +40,10 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.events import Effect, HoldMemory
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
-from kcli.state.topic_names import INTERNAL_TOPICS
 from kcli.state.transaction_state import TopicPartition
 
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
-_PRODUCER = Struct(">qh")
+_PRODUCER = Struct(">qhi")
 _OPERATIONS = {
     10: TransactionSupportedOperation.VERIFY,
     11: TransactionSupportedOperation.VERIFY_ABORTABLE,
@@ -49,7 +57,7 @@ _NOT_READY = frozenset(
         error_codes.NOT_COORDINATOR,
     )
 )
-assert BATCH_PRODUCER_EPOCH_AT == BATCH_PRODUCER_ID_AT + 8
+assert (BATCH_PRODUCER_EPOCH_AT, BATCH_BASE_SEQUENCE_AT) == (BATCH_PRODUCER_ID_AT + 8, BATCH_PRODUCER_ID_AT + 10)
 
 
 def is_transactional(records: memoryview | ValidBatch) -> bool:
@@ -61,10 +69,12 @@ def is_transactional(records: memoryview | ValidBatch) -> bool:
     return records[_ATTRIBUTES_LOW_BYTE] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
 
 
-def _producer_of(records: memoryview | ValidBatch) -> Producer:
+def _producer_of(records: memoryview | ValidBatch) -> tuple[Producer, int]:
+    """Return the producer of a batch, and its first sequence."""
     if isinstance(records, ValidBatch):
-        return Producer(records.producer_id, records.producer_epoch)
-    return Producer(*_PRODUCER.unpack_from(records, BATCH_PRODUCER_ID_AT))
+        return Producer(records.producer_id, records.producer_epoch), records.base_sequence
+    producer_id, epoch, sequence = _PRODUCER.unpack_from(records, BATCH_PRODUCER_ID_AT)
+    return Producer(producer_id, epoch), sequence
 
 
 class TransactionalProduce:
@@ -102,7 +112,7 @@ class TransactionalProduce:
         broker = context.broker
         for topic in self._request.topic_data:
             name = topic.name or broker.metadata.topic_name(topic.topic_id)
-            if name is None or name in INTERNAL_TOPICS or not context.is_allowed("WRITE", "TOPIC", name):
+            if name is None or not context.is_allowed("WRITE", "TOPIC", name):
                 continue
             for data in topic.partition_data:
                 partition = broker.replica_manager.partition(name, data.index)
@@ -110,8 +120,10 @@ class TransactionalProduce:
                     continue
                 if data.records is None or not is_transactional(data.records):
                     continue
-                producer = _producer_of(data.records)
-                guard = broker.txn_verification.begin(partition.log.producers, producer, self._operation)
+                producer, sequence = _producer_of(data.records)
+                if producer.producer_id <= NO_PRODUCER_ID:
+                    continue
+                guard = broker.txn_verification.begin(partition.log.producers, producer, self._operation, sequence)
                 if guard is not None:
                     self._guards[partition.key] = guard
                     producers.add(producer)
@@ -152,9 +164,10 @@ class TransactionalProduce:
         if code is not None:
             text = f"the transaction of {partition.topic}-{partition.index} could not be verified: {error_codes.NAMES[code]}"
             raise PartitionError(self._client_code(code), text)
-        if partition.log is not None:
+        producer, _ = _producer_of(records)
+        if partition.log is not None and producer.producer_id > NO_PRODUCER_ID:
             guard = self._guards.get(partition.key)
-            self._context.broker.txn_verification.check_verified(partition.log.producers, _producer_of(records), guard)
+            self._context.broker.txn_verification.check_verified(partition.log.producers, producer, guard)
 
     def _client_code(self, code: int) -> int:
         is_concurrent = code == error_codes.CONCURRENT_TRANSACTIONS

@@ -17,13 +17,14 @@ OPERATION_NOT_ATTEMPTED. Old versions get INVALID_PRODUCER_EPOCH instead of PROD
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from functools import partial
 
 from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.coordinator.group.consumer_group_change import compile_regex
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import ListFilter
@@ -97,7 +98,7 @@ class _AddPartitions:
         client_version = 0 if is_of_client else EPOCH_BUMP_VERSION
 
         def added(code: int, now_ms: int) -> None:
-            self._answered(name, dict.fromkeys(partitions, _code(context, code)), now_ms)
+            self._take(name, [(where, _code(context, code)) for where in partitions])  # twice if it is in the request twice
 
         coordinator.add_partitions(name, producer, partitions, client_version, added)
 
@@ -111,8 +112,11 @@ class _AddPartitions:
 
     def _answered(self, transactional_id: str, codes: dict[TopicPartition, int], now_ms: int) -> None:
         """Take the result of a transaction; respond after the last one."""
+        self._take(transactional_id, codes.items())
+
+    def _take(self, transactional_id: str, codes: Iterable[tuple[TopicPartition, int]]) -> None:
         new, by_topic = self._context.new, dict[str, list[Message]]()
-        for (topic, index), code in codes.items():
+        for (topic, index), code in codes:
             result = new("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code)
             by_topic.setdefault(topic, []).append(result)
         topics = [
@@ -202,19 +206,23 @@ def _described(context: RequestContext, entry: Transaction) -> Message:
 
 
 def handle_list_transactions(context: RequestContext, request: Message) -> Message:
-    """Answer a ListTransactionsRequest; the pattern of version 2 matches whole ids."""
+    """Answer a ListTransactionsRequest; the pattern of version 2 has RE2's syntax and matches whole ids."""
     coordinator = context.broker.transactions
     if coordinator.runtime.is_loading():
         return context.new("ListTransactionsResponse", error_code=error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     try:
-        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
-    except re.error:
-        return context.new("ListTransactionsResponse", error_code=error_codes.INVALID_REGULAR_EXPRESSION)
+        matches = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except CoordinatorError as error:
+        return context.new("ListTransactionsResponse", error_code=error.code)
+
+    def is_wanted(name: str) -> bool:
+        return (matches is None or bool(matches(name))) and context.is_allowed("DESCRIBE", "TRANSACTIONAL_ID", name)
+
     wanted = ListFilter(
         states=frozenset(request.state_filters),
         producer_ids=frozenset(request.producer_id_filters),
         duration_ms=request.duration_filter,
-        is_wanted=lambda name: pattern.fullmatch(name) is not None and context.is_allowed("DESCRIBE", "TRANSACTIONAL_ID", name),
+        is_wanted=is_wanted,
     )
     states = [
         context.new(

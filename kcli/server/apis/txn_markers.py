@@ -7,7 +7,10 @@ partition                           what is done
 ----------------------------------  ----------------------------------------------------------------------------------------
 of __consumer_offsets               the group coordinator writes it: it makes the pending offsets effective, or drops them
 any other that this broker leads    appended with origin COORDINATOR
-not hosted, or led by another one   UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
+not hosted                          UNKNOWN_TOPIC_OR_PARTITION, also if another broker has it
+hosted, but led by another one      NOT_LEADER_OR_FOLLOWER
+
+The answers for all markers of a producer are one result, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
+from kcli.state.transaction_state import TopicPartition
 
 _ALL_REPLICAS = -1
 # The coordinator of transactions retries after NOT_LEADER_OR_FOLLOWER; it does not know these errors of a group coordinator.
@@ -62,23 +66,18 @@ class _WriteMarkers:
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._replica_manager = context.broker.replica_manager
-        self._response = context.new("WriteTxnMarkersResponse")
+        self._answers: dict[int, dict[TopicPartition, Message]] = {}  # by producer id
         self._left = 1  # partitions that are not answered; one more while the request is read
 
     def start(self, request: Message) -> None:
         """Write each marker to each partition."""
-        new = self._context.new
         for marker in request.markers:
-            topics: list[Message] = []
-            self._response.markers.append(new("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=topics))
             producer = Producer(marker.producer_id, marker.producer_epoch)
             end = EndTransaction(producer, marker.coordinator_epoch, marker.transaction_result, marker.transaction_version)
             for topic in marker.topics:
-                results: list[Message] = []
-                topics.append(new("WritableTxnMarkerTopicResult", name=topic.name, partitions=results))
                 for index in topic.partition_indexes:
-                    answer = new("WritableTxnMarkerPartitionResult", partition_index=index, error_code=error_codes.NONE)
-                    results.append(answer)
+                    answer = self._context.new("WritableTxnMarkerPartitionResult", partition_index=index)
+                    self._answers.setdefault(marker.producer_id, {})[topic.name, index] = answer
                     self._left += 1
                     self._write(topic.name, index, end, answer)
         self._done(self._context.now_ms)
@@ -87,7 +86,7 @@ class _WriteMarkers:
         now_ms = self._context.now_ms
         partition = self._replica_manager.partition(topic, index)
         if partition is None:
-            answer.error_code = self._replica_manager.missing_partition_code(topic, index)
+            answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             self._done(now_ms)
         elif topic == GROUP_TOPIC:
             self._context.broker.groups.runtime.end_transaction(index, end, partial(self._ended, answer))
@@ -139,8 +138,16 @@ class _WriteMarkers:
 
     def _done(self, now_ms: int) -> None:
         self._left -= 1
-        if not self._left:
-            self._context.respond(self._response)
+        if self._left:
+            return
+        new, markers = self._context.new, []
+        for producer_id, answers in self._answers.items():
+            by_topic: dict[str, list[Message]] = {}
+            for (topic, _), answer in answers.items():
+                by_topic.setdefault(topic, []).append(answer)
+            topics = [new("WritableTxnMarkerTopicResult", name=name, partitions=found) for name, found in by_topic.items()]
+            markers.append(new("WritableTxnMarkerResult", producer_id=producer_id, topics=topics))
+        self._context.respond(new("WriteTxnMarkersResponse", markers=markers))
 
 
 class _DelayedMarker(DelayedOperation):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
-from kcli.format.record_batch import Producer
+from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS
@@ -101,17 +101,23 @@ class AddPartitionsToTxnManager:
         self._is_closed = True
 
     def begin(
-        self, producers: ProducerStateManager, producer: Producer, operation: TransactionSupportedOperation
+        self,
+        producers: ProducerStateManager,
+        producer: Producer,
+        operation: TransactionSupportedOperation,
+        sequence: int = NO_SEQUENCE,
     ) -> VerificationStateEntry | None:
-        """Return the guard if a batch of the producer has to be verified, None if it need not be."""
+        """Return the guard if a batch of the producer has to be verified, None if it need not be; `sequence` is its first."""
         if operation is not TransactionSupportedOperation.ADD and not self.is_enabled:
             return None
         if is_transaction_open(producers, producer):
             return None
         guard = producers.verifications.get(producer.producer_id)
         if guard is None or guard.producer_epoch != producer.producer_epoch:
-            guard = VerificationStateEntry(producer.producer_epoch, self._timer.wall.at(self._timer.clock_ms))
+            created_ms, is_bumped = self._timer.wall.at(self._timer.clock_ms), operation is TransactionSupportedOperation.ADD
+            guard = VerificationStateEntry(producer.producer_epoch, created_ms, sequence, is_epoch_bumped=is_bumped)
             producers.verifications[producer.producer_id] = guard
+        guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
 
     @property

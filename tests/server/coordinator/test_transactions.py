@@ -501,8 +501,10 @@ def test_transactions_are_listed_and_described(node: WholeNode) -> None:
     assert listed(producer_id_filters=[one.producer.producer_id]) == (["x Empty"], [])
     assert listed(duration_filter=1_000, state_filters=["Ongoing"]) == ([], [])
     assert listed(transactional_id_pattern="[xz]") == (["x Empty"], []) and listed(transactional_id_pattern="") == listed()
-    answer = ask(node, apis.LIST_TRANSACTIONS, 2, transactional_id_pattern="(")
-    assert answer.error_code == error_codes.INVALID_REGULAR_EXPRESSION
+    assert listed(transactional_id_pattern="(?i)[[:alpha:]]", state_filters=["Empty"]) == (["x Empty"], [])
+    for pattern in ("(", "(x)\\1", "(?=x)x"):  # the syntax is RE2's
+        answer = ask(node, apis.LIST_TRANSACTIONS, 2, transactional_id_pattern=pattern)
+        assert answer.error_code == error_codes.INVALID_REGULAR_EXPRESSION
     found = ask(node, apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["y", "z", ""]).transaction_states
     codes = [NAMES[state.error_code] for state in found]
     assert codes == ["NONE", "TRANSACTIONAL_ID_NOT_FOUND", "INVALID_REQUEST"]
@@ -530,3 +532,75 @@ def test_what_is_not_allowed_is_refused(node: WholeNode, client: Client) -> None
     authorizer.refused = {("ALTER", "CLUSTER", "kafka-cluster"), ("CLUSTER_ACTION", "CLUSTER", "kafka-cluster")}
     assert write_marker(node, client.producer, 0) == "CLUSTER_AUTHORIZATION_FAILED"
     assert client.entry().state == "Empty"
+
+
+def test_what_is_not_committed_is_not_described_and_a_late_commit_is_carried_on(tmp_path: Path) -> None:
+    """A record that is committed after request.timeout.ms: the end goes on then; until then the entry before it is shown."""
+    settings = ("log.flush.interval.messages=1", "metadata.max.idle.interval.ms=0", "request.timeout.ms=1000")
+    node = WholeNode(tmp_path / "data", *SETTINGS, *settings)
+    node.create_topic("t")
+    find(node, 1, "x")
+    client = Client(node)
+    assert client.init() == client.send(b"a") == "NONE"
+    node.holds_flushes = True
+    producer_id, epoch = client.producer
+    request = apis.API_KEYS[apis.END_TXN].request
+    fields = {"transactional_id": "x", "producer_id": producer_id, "producer_epoch": epoch, "committed": True}
+    pending = node.send(apis.END_TXN, 5, request.new(**fields))
+    node.advance(900)
+    assert pending.answer is None and client.entry().state == "Ongoing"
+    listed = ask(node, apis.LIST_TRANSACTIONS, 2, state_filters=["Ongoing"]).transaction_states
+    assert [found.transactional_id for found in listed] == ["x"]
+    node.advance(200)
+    assert NAMES[pending.result().error_code] == "COORDINATOR_NOT_AVAILABLE"
+    assert client.entry().state == "Ongoing" and client.end() == "CONCURRENT_TRANSACTIONS"
+    node.holds_flushes = False
+    node.release_flushes()
+    node.advance(200)
+    assert client.entry().state == "CompleteCommit" and fetched(node) == (2, [])
+    assert client.end() == "NONE" and client.producer.producer_epoch == epoch + 1
+
+
+def test_an_id_without_permission_is_refused_before_its_fields_are_checked(tmp_path: Path) -> None:
+    """KafkaApis.handleInitProducerIdRequest; KIP-939 has a permission of its own."""
+    settings = ("unstable.api.versions.enable=true", "transaction.two.phase.commit.enable=true")
+    node = WholeNode(tmp_path / "data", *SETTINGS, *settings)
+    authorizer, allow_all = Refusing(), node.broker.parts.authorizer
+    for method in ("is_allowed", "is_allowed_by_type"):
+        setattr(allow_all, method, getattr(authorizer, method))
+    find(node, 1, "x")
+    client = Client(node)
+    authorizer.refused = {("IDEMPOTENT_WRITE", "CLUSTER", "kafka-cluster"), ("WRITE", "TOPIC", "?")}
+    assert client.init(transactional_id=None, producer_id=3) == "CLUSTER_AUTHORIZATION_FAILED"
+    authorizer.refused = {("TWO_PHASE_COMMIT", "TRANSACTIONAL_ID", "x")}
+    assert client.init(6, enable2_pc=True, producer_id=3) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert client.init() == "NONE"
+
+
+def test_cleaning_keeps_the_entry_of_each_transactional_id(tmp_path: Path) -> None:
+    """__transaction_state is compacted: a load after it finds what was there, open transactions and tombstones included."""
+    cleaning = ("log.cleaner.backoff.ms=500", "log.initial.task.delay.ms=500")
+    expiry = ("transactional.id.expiration.ms=10000", "transaction.remove.expired.transaction.cleanup.interval.ms=3000")
+    node = WholeNode(tmp_path / "data", "transaction.state.log.num.partitions=1", *cleaning, *expiry)
+    node.create_topic("t", 2)
+    find(node, 1, "x")
+    key = apis.INCREMENTAL_ALTER_CONFIGS
+    small = struct(key, "AlterableConfig", name="internal.segment.bytes", config_operation=0, value="3000")
+    topic = struct(key, "AlterConfigsResource", resource_type=2, resource_name="__transaction_state", configs=[small])
+    assert ask(node, key, 1, resources=[topic]).responses[0].error_code == 0
+    gone, busy, held = Client(node, "gone"), Client(node, "x"), Client(node, "held", timeout_ms=600_000)
+    assert gone.init() == busy.init() == held.init() == held.send(b"open", 1) == "NONE"
+    for number in range(100):
+        assert busy.send(b"%d" % number) == busy.end(number % 2 == 0) == "NONE"
+        node.advance(200)
+    runtime, log = node.broker.transactions.runtime, state_partition(node)
+    before = dict(runtime.shard(log.index).state.transactions)
+    assert set(before) == {"x", "held"} and log.log is not None
+    assert node.broker.log_manager.cleaner.totals.rounds > 0 and log.log.size_bytes < 60 * log.log.log_end_offset
+    runtime.resign(log.index)
+    runtime.leadership_changed(log, node.now_ms)
+    node.until(lambda: not runtime.is_loading())
+    assert {name: entry._replace(last_producer_epoch=-1) for name, entry in before.items()} == {
+        name: entry._replace(last_producer_epoch=-1) for name, entry in runtime.shard(log.index).state.transactions.items()
+    }
+    assert held.end() == busy.send(b"more") == busy.end() == "NONE"

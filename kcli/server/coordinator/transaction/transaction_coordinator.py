@@ -31,7 +31,7 @@ from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTra
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.coordinator.transaction import transitions
-from kcli.server.coordinator.transaction.marker_channel import EndingTransaction, TransactionMarkerChannelManager
+from kcli.server.coordinator.transaction.marker_channel import RETRY_MS, EndingTransaction, TransactionMarkerChannelManager
 from kcli.server.coordinator.transaction.transitions import (
     IDLE,
     NO_TIMEOUT_MS,
@@ -80,10 +80,17 @@ class ListFilter(NamedTuple):
     is_wanted: Callable[[str], bool]
 
 
+class PendingChange(NamedTuple):
+    """A change of an entry that is not committed: the entry before and after it, None if there is none."""
+
+    before: Transaction | None
+    after: Transaction | None
+
+
 class TransactionShard:
     """The transactional ids of partition `index` of __transaction_state.
 
-    `changing` has the entries whose change is not committed: the entry after it, None if it is removed.
+    `changing` has the entries whose change is not committed.
     """
 
     def __init__(
@@ -94,7 +101,7 @@ class TransactionShard:
     ) -> None:
         self.index = index
         self.state = TransactionState()
-        self.changing: dict[str, Transaction | None] = {}
+        self.changing: dict[str, PendingChange] = {}
         self._on_loaded = on_loaded
         self._on_unloaded = on_unloaded
 
@@ -102,11 +109,21 @@ class TransactionShard:
         """Apply a record of the partition. Raises StateError."""
         if isinstance(record, EndTransaction):
             raise StateError("__transaction_state has no transactions")
-        changed = self.changing.get(record.key.transactional_id)
-        if changed is not None:
-            self.state.put(changed)  # it has the last epoch, which is not in the record
+        change = self.changing.get(record.key.transactional_id)
+        if change is not None and change.after is not None:
+            self.state.put(change.after)  # it has the last epoch, which is not in the record
         else:
             self.state.apply(record.key, record.value)
+
+    def committed(self, transactional_id: str) -> Transaction | None:
+        """Return the committed entry of a transactional id."""
+        change = self.changing.get(transactional_id)
+        return self.state.transactions.get(transactional_id) if change is None else change.before
+
+    def committed_entries(self) -> list[Transaction]:
+        """Return all committed entries."""
+        entries = map(self.committed, [*self.state.transactions, *(self.changing.keys() - self.state.transactions.keys())])
+        return [entry for entry in entries if entry is not None]
 
     def loaded(self, now_ms: int) -> None:
         """Continue the transactions that were ending."""
@@ -252,7 +269,7 @@ class TransactionCoordinator:
         if request.keeps_prepared_transaction:
             return error_codes.UNSUPPORTED_VERSION
         is_valid = 0 < request.timeout_ms <= self._config.get_int("transaction.max.timeout.ms")
-        return error_codes.NONE if is_valid or request.enables_two_phase_commit else error_codes.INVALID_TRANSACTION_TIMEOUT
+        return 0 if is_valid or request.enables_two_phase_commit else error_codes.INVALID_TRANSACTION_TIMEOUT
 
     def add_partitions(
         self,
@@ -315,19 +332,19 @@ class TransactionCoordinator:
         self._change(transactional_id, change, changed)
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return the entry of a transactional id. Raises CoordinatorError."""
+        """Return the committed entry of a transactional id. Raises CoordinatorError."""
         if not transactional_id:
             raise CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty")
-        entry = self.runtime.shard(self.partition_for(transactional_id)).state.transactions.get(transactional_id)
+        entry = self.runtime.shard(self.partition_for(transactional_id)).committed(transactional_id)
         if entry is None:
             raise CoordinatorError(error_codes.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
         return entry
 
     def list_transactions(self, wanted: ListFilter) -> Iterator[Transaction]:
-        """Yield the entries that pass a filter."""
+        """Yield the committed entries that pass a filter."""
         now_ms = self._wall_ms()
         for shard in self.runtime.shards():
-            for entry in shard.state.transactions.values():
+            for entry in shard.committed_entries():
                 if wanted.producer_ids and entry.producer_id not in wanted.producer_ids:
                     continue
                 if wanted.states and entry.state not in wanted.states:
@@ -360,21 +377,44 @@ class TransactionCoordinator:
             changed = change(entry, new_id)
             if changed is entry:
                 return Decision(entry)
+            if changed is not None and changed.client_transaction_version and not self.transaction_version:
+                raise CoordinatorError(error_codes.UNSUPPORTED_VERSION, "a record of version 0 has no client version")
             changing = shard
-            shard.changing[transactional_id] = changed
+            shard.changing[transactional_id] = PendingChange(entry, changed)
             return Decision(changed, [transaction_record(transactional_id, changed, self.transaction_version)])
 
         def decided(result: Transaction | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(result, NeedsProducerIdError):
                 self._producer_ids.next(lambda new_id, now_ms: self._change(transactional_id, change, respond, new_id), now_ms)
                 return
-            if changing is not None:
+            is_late = isinstance(result, CoordinatorError) and result.code == error_codes.COORDINATOR_NOT_AVAILABLE
+            if changing is not None and not (is_late and self._await_commit(changing, transactional_id)):
                 del changing.changing[transactional_id]
             respond(result, now_ms)
             if changing is not None and isinstance(result, Transaction) and result.state in PREPARED:
                 self._write_markers(changing, result)
 
         self.runtime.write(self.partition_for(transactional_id), decide, decided)
+
+    def _await_commit(self, shard: TransactionShard, transactional_id: str) -> bool:
+        """Wait for the commit of a change that is later than request.timeout.ms; return False if the change is reverted."""
+        entry = shard.changing[transactional_id].after
+        if shard.state.transactions.get(transactional_id) != entry:
+            return False
+
+        def committed(result: bool | CoordinatorError, now_ms: int) -> None:
+            if isinstance(result, CoordinatorError) and result.code == error_codes.COORDINATOR_NOT_AVAILABLE:
+                self._timer.schedule(now_ms + RETRY_MS, ask)
+            elif result is True:
+                del shard.changing[transactional_id]
+                if entry is not None and entry.state in PREPARED:
+                    self._write_markers(shard, entry)
+
+        def ask(now_ms: int) -> None:
+            self.runtime.write(shard.index, lambda loaded: Decision(loaded is shard), committed)
+
+        self._timer.schedule(self._timer.clock_ms + RETRY_MS, ask)
+        return True
 
     def _write_markers(self, shard: TransactionShard, entry: Transaction) -> None:
         partition = self._replica_manager.partition(TRANSACTION_TOPIC, shard.index)
@@ -383,7 +423,6 @@ class TransactionCoordinator:
 
     def _markers_written(self, ending: EndingTransaction) -> None:
         """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
-        name = ending.entry.transactional_id
 
         def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
             return transitions.complete(entry, self._wall_ms()) if entry == ending.entry else entry
@@ -392,7 +431,7 @@ class TransactionCoordinator:
             if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
                 self._markers.add_later(ending)
 
-        self._change(name, change, changed)
+        self._change(ending.entry.transactional_id, change, changed)
 
     # ---------------------------------------------------------------------------------------------- load, time, unload
 
