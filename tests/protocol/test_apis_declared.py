@@ -38,7 +38,9 @@ def blocks(text: str) -> dict[str, list[tuple[int, list[str]]]]:
 def given_text(shared: Path) -> str:
     """The requests and responses of Kafka 4.4.0: the list of 4.3.1 with the diff applied."""
     lines = (shared / "protocol-schemas.txt").read_text().split("\n## Data inside messages", 1)[0].splitlines()
-    hunks = re.split(r"^(\d+)(?:,\d+)?[acd](\d+)(?:,\d+)?\n", (shared / "protocol-schemas-4.4.diff.txt").read_text(), flags=re.M)
+    hunks = re.split(
+        r"^(\d+)(?:,\d+)?[acd](\d+)(?:,\d+)?\n", (shared / "protocol-schemas-4.4.diff.txt").read_text(), flags=re.M
+    )
     shift = 0  # between the numbers of the diff's right side and the lines of the list, which has a longer head
     for left_number, right_number, hunk in zip(hunks[1::3], hunks[2::3], hunks[3::3], strict=True):
         left = [line[2:] for line in hunk.splitlines() if line.startswith("<")]
