@@ -54,6 +54,11 @@ super.users=User:ANONYMOUS
 """
 
 
+def release_options(peer: Peer) -> list[str]:
+    """The options of `kcli format` for the features of a Kafka's release; those of 4.3 are the default."""
+    return ["--release-version", peer.version] if peer.version != "4.3.1" else []
+
+
 def copy_of_given(source: Path, target: Path) -> Path:
     """A copy of a given log directory that may be written to -> `target`."""
     shutil.copytree(source, target)
