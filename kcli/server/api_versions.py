@@ -9,7 +9,7 @@ Before version 4 a client may fail to read a supported feature that begins at 0,
 Produce is offered from version 0 on, although those before 3 are removed: older librdkafkas take a broker without the
 older versions for one without compression (KAFKA-18659). From version 3 on a client sends its software name and version;
 an invalid one is refused with INVALID_REQUEST. From version 5 on it may state which cluster and which node of it the connection
-is meant for; another cluster or node is refused with REBOOTSTRAP_REQUIRED, a node without a cluster with INVALID_REQUEST.
+is meant for. A broker refuses another cluster or node with REBOOTSTRAP_REQUIRED; one without the other is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ def is_software_name(text: str) -> bool:
     return _SOFTWARE_NAME.fullmatch(text) is not None
 
 
-def refusal(version: int, request: Message, cluster_id: str, node_id: int) -> int:
-    """Return the error code for a request of a known version that this node of the cluster refuses, 0 if it does not."""
+def refusal(version: int, request: Message) -> int:
+    """Return the error code for an invalid request of a known version, 0 for a valid one."""
     if version < SOFTWARE_NAME_SINCE:
         return error_codes.NONE
     if not is_software_name(request.client_software_name) or not is_software_name(request.client_software_version):
         return error_codes.INVALID_REQUEST
-    if version < _DESTINATION_SINCE:
-        return error_codes.NONE
-    if request.cluster_id is None:
-        return error_codes.NONE if request.node_id == _ANY_NODE else error_codes.INVALID_REQUEST
-    is_here = request.cluster_id == cluster_id and request.node_id in (_ANY_NODE, node_id)
-    return error_codes.NONE if is_here else error_codes.REBOOTSTRAP_REQUIRED
+    is_halved = version >= _DESTINATION_SINCE and (request.cluster_id is None) != (request.node_id == _ANY_NODE)
+    return error_codes.INVALID_REQUEST if is_halved else error_codes.NONE
+
+
+def is_misrouted(version: int, request: Message, cluster_id: str, node_id: int) -> bool:
+    """Return whether a valid request states another node or cluster than this."""
+    if version < _DESTINATION_SINCE or request.cluster_id is None:
+        return False
+    return bool((request.cluster_id, request.node_id) != (cluster_id, node_id))
 
 
 def highest_version(key: int, with_unstable: bool = False) -> int:

@@ -230,7 +230,8 @@ class _TxnOffsetCommit:
                 is_transactional=True,
             )
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+            is_newer = error.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.STALE_MEMBER_EPOCH)
+            if is_newer and self._context.version < _TXN_COMMIT_BY_ID_VERSION:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)

@@ -98,7 +98,7 @@ class ControllerApis:
             return
         request, _ = api.request.decode(frame, version, position)
         if key == API_VERSIONS:
-            code = refusal(version, request, self._state.cluster_id, self._state.node_id)
+            code = refusal(version, request)
             answer(api.response.new(error_code=code) if code else self._api_versions(version))
             return
         read = self._controller.read

@@ -87,14 +87,14 @@ def test_api_versions_of_an_unknown_version_is_answered_in_version_0(node: Whole
     [
         (None, -1, error_codes.NONE),
         ("own", 1, error_codes.NONE),
-        ("own", -1, error_codes.NONE),
+        ("own", -1, error_codes.INVALID_REQUEST),
         ("own", 2, error_codes.REBOOTSTRAP_REQUIRED),
         ("another", 1, error_codes.REBOOTSTRAP_REQUIRED),
         (None, 1, error_codes.INVALID_REQUEST),
     ],
 )
 def test_connections_for_another_node_are_refused(node: WholeNode, cluster_id: str | None, node_id: int, code: int) -> None:
-    """KIP-1242: the client states in version 5 which node of which cluster it means; -1 is any node."""
+    """KIP-1242: the client states in version 5 which node of which cluster it means."""
     own = node.broker.cluster_id if cluster_id == "own" else cluster_id
     client = {"client_software_name": "test", "client_software_version": "1"}
     request = API_KEYS[API_VERSIONS].request.new(**client, cluster_id=own, node_id=node_id)

@@ -466,6 +466,8 @@ def test_offsets_of_topics_by_id(node: WholeNode) -> None:
     topic_id = node.broker.metadata.image.topic_ids["t"]
     assert client.commit_offset(5, version=6, topic_id=topic_id) == "NONE"
     assert client.commit_offset(5, version=6, topic_id=Uuid(b"\5" * 16)) == "UNKNOWN_TOPIC_ID"
+    unknown = {"member_id": "nobody", "generation_id_or_member_epoch": 3}
+    assert client.commit_offset(5, "none", version=6, topic_id=topic_id, **unknown) == "GROUP_ID_NOT_FOUND"
     assert client.end() == "NONE"
     key = apis.OFFSET_FETCH
     topic = struct(key, "OffsetFetchRequestTopics", topic_id=topic_id, partition_indexes=[0])
