@@ -149,7 +149,7 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
 def _first_snapshot(plan: FormatPlan, records: Sequence[Message], now_ms: int) -> bytes:
     """Return the snapshot at offset 0, which contains the voters and the first records."""
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
-    header = snapshot.header(now_ms, plan.features[KRAFT_VERSION] if plan.voters else 0, plan.voters or ())
+    header = snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ())
     return b"".join([header, *snapshot.batches(records), snapshot.footer()])
 
 

@@ -77,10 +77,10 @@ def test_a_new_directory_has_kafkas_files(tmp_path: Path) -> None:
 
 def test_the_first_records_of_4_4_are_in_the_metadata_log(tmp_path: Path) -> None:
     """StorageTool of 4.4 writes no bootstrap.checkpoint (KAFKA-19648); a node that is only a broker gets no first records."""
-    for options, has_snapshot, voters in (
-        (FormatOptions(release="4.4", is_standalone=True), True, 1),
-        (FormatOptions(release="4.4", has_no_initial_controllers=True), True, 0),
-        (FormatOptions(release="4.4"), False, 0),
+    for options, has_snapshot, quorum in (
+        (FormatOptions(release="4.4", is_standalone=True), True, [KRAFT_VERSION, KRAFT_VOTERS]),
+        (FormatOptions(release="4.4", has_no_initial_controllers=True), True, [KRAFT_VERSION]),
+        (FormatOptions(release="4.4"), False, []),
     ):
         directory = tmp_path / f"{options.is_standalone}-{options.has_no_initial_controllers}"
         own = {} if has_snapshot else {"process.roles": "broker", "listeners": "PLAINTEXT://:9092"}
@@ -92,7 +92,7 @@ def test_the_first_records_of_4_4_are_in_the_metadata_log(tmp_path: Path) -> Non
         if has_snapshot:
             batches = list(read_snapshot_file(OsDisk(), str(path)))
             controls = [record.type_id for batch in batches for record in batch.control_records]
-            assert controls == [SNAPSHOT_HEADER, *[KRAFT_VERSION, KRAFT_VOTERS] * voters, SNAPSHOT_FOOTER]
+            assert controls == [SNAPSHOT_HEADER, *quorum, SNAPSHOT_FOOTER]
             found = {record.name: record.feature_level for batch in batches for record in batch.records}
             assert (found["metadata.version"], found["share.version"]) == (33, 2)
 
