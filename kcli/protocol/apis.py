@@ -2,7 +2,7 @@
 
     name        meaning
     ----------  ------------------------------------------------------------------------------------------------
-    API_KEYS    every API that has versions in Kafka 4.3, by its key -> Api
+    API_KEYS    every API that has versions in Kafka 4.4, by its key -> Api
     Api         key, name, version range, first flexible version, and `.request`, `.response`: message types
     PRODUCE...  the keys by name, as generated code and handlers use them
 
@@ -93,6 +93,7 @@ DESCRIBE_TOPIC_PARTITIONS = 75
 ADD_RAFT_VOTER = 80
 REMOVE_RAFT_VOTER = 81
 UPDATE_RAFT_VOTER = 82
+UNREGISTER_CONTROLLER = 94
 
 _PATH = __file__.removesuffix("apis.py") + "messages/apis.txt"
 _KINDS = ("request", "response")
