@@ -11,7 +11,7 @@ from kcli.log.disk.os_disk import OsDisk
 
 ARGUMENTS = "--config FILE"
 DESCRIPTION = """\
-Formats the empty log directories of a configuration for a node, as kafka-storage format of Apache Kafka 4.3 does;
+Formats the empty log directories of a configuration for a node, as kafka-storage format of Apache Kafka does;
 kcli and Kafka can then start on them. kcli serve formats an empty directory itself."""
 EPILOG = """\
 A controller without controller.quorum.voters needs one of --standalone, --initial-controllers and
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-r",
         "--release-version",
         metavar="RELEASE",
-        help="the release for the initial levels of all features: 3.3-IV3 to 4.3-IV0 (default)",
+        help="the release for the initial levels of all features: 3.3-IV3 to 4.4-IV2; default: 4.3-IV0",
     )
     parser.add_argument("-g", "--ignore-formatted", action="store_true", help="leave formatted directories as they are")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
     name        meaning
     ----------  ------------------------------------------------------------------------------------------------
-    API_KEYS    every API that has versions in Kafka 4.3, by its key -> Api
+    API_KEYS    every API that has versions in Kafka 4.4, by its key -> Api
     Api         key, name, version range, first flexible version, and `.request`, `.response`: message types
     PRODUCE...  the keys by name, as generated code and handlers use them
 
@@ -107,6 +107,7 @@ STREAMS_GROUP_DESCRIBE = 89
 DESCRIBE_SHARE_GROUP_OFFSETS = 90
 ALTER_SHARE_GROUP_OFFSETS = 91
 DELETE_SHARE_GROUP_OFFSETS = 92
+UNREGISTER_CONTROLLER = 94
 
 _PATH = __file__.removesuffix("apis.py") + "messages/apis.txt"
 _KINDS = ("request", "response")

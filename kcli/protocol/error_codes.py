@@ -137,6 +137,9 @@ STREAMS_INVALID_TOPOLOGY = 130
 STREAMS_INVALID_TOPOLOGY_EPOCH = 131
 STREAMS_TOPOLOGY_FENCED = 132
 SHARE_SESSION_LIMIT_REACHED = 133
+GROUP_DELETION_FAILED = 134
+STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+CONTROLLER_ID_NOT_REGISTERED = 136
 
 # By code, for messages and logs.
 NAMES: dict[int, str] = {value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)}

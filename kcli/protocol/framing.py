@@ -50,8 +50,8 @@ RequestHead = tuple[int, int, int, str, int]
 def read_request_header(frame: Buffer) -> RequestHead:
     """Decode the header of a request: api_key, api_version, correlation_id, client_id, position of the body.
 
-    `frame` does not include its size. Raises DecodeError for an invalid header or an API key that Kafka 4.3 does not have, and
-    UnsupportedVersionError for a version that Kafka 4.3 does not have, except of ApiVersions.
+    `frame` does not include its size. Raises DecodeError for an invalid header or an API key that Kafka 4.4 does not have, and
+    UnsupportedVersionError for a version that Kafka 4.4 does not have, except of ApiVersions.
     """
     try:
         api_key, api_version, correlation_id, length = _read_head(frame)
@@ -71,7 +71,7 @@ def read_request_header(frame: Buffer) -> RequestHead:
     except (struct.error, IndexError):
         raise past_the_end("RequestHeader", len(frame)) from None
     except KeyError:
-        raise DecodeError(f"a request of API key {api_key}, which Kafka 4.3 does not have", 0) from None
+        raise DecodeError(f"a request of API key {api_key}, which Kafka 4.4 does not have", 0) from None
     if not lowest <= api_version <= highest and api_key != API_VERSIONS:
         name = API_KEYS[api_key].name
         raise UnsupportedVersionError(f"a request {name} of version {api_version}, which has {lowest} to {highest}", 2)

@@ -63,6 +63,7 @@ FORWARDABLE = frozenset(
         apis.DESCRIBE_QUORUM,
         apis.UPDATE_FEATURES,
         apis.UNREGISTER_BROKER,
+        apis.UNREGISTER_CONTROLLER,
         apis.ALLOCATE_PRODUCER_IDS,
         apis.ADD_RAFT_VOTER,
         apis.REMOVE_RAFT_VOTER,

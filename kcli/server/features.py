@@ -2,16 +2,17 @@
 
     feature                           levels  what its highest level brings
     --------------------------------  ------  ------------------------------------------------------------------------
-    metadata.version                  7-30    which metadata records there are, and in which versions (KIP-778)
+    metadata.version                  7-33    which metadata records there are, and in which versions (KIP-778)
     kraft.version                     0-1     voters that can be added and removed (KIP-853); stored in control records
     transaction.version               0-2     transactions that are verified and bump the epoch (KIP-890)
     group.version                     0-1     the consumer group protocol (KIP-848)
     eligible.leader.replicas.version  0-1     replicas outside the ISR that have all committed records (KIP-966)
-    share.version                     0-1     share groups (KIP-932)
+    share.version                     0-2     share groups (KIP-932), whose failed records may go to a topic (KIP-1191)
     streams.version                   0-1     streams groups (KIP-1071)
 
-A new cluster gets the highest level of each that was released with its metadata.version; kraft.version 1 if its quorum is
-dynamic. The names and numbers of metadata.version are in kcli.state.metadata_values.
+A new cluster gets metadata.version 4.3-IV0 if no other is requested, and the highest level of each feature that was released
+with its metadata.version; kraft.version 1 if its quorum is dynamic. The names and numbers of metadata.version are in
+kcli.state.metadata_values.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ SHARE_VERSION = "share.version"
 STREAMS_VERSION = "streams.version"
 
 LOWEST_METADATA_VERSION = 7
-LATEST_METADATA_VERSION = 30
+LATEST_METADATA_VERSION = 33
+# That of a new cluster, if none is requested: Apache Kafka 4.3 can open it, too.
+DEFAULT_METADATA_VERSION = 30
 # Levels of metadata.version by what they introduced.
 SCRAM_SINCE = 11
 CONTROLLER_REGISTRATION_SINCE = 15
+BOOTSTRAP_SNAPSHOT_SINCE = 31  # of the release 4.4: StorageTool writes the first records into the metadata log
+CONTROLLER_UNREGISTRATION_SINCE = 33
 
 _LEVEL_BY_RELEASE = {name: level for level, name in METADATA_VERSIONS.items()}
 
@@ -59,7 +64,7 @@ FEATURES: dict[str, Feature] = {
     TRANSACTION_VERSION: Feature(2, (24, 24)),
     GROUP_VERSION: Feature(1, (22,)),
     ELIGIBLE_LEADER_REPLICAS_VERSION: Feature(1, (26,), needs=LEADER_ELR_SINCE),
-    SHARE_VERSION: Feature(1, (28,)),
+    SHARE_VERSION: Feature(2, (28, 31)),
     STREAMS_VERSION: Feature(1, (29,)),
 }
 
@@ -100,7 +105,7 @@ def initial_features(requested: Mapping[str, int], release: str | None, *, is_dy
     """
     if METADATA_VERSION in requested and release is not None:
         raise FeatureError(f"metadata.version is given twice: use either --release-version or --feature {METADATA_VERSION}=N")
-    metadata_version = requested.get(METADATA_VERSION, LATEST_METADATA_VERSION)
+    metadata_version = requested.get(METADATA_VERSION, DEFAULT_METADATA_VERSION)
     if release is not None:
         metadata_version = metadata_version_of(release)
     check_level(METADATA_VERSION, metadata_version)

@@ -198,6 +198,8 @@ class GroupState(MapsState):
         group = self._metadata(StreamsGroup, key, value)
         if group is not None and value is not None:
             self._assign(group, "validated_topology_epoch", value.validated_topology_epoch)
+            self._assign(group, "stored_description_epoch", value.stored_description_topology_epoch)
+            self._assign(group, "failed_description_epoch", value.failed_description_topology_epoch)
             configs = {config.key: config.value for config in value.last_assignment_configs or []}
             self._assign(group, "assignment_configs", configs)
 

@@ -276,6 +276,9 @@ class StreamsGroup(ModernGroup):
     """
 
     validated_topology_epoch: int = NO_EPOCH
+    # The epochs of the topologies whose description was stored, or could not be stored (KIP-1331).
+    stored_description_epoch: int = NO_EPOCH
+    failed_description_epoch: int = NO_EPOCH
     assignment_configs: dict[str, str] = field(default_factory=dict)
     topology_epoch: int = NO_EPOCH
     subtopologies: dict[str, Subtopology] = field(default_factory=dict)

@@ -4,7 +4,7 @@
     --------------------------------------------------------  ----------------------------------------------------------
     RegisterBroker, UnregisterBroker, FenceBroker,             brokers
       UnfenceBroker, BrokerRegistrationChange
-    RegisterController                                         controllers
+    RegisterController, UnregisterController                   controllers
     Topic, Partition, PartitionChange, RemoveTopic, ClearElr   topics (RemoveTopic: the topic's configs, too)
     Config                                                     configs (a null value removes one)
     FeatureLevel                                               features (level 0 removes one)
@@ -454,6 +454,7 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "RemoveUserScramCredentialRecord": MetadataImage._remove_scram_credential,
     "RemoveDelegationTokenRecord": lambda image, record: image._remove("delegation_tokens", record.token_id),
     "RegisterControllerRecord": MetadataImage._register_controller,
+    "UnregisterControllerRecord": lambda image, record: image._remove("controllers", record.controller_id),
     "ClearElrRecord": MetadataImage._clear_elr,
 }
 

@@ -54,6 +54,11 @@ super.users=User:ANONYMOUS
 """
 
 
+def release_options(peer: Peer) -> list[str]:
+    """The options of `kcli format` for the features of a Kafka's release; those of 4.3 are the default."""
+    return ["--release-version", peer.version] if peer.version != "4.3.1" else []
+
+
 def copy_of_given(source: Path, target: Path) -> Path:
     """A copy of a given log directory that may be written to -> `target`."""
     shutil.copytree(source, target)
@@ -76,14 +81,14 @@ def new_broker(peer: Peer, home: Path, *settings: str, properties: str | None = 
     """Runs a new broker, whose log directory is home/data; `settings` are KEY=VALUE -> its address. It stops cleanly.
 
     Where `properties` is given, it is the text of a server.properties in which {port}, {controller} and {data} are filled in,
-    and the quorum is a dynamic one.
+    and the quorum is a dynamic one; `settings` are then more options of StorageTool.
     """
     port = free_ports()
     command = [str(peer.script), "format", str(home), str(port), *settings]
     if properties is not None:
         file = home / "server.properties"
         file.write_text(properties.format(port=port, controller=port + 1, data=home / "data"))
-        formatting = ["format", "--standalone", "-t", CLUSTER_ID, "-c", str(file)]
+        formatting = ["format", "--standalone", "-t", CLUSTER_ID, "-c", str(file), *settings]
         command = [str(peer.script), "java", "kafka.tools.StorageTool", *formatting]
     subprocess.run(command, check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     with started_broker(peer, home):

@@ -34,6 +34,22 @@ def kafka_peer(tmp_path_factory: pytest.TempPathFactory) -> Peer:
 
 
 @pytest.fixture(scope="session")
+def kafka_4_4(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Peer:
+    """Apache Kafka 4.4.0: its broker, StorageTool and Java clients; the other tools are those of 4.3.1."""
+    try:
+        return Peer(tmp_path_factory.mktemp("kafka-4.4"), "4.4.0", kafka_peer)
+    except PeerMissingError as error:
+        missing(str(error))
+
+
+@pytest.fixture(params=["4.3.1", pytest.param("4.4.0", marks=pytest.mark.slow)])
+def each_kafka(request: pytest.FixtureRequest) -> Peer:
+    """Apache Kafka 4.3.1 and, in the slow tier, 4.4.0."""
+    peer: Peer = request.getfixturevalue("kafka_peer" if request.param == "4.3.1" else "kafka_4_4")
+    return peer
+
+
+@pytest.fixture(scope="session")
 def kcli_serves() -> None:
     """The test is skipped as long as kcli has no broker."""
     if "serve" not in COMMANDS:

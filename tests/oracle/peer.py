@@ -15,9 +15,9 @@
 
 The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
 variable KCLI_KAFKA_PEER names: `libs` prints the folder of the jars, `java [FLAG...] CLASS [ARG...]` runs a class with
-them, `dump-log` is the dump tool. Java programs are compiled once into a folder that the caller gives (a session's
-temporary one): starting a JVM costs half a second, compiling one of these files two more. Everything runs under
-LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
+them, `dump-log` is the dump tool; KAFKA_PEER_VERSION is the version, 4.3.1 without it. Java programs are compiled once into
+a folder that the caller gives (a session's temporary one): starting a JVM costs half a second, compiling one of these files
+two more. Everything runs under LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -113,16 +114,24 @@ def stated(answer: dict[str, Any]) -> dict[str, str]:
 class Peer:
     """The real Kafka of one test session. `work_dir` (a path) takes the compiled programs and lists of cases.
 
+    A version of which Maven has the broker, but not the tools, gets them from another Kafka: `tools`, which is itself without.
     Raises PeerMissingError when the script, java or the jars (which Maven fetches once) cannot be had.
     """
 
-    def __init__(self, work_dir: Path) -> None:
+    def __init__(self, work_dir: Path, version: str = "4.3.1", tools: Peer | None = None) -> None:
         script = find_peer()
         if script is None:
             raise PeerMissingError("no real Kafka: ../shared/apache-kafka/kafka is missing (KCLI_KAFKA_PEER may name another)")
         for tool, reason in (("java", "a JDK runs it"), ("mvn", "Maven fetches its jars")):
             if shutil.which(tool) is None:
                 raise PeerMissingError(f"no real Kafka: `{tool}` is not on the PATH ({reason})")
+        self.version = version
+        self.tools = tools or self
+        if tools is not None:
+            own = work_dir / f"kafka-{version}"
+            own.write_text(f'#!/bin/sh\nKAFKA_PEER_VERSION={version} exec {shlex.quote(str(script))} "$@"\n')
+            own.chmod(0o755)
+            script = own
         self.script = script
         self.work_dir = work_dir
         self._compiled: dict[str, Path] = {}
@@ -179,7 +188,7 @@ class Peer:
 
     def dump_log(self, args: Sequence[str], cwd: Path | None = None) -> Outcome:
         """Run Kafka's dump tool as a process of its own, in `cwd`, so that paths in `args` may be relative to it."""
-        return self._run([str(self.script), "dump-log", *args], cwd, b"", RUN_SECONDS)
+        return self._run([str(self.tools.script), "dump-log", *args], cwd, b"", RUN_SECONDS)
 
     def dump_many(self, cases: Sequence[Sequence[str]], cwd: Path | None = None) -> list[Outcome]:
         """Run Kafka's dump tool once for each argument list of `cases`, in as few JVMs as it takes; Outcomes in order.
@@ -209,7 +218,7 @@ class Peer:
             listed.flush()
             budget_seconds = RUN_SECONDS + 2 * len(cases)
             args = [listed.name, str(int(limit_seconds * 1000))]
-            ran = self.run_java("RunTools", args, cwd=cwd, timeout_seconds=budget_seconds)
+            ran = self.tools.run_java("RunTools", args, cwd=cwd, timeout_seconds=budget_seconds)
         outcomes = _read_frames(ran.stdout)
         if len(outcomes) < len(cases) and (not outcomes or outcomes[-1].exit_code != _EXIT_HUNG):
             raise PeerFailedError(

@@ -74,25 +74,25 @@ def offsets(text: str) -> dict[str, int]:
 def broker_offsets(peer: Peer, home: Path, data: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Start a broker, ask it for the first and the last offsets of the damaged partitions, stop it."""
     with running_broker(peer, home, data) as bootstrap:
-        tool = (str(peer.script), bootstrap, "org.apache.kafka.tools.GetOffsetShell", "--time")
+        tool = (str(peer.tools.script), bootstrap, "org.apache.kafka.tools.GetOffsetShell", "--time")
         starts, ends = offsets(ask(*tool, "-2")), offsets(ask(*tool, "-1"))
     return {name: starts[name] for name in DAMAGED}, {name: ends[name] for name in DAMAGED}
 
 
-def test_a_broker_starts_on_what_is_repaired(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+def test_a_broker_starts_on_what_is_repaired(each_kafka: Peer, shared: Path, tmp_path: Path) -> None:
     """Our own repair: all that it kept is there, to the broker and behind it."""
     data = damaged_copy(shared / "kafka-logs" / "data", tmp_path)
     repair(data)
     before = log_bytes(data)
     rows = {f"{row['topic']}-{row['partition']}": row for row in described(data).report["partitions"]}
-    starts, ends = broker_offsets(kafka_peer, tmp_path, data)
+    starts, ends = broker_offsets(each_kafka, tmp_path, data)
     assert starts == {name: rows[name]["logStartOffset"] for name in DAMAGED}
     assert ends == {name: rows[name]["logEndOffset"] for name in DAMAGED}
     assert log_bytes(data) == before
     assert {finding.code for finding in verify(data).findings if finding.severity != INFO} == set(HOLES)
 
 
-def test_like_kafka_is_what_a_broker_makes_of_it(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+def test_like_kafka_is_what_a_broker_makes_of_it(each_kafka: Peer, shared: Path, tmp_path: Path) -> None:
     """--like-kafka and then a broker, and a broker alone: the same logs, the same offsets.
 
     But for the partition whose partition.metadata is lost: a broker takes it for a stray and begins an empty log; the repair
@@ -106,7 +106,7 @@ def test_like_kafka_is_what_a_broker_makes_of_it(kafka_peer: Peer, shared: Path,
         data = damaged_copy(given, home)
         if use == "alike":
             repair(data, "--like-kafka")
-        (_, ends), logs = broker_offsets(kafka_peer, home, data), log_bytes(data)
+        (_, ends), logs = broker_offsets(each_kafka, home, data), log_bytes(data)
         kept[use] = (ends.pop(RESTORED), [logs.pop(name) for name in list(logs) if name.startswith(f"{RESTORED}/")])
         found[use] = (ends, logs)
     assert found["alike"] == found["kafka"]

@@ -1,5 +1,5 @@
-"""Apache Kafka judges the controller: it starts on what kcli formatted and wrote, and kcli on what Kafka wrote; both kinds of
-quorum, both directions, nothing of the metadata lost.
+"""Apache Kafka 4.3.1, and 4.4.0, judge the controller: it starts on what kcli formatted and wrote, and kcli on what Kafka
+wrote; both kinds of quorum, both directions, nothing of the metadata lost.
 
     directory                       goes through
     ------------------------------  --------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
 from kcli.server.raft.metadata_log import SnapshotId, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
-from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, started_broker
+from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, release_options, started_broker
 from tests.oracle.peer import Peer, free_ports
 from tests.server.controller.controllers import ControllerNode
 from tests.server.controller.test_snapshots import begin_snapshot
@@ -38,6 +38,7 @@ from tests.server.controller.test_snapshots import begin_snapshot
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
 CLUSTER_ID = "kcliKcliKcliKcliKcliKg"
+SCRAM = ("-S", "SCRAM-SHA-256=[name=a,password=b]")
 TOPICS_TOOL = "org.apache.kafka.tools.TopicCommand"
 QUORUM_TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 CONFIGS_TOOL = "kafka.admin.ConfigCommand"
@@ -90,7 +91,7 @@ def kafka(peer: Peer, home: Path, port: int) -> Iterator[str]:
 
 def described(peer: Peer, address: str) -> dict[str, int]:
     """The topics that Kafka describes, with their numbers of partitions; every partition has its leader."""
-    text = ask(str(peer.script), address, TOPICS_TOOL, "--describe")
+    text = ask(str(peer.tools.script), address, TOPICS_TOOL, "--describe")
     assert "Leader: none" not in text
     return {name: int(count) for name, count in re.findall(r"Topic: (\S+)\s+TopicId: \S+\s+PartitionCount: (\d+)", text)}
 
@@ -109,10 +110,10 @@ def dumps_without_a_fault(peer: Peer, home: Path) -> None:
             json.loads(line.partition(" payload: ")[2])
 
 
-def test_a_dynamic_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> None:
+def test_a_dynamic_quorum_goes_both_ways(each_kafka: Peer, tmp_path: Path) -> None:
     port = free_ports()
     path = settings(tmp_path, port)
-    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID, "--standalone", "-S", "SCRAM-SHA-256=[name=a,password=b]"]) == 0
+    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID, "--standalone", *SCRAM, *release_options(each_kafka)]) == 0
     node = our_controller(tmp_path, port)
     node.register()
     node.beat()
@@ -121,16 +122,23 @@ def test_a_dynamic_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> No
     ours = state_of(node.core.state.image)
     node.beat(want_fence=True)
     node.stop()
-    dumps_without_a_fault(kafka_peer, tmp_path)
-    with kafka(kafka_peer, tmp_path, port) as address:
-        assert described(kafka_peer, address) == {"orders": 3, "more": 1}
-        status = ask(str(kafka_peer.script), address, QUORUM_TOOL, "describe", "--status")
+    dumps_without_a_fault(each_kafka, tmp_path)
+    with kafka(each_kafka, tmp_path, port) as address:
+        assert described(each_kafka, address) == {"orders": 3, "more": 1}
+        status = ask(str(each_kafka.tools.script), address, QUORUM_TOOL, "describe", "--status")
         assert f"CONTROLLER://127.0.0.1:{port + 1}" in status
         told = ask(
-            str(kafka_peer.script), address, CONFIGS_TOOL, "--describe", "--entity-type", "topics", "--entity-name", "orders"
+            str(each_kafka.tools.script),
+            address,
+            CONFIGS_TOOL,
+            "--describe",
+            "--entity-type",
+            "topics",
+            "--entity-name",
+            "orders",
         )
         assert "retention.ms=1234" in told
-        ask(str(kafka_peer.script), address, TOPICS_TOOL, "--create", "--topic", "by-kafka", "--partitions", "2")
+        ask(str(each_kafka.tools.script), address, TOPICS_TOOL, "--create", "--topic", "by-kafka", "--partitions", "2")
     node = our_controller(tmp_path, port)
     image = node.core.state.image
     assert set(image.topic_ids) == {"orders", "more", "by-kafka"}
@@ -141,12 +149,12 @@ def test_a_dynamic_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> No
     node.stop()
 
 
-def test_a_static_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> None:
+def test_a_static_quorum_goes_both_ways(each_kafka: Peer, tmp_path: Path) -> None:
     port = free_ports()
     path = settings(tmp_path, port, static=True)
-    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID]) == 0
-    with kafka(kafka_peer, tmp_path, port) as address:
-        ask(str(kafka_peer.script), address, TOPICS_TOOL, "--create", "--topic", "by-kafka", "--partitions", "2")
+    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID, *release_options(each_kafka)]) == 0
+    with kafka(each_kafka, tmp_path, port) as address:
+        ask(str(each_kafka.tools.script), address, TOPICS_TOOL, "--create", "--topic", "by-kafka", "--partitions", "2")
     node = our_controller(tmp_path, port, static=True)
     assert (node.core.raft.history.kraft_version, node.core.raft.epoch) == (0, 2)
     node.register(1, 2)
@@ -154,15 +162,15 @@ def test_a_static_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> Non
     assert node.create_topic("by-kcli", 2).error_code == 0
     node.beat(want_fence=True)
     node.stop()
-    with kafka(kafka_peer, tmp_path, port) as address:
-        assert described(kafka_peer, address) == {"by-kafka": 2, "by-kcli": 2}
+    with kafka(each_kafka, tmp_path, port) as address:
+        assert described(each_kafka, address) == {"by-kafka": 2, "by-kcli": 2}
 
 
-def test_a_static_quorum_that_became_dynamic_is_one_to_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
+def test_a_static_quorum_that_became_dynamic_is_one_to_kafka(each_kafka: Peer, tmp_path: Path) -> None:
     """kcli raises kraft.version with all that came since 4.0; Kafka then names the voter by its directory."""
     port = free_ports()
     path = settings(tmp_path, port, static=True)
-    command = [str(kafka_peer.script), "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)]
+    command = [str(each_kafka.script), "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)]
     subprocess.run([*command, "-r", "4.0"], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     node = our_controller(tmp_path, port, static=True)
     update = API_KEYS[UPDATE_FEATURES].request
@@ -173,21 +181,21 @@ def test_a_static_quorum_that_became_dynamic_is_one_to_kafka(kafka_peer: Peer, t
     ]
     assert node.ask(UPDATE_FEATURES, update.new(feature_updates=asked)).error_code == 0
     node.stop()
-    dumps_without_a_fault(kafka_peer, tmp_path)
-    with kafka(kafka_peer, tmp_path, port) as address:
-        status = ask(str(kafka_peer.script), address, QUORUM_TOOL, "describe", "--status")
+    dumps_without_a_fault(each_kafka, tmp_path)
+    with kafka(each_kafka, tmp_path, port) as address:
+        status = ask(str(each_kafka.tools.script), address, QUORUM_TOOL, "describe", "--status")
         assert f'"directoryId": "{node.meta.directory_id}", "endpoints": ["CONTROLLER://127.0.0.1:{port + 1}"]' in status
-        features = ask(str(kafka_peer.script), address, "org.apache.kafka.tools.FeatureCommand", "describe")
+        features = ask(str(each_kafka.tools.script), address, "org.apache.kafka.tools.FeatureCommand", "describe")
         assert re.search(r"kraft.version.*FinalizedVersionLevel: 1\b", features)
     node = our_controller(tmp_path, port, static=True)
     assert (node.core.raft.history.kraft_version, node.core.raft.epoch) == (1, 3)
     node.stop()
 
 
-def test_what_kafka_formatted_opens(kafka_peer: Peer, tmp_path: Path) -> None:
+def test_what_kafka_formatted_opens(each_kafka: Peer, tmp_path: Path) -> None:
     port = free_ports()
     path = settings(tmp_path, port)
-    command = [str(kafka_peer.script), "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)]
+    command = [str(each_kafka.script), "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)]
     subprocess.run([*command, "--standalone"], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     node = our_controller(tmp_path, port)
     node.register()
@@ -195,11 +203,11 @@ def test_what_kafka_formatted_opens(kafka_peer: Peer, tmp_path: Path) -> None:
     assert node.create_topic("orders").error_code == 0
     node.beat(want_fence=True)
     node.stop()
-    with kafka(kafka_peer, tmp_path, port) as address:
-        assert described(kafka_peer, address) == {"orders": 1}
+    with kafka(each_kafka, tmp_path, port) as address:
+        assert described(each_kafka, address) == {"orders": 1}
 
 
-def test_a_given_directory_loses_nothing(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+def test_a_given_directory_loses_nothing(each_kafka: Peer, shared: Path, tmp_path: Path) -> None:
     """A snapshot and a log of Kafka's, with ACLs, SCRAM credentials, quotas: the same through kcli and Kafka and kcli."""
     port = free_ports()
     copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data")
@@ -215,9 +223,9 @@ def test_a_given_directory_loses_nothing(kafka_peer: Peer, shared: Path, tmp_pat
     node.run()
     node.beat(want_fence=True)
     node.stop()
-    dumps_without_a_fault(kafka_peer, tmp_path)
-    with kafka(kafka_peer, tmp_path, port) as address:
-        assert "by-kcli" in described(kafka_peer, address)
+    dumps_without_a_fault(each_kafka, tmp_path)
+    with kafka(each_kafka, tmp_path, port) as address:
+        assert "by-kcli" in described(each_kafka, address)
     node = our_controller(tmp_path, port, static=True)
     found = state_of(node.core.state.image)
     for name in found.keys() - {"topics", "topic_ids"}:
@@ -242,11 +250,11 @@ def image_of(path: Path) -> MetadataImage:
     return image
 
 
-def test_kafka_starts_from_our_snapshot_and_we_from_its(kafka_peer: Peer, tmp_path: Path) -> None:
+def test_kafka_starts_from_our_snapshot_and_we_from_its(each_kafka: Peer, tmp_path: Path) -> None:
     """The log is gone, the snapshot tells all; the snapshot that Kafka then writes holds what ours did."""
     port = free_ports()
     path = settings(tmp_path, port, "metadata.log.max.record.bytes.between.snapshots=1", "metadata.max.idle.interval.ms=50")
-    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID, "--standalone"]) == 0
+    assert kcli(["format", "-c", str(path), "-t", CLUSTER_ID, "--standalone", *release_options(each_kafka)]) == 0
     node = our_controller(tmp_path, port)
     node.register()
     node.beat()
@@ -262,8 +270,8 @@ def test_kafka_starts_from_our_snapshot_and_we_from_its(kafka_peer: Peer, tmp_pa
     for leftover in [*metadata.glob("*.log"), *metadata.glob("*index"), *metadata.glob("*.snapshot")]:
         leftover.unlink()
     (metadata / "leader-epoch-checkpoint").unlink()
-    with kafka(kafka_peer, tmp_path, port) as address:
-        assert described(kafka_peer, address) == {f"topic-{index}": 2 for index in range(30)}
+    with kafka(each_kafka, tmp_path, port) as address:
+        assert described(each_kafka, address) == {f"topic-{index}": 2 for index in range(30)}
     written = sorted(metadata.glob("*.checkpoint"))
     assert len(written) > 1, "Kafka writes a snapshot of its own"
     ours, theirs = state_of(image_of(Path(raft.log.snapshot_path(snapshot)))), state_of(image_of(written[-1]))

@@ -41,6 +41,8 @@ FRAMED = {
     "remote": ("__remote_log_metadata", "remote_log_records"),
 }
 EXAMPLES = 8
+# New in Kafka 4.4, or with fields that 4.3.1 does not know.
+SINCE_KAFKA_4_4 = ("UnregisterControllerRecord", "StreamsGroupMetadataValue")
 
 
 def draws(strategy: st.SearchStrategy[bytes], count: int = EXAMPLES) -> list[bytes]:
@@ -105,7 +107,12 @@ def package_types(kind: str) -> list[MessageType]:
 
 @pytest.mark.ci
 def test_every_message_in_every_version_is_to_kafka_what_it_is_to_us(kafka_peer: Peer) -> None:
-    cases = [(found, version, data) for found, version in ALL_VERSIONS for data in encodings(found, version)]
+    cases = [
+        (found, version, data)
+        for found, version in ALL_VERSIONS
+        if found.name not in SINCE_KAFKA_4_4
+        for data in encodings(found, version)
+    ]
     answers = ask(kafka_peer, [f"message {java_class(found)} {version} {data.hex()}" for found, version, data in cases])
     for (found, version, data), answer in zip(cases, answers, strict=True):
         shown, _, written = answer.partition(" ")
@@ -121,6 +128,8 @@ def coordinator_cases(dice: random.Random) -> list[tuple[str, bytes | None, byte
     for decoder, (_, file) in COORDINATORS.items():
         for record_type, key_type in record_types(file, "coordinator-key").items():
             value_type = record_types(file, "coordinator-value")[record_type]
+            if value_type.name in SINCE_KAFKA_4_4:
+                continue
             prefix = record_type.to_bytes(2, "big")
             keys = [prefix + data for data in encodings(key_type, 0)]
             cases.append((decoder, keys[0], None))
@@ -172,6 +181,8 @@ def framed_cases(dice: random.Random) -> list[tuple[str, bytes | None, bytes | N
     cases: list[tuple[str, bytes | None, bytes | None]] = []
     for decoder, (_, file) in FRAMED.items():
         for record_type, found in record_types(file, "metadata").items():
+            if found.name in SINCE_KAFKA_4_4:
+                continue
             for version in range(found.newest_version + 3):
                 for data in encodings(found, min(version, found.newest_version), 15):
                     value = bytes([1, record_type, version]) + data

@@ -1,8 +1,8 @@
 """Protects the promise that a directory moves between Apache Kafka and kcli in both directions, and nothing of it is lost.
 
-The way: kcli serves it, clients read all and append; Kafka 4.3.1 serves it, clients read all and append; kcli serves it again.
-At each stop `kcli verify` and Kafka's dump tool find nothing wrong. Once it begins with a directory that Kafka wrote, once with
-one that kcli formatted.
+The way: kcli serves it, clients read all and append; Kafka (4.3.1, and 4.4.0) serves it, clients read all and append; kcli
+serves it again. At each stop `kcli verify` and Kafka's dump tool find nothing wrong. Once it begins with a directory that Kafka
+wrote, once with one that kcli formatted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kcli.commands.app import main as kcli_command
 from tests.conftest import ROOT
-from tests.oracle.brokers import TOOL_SECONDS, KcliBroker, broker_at, copy_of_given
+from tests.oracle.brokers import TOOL_SECONDS, KcliBroker, broker_at, copy_of_given, release_options
 from tests.oracle.clients.plan import Record, consume, records_of, run_plan
 from tests.oracle.peer import Peer
 from tests.oracle.reading import (
@@ -140,7 +141,7 @@ def assert_kept(before: dict[str, list[str]], after: dict[str, list[str]]) -> No
         assert set(rows) <= set(after.get(kind, ())), kind
 
 
-def test_a_directory_of_kafka(kcli_serves: None, kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+def test_a_directory_of_kafka(kcli_serves: None, each_kafka: Peer, shared: Path, tmp_path: Path) -> None:
     """The given one: every codec, odd records, transactions, compacted and trimmed partitions, groups, ACLs, SCRAM, quotas."""
     data = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data")
     starts = log_start_offsets(data)
@@ -153,13 +154,13 @@ def test_a_directory_of_kafka(kcli_serves: None, kafka_peer: Peer, shared: Path,
         committed = served_records(kcli.bootstrap, expected, "read_committed")
         changed = dict.fromkeys(plain)
         assert_serves(kcli.bootstrap, expected, {})
-        assert_java_reads(kafka_peer, kcli.bootstrap, expected)
+        assert_java_reads(each_kafka, kcli.bootstrap, expected)
         create(kcli.bootstrap, expected, "made-by-kcli", 2)
         append(kcli.bootstrap, expected, [*plain, TopicPartitionName("made-by-kcli", 1)], "kcli")
-    assert_sound(kafka_peer, data)
+    assert_sound(each_kafka, data)
     assert_kept(before, metadata_of(data))
     unchanged = {name: records for name, records in committed.items() if name not in changed}
-    with broker_at(kafka_peer, tmp_path / "kafka", STATIC, data) as bootstrap:
+    with broker_at(each_kafka, tmp_path / "kafka", STATIC, data) as bootstrap:
         assert_serves(bootstrap, expected, unchanged)
         append(bootstrap, expected, [*plain, TopicPartitionName("made-by-kcli", 0)], "kafka")
         create(bootstrap, expected, "made-by-kafka", 1)
@@ -167,21 +168,24 @@ def test_a_directory_of_kafka(kcli_serves: None, kafka_peer: Peer, shared: Path,
         assert_serves(kcli.bootstrap, {**expected}, unchanged)
         append(kcli.bootstrap, expected, [*plain, TopicPartitionName("made-by-kafka", 0)], "kcli again")
         assert_serves(kcli.bootstrap, expected, {})
-    assert_sound(kafka_peer, data)
+    assert_sound(each_kafka, data)
     assert_kept(before, metadata_of(data))
 
 
-def test_a_directory_of_kcli(kcli_serves: None, kafka_peer: Peer, tmp_path: Path) -> None:
-    """One that kcli formats by itself, for a dynamic quorum."""
+def test_a_directory_of_kcli(kcli_serves: None, each_kafka: Peer, tmp_path: Path) -> None:
+    """One that kcli formats for a dynamic quorum: by itself, or on command with the features of Kafka 4.4."""
     data = tmp_path / "data"
     expected: Records = {}
     kcli = KcliBroker(tmp_path / "kcli", properties=DYNAMIC, data=data)
+    options = release_options(each_kafka)
+    if options:
+        assert kcli_command(["format", "--standalone", "-c", str(tmp_path / "kcli" / "server.properties"), *options]) == 0
     with kcli:
         create(kcli.bootstrap, expected, "first", 3)
         append(kcli.bootstrap, expected, list(expected), "kcli")
-    assert_sound(kafka_peer, data)
+    assert_sound(each_kafka, data)
     before = metadata_of(data)
-    with broker_at(kafka_peer, tmp_path / "kafka", DYNAMIC, data) as bootstrap:
+    with broker_at(each_kafka, tmp_path / "kafka", DYNAMIC, data) as bootstrap:
         assert_serves(bootstrap, expected, expected)
         create(bootstrap, expected, "second", 2)
         append(bootstrap, expected, list(expected), "kafka")
@@ -190,5 +194,5 @@ def test_a_directory_of_kcli(kcli_serves: None, kafka_peer: Peer, tmp_path: Path
         append(kcli.bootstrap, expected, list(expected), "kcli again")
         create(kcli.bootstrap, expected, "third", 1)
         assert_serves(kcli.bootstrap, expected, expected)
-    assert_sound(kafka_peer, data)
+    assert_sound(each_kafka, data)
     assert_kept(before, metadata_of(data))

@@ -108,13 +108,22 @@ class Client:
         return apis.END_TXN, version, {**self.fields, "committed": is_commit}
 
     def offsets_request(
-        self, version: int, *, topic: str | None = None, index: int = 0, offset: int = 5, metadata: str = "", **fields: Any
+        self,
+        version: int,
+        *,
+        topic: str | None = None,
+        index: int = 0,
+        offset: int = 5,
+        metadata: str = "",
+        generation_id: int = -1,
+        **fields: Any,
     ) -> Any:
         key = apis.TXN_OFFSET_COMMIT
         values = {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata}
         part = struct(key, "TxnOffsetCommitRequestPartition", **values)
         found = struct(key, "TxnOffsetCommitRequestTopic", name=topic or self.exchange.topic, partitions=[part])
-        return key, version, {**self.fields, "group_id": self.exchange.group, "topics": [found], **fields}
+        named = {"group_id": self.exchange.group, "topics": [found], "generation_id_or_member_epoch": generation_id}
+        return key, version, {**self.fields, **named, **fields}
 
     def produce_request(
         self,

@@ -20,8 +20,11 @@ EVERY_FORM = [
     for side in ("request", "response")
     for version in range(api.lowest_version, api.highest_version + 1)
 ]
+# What came with Kafka 4.4, by API key: the first version that peers of an earlier release do not read.
+SINCE_KAFKA_4_4 = {18: 5, 28: 6, 42: 3, 88: 1, 89: 1, 93: 0, 94: 0}
+EARLIER_FORMS = [form for form in EVERY_FORM if form[2] < SINCE_KAFKA_4_4.get(form[0].key, 1000)]
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-ERROR_CODES = sorted(NAMES)
+ERROR_CODES = sorted(code for code in NAMES if code < 134)  # those of Kafka 4.3
 TEXTS = ("", "a", "topic-1", "é😀", "x" * 126, "y" * 127, "z" * 128, "w" * 300)
 BLOBS = (b"", b"\0", b"\xff" * 126, b"b" * 127, b"c" * 128, bytes(range(256)) * 2)
 # Where a compact length takes one byte more.

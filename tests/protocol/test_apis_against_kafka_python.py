@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kcli.protocol.apis import API_VERSIONS, Api
-from tests.protocol.random_messages import EVERY_FORM, RandomMessages, message_type
+from tests.protocol.random_messages import EARLIER_FORMS, RandomMessages, message_type
 
 pytest.importorskip("kafka.protocol.api_message")
 
@@ -35,7 +35,7 @@ def peer_classes() -> dict[str, Any]:
 
 
 CLASSES = peer_classes()
-FORMS = [(api, side, version) for api, side, version in EVERY_FORM if api.name + side.capitalize() in CLASSES]
+FORMS = [(api, side, version) for api, side, version in EARLIER_FORMS if api.name + side.capitalize() in CLASSES]
 
 
 def check(api: Api, side: str, version: int, seeds: range) -> None:

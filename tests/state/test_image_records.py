@@ -54,6 +54,8 @@ def every_kind() -> list[Message]:
         new("BrokerRegistrationChangeRecord", broker_id=1, broker_epoch=7, fenced=-1, in_controlled_shutdown=1),
         new("RegisterBrokerRecord", broker_id=2, incarnation_id=TOPIC_ID, broker_epoch=8),
         new("UnregisterBrokerRecord", broker_id=2, broker_epoch=8),
+        new("RegisterControllerRecord", controller_id=2, incarnation_id=TOPIC_ID),
+        new("UnregisterControllerRecord", controller_id=2),
         new(
             "RegisterControllerRecord",
             controller_id=1,

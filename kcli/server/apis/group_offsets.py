@@ -3,8 +3,8 @@
 API            needs                                 versions
 -------------  ------------------------------------  --------------------------------------------------------------------
 OffsetCommit   READ on the group and on each topic   2 to 9 topics by name, 10 by id
-TxnOffsetCommit, in addition WRITE on the transac-   0 to 5; from 5 on it adds the group's partition to the transaction,
-  tional id                                          before that the transaction is verified (KIP-890)
+TxnOffsetCommit, in addition WRITE on the transac-   0 to 5 topics by name, 6 by id; from 5 on it adds the group's partition
+  tional id                                          to the transaction, before that the transaction is verified (KIP-890)
 OffsetFetch    DESCRIBE on the group and each topic  1 to 7 one group, from 8 on several; topics by id from 10 on
 OffsetDelete   DELETE on the group, READ on topics   0
 
@@ -28,7 +28,6 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import Producer
 from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
-from kcli.protocol.apis import OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
@@ -40,6 +39,7 @@ from kcli.server.replication.transaction_verification import TransactionSupporte
 from kcli.state.transaction_state import TopicPartition
 
 _COMMIT_BY_ID_VERSION = 10
+_TXN_COMMIT_BY_ID_VERSION = 6
 _NOT_FOUND_VERSION = 9  # of OffsetCommit
 _FETCH_BY_ID_VERSION = 10
 _FETCH_GROUPS_VERSION = 8
@@ -120,9 +120,8 @@ def _partition_maker(context: RequestContext) -> Callable[..., Message]:
 
 
 def _new_topic(context: RequestContext, topic: Message, partitions: list[Message]) -> Message:
-    if context.api.key == OFFSET_COMMIT:
-        return context.new("OffsetCommitResponseTopic", name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-    return context.new("TxnOffsetCommitResponseTopic", name=topic.name, partitions=partitions)
+    struct = f"{context.api.name}ResponseTopic"
+    return context.new(struct, name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def _find_topic(context: RequestContext, topic: Message, uses_ids: bool) -> tuple[int, str, Uuid]:
@@ -157,7 +156,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Message) -> Messa
         return _all_failed(context, request, error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not context.is_allowed("READ", "GROUP", request.group_id):
         return _all_failed(context, request, error_codes.GROUP_AUTHORIZATION_FAILED)
-    response, commits, answers = _begin_commit(context, request, uses_ids=False)
+    response, commits, answers = _begin_commit(context, request, context.version >= _TXN_COMMIT_BY_ID_VERSION)
     if not commits:
         return response
     _TxnOffsetCommit(context, request, response, commits, answers).start()
@@ -226,7 +225,8 @@ class _TxnOffsetCommit:
             self._validate(shard)
         except CoordinatorError as error:
             is_missing = error.code == error_codes.GROUP_ID_NOT_FOUND and request.group_id not in shard.state.groups
-            if is_missing or error.code == error_codes.STALE_MEMBER_EPOCH:
+            is_newer = is_missing or error.code == error_codes.STALE_MEMBER_EPOCH
+            if is_newer and self._context.version < _TXN_COMMIT_BY_ID_VERSION:
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)
@@ -235,7 +235,7 @@ class _TxnOffsetCommit:
         """Check the member that commits. Raises CoordinatorError."""
         request = self._request
         group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
-        epoch = request.generation_id
+        epoch = request.generation_id_or_member_epoch
         partitions = ((commit.topic, commit.partition) for commit in self._commits)
         if not shard.validate_member_commit(group_id, member_id, instance_id, epoch, None, partitions):
             shard.classic.validate_offset_commit(group_id, member_id, instance_id, epoch, is_transactional=True)

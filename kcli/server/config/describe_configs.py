@@ -5,7 +5,7 @@
     TOPIC                    every key but internal ones; those that are set                1, 2, 3, 4, 5
     BROKER, this one's id    every key but internal ones; everything stated, plugins' too   2, 3, 4, 5
     BROKER, ""               the values set for the cluster                                 3
-    GROUP                    every key                                                      8, 2, 3, 4, 5
+    GROUP                    every key but internal ones; those that are set                8, 2, 3, 4, 5
     CLIENT_METRICS           every key                                                      7, 5
 
     source  5 Kafka's default, 4 overrides and server.properties (or BUILT_IN without a file), 3 dynamic, of the cluster,
@@ -241,6 +241,8 @@ def _describe_group(own: Mapping[str, str], dynamic: DynamicConfig) -> list[Conf
     entries = []
     for name, value in group_defaults(dynamic.current).items():
         key = GROUP_KEYS[name]
+        if key.is_internal and name not in own:
+            continue
         if key.broker_keys:
             synonyms = _synonyms(key.broker_keys[0], key.broker_keys, dynamic, is_sensitive=False)
         else:

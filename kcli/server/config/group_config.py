@@ -34,6 +34,8 @@ _BOUNDS = {
     for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks")
 }
 _BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
+_BOUNDS["streams.num.warmup.replicas"] = ("", "group.streams.max.warmup.replicas")
+_BOUNDS["streams.task.offset.interval.ms"] = ("group.streams.min.task.offset.interval.ms", "")
 
 
 def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:

@@ -22,6 +22,7 @@ compression.lz4.level: The level of lz4 where the broker compresses records.
 compression.type: The codec of stored batches; producer keeps the codec of the producer.
 compression.zstd.level: The level of zstd where the broker compresses records.
 delete.retention.ms: How long a compacted topic keeps a tombstone, in ms.
+errors.deadletterqueue.group.enable: Whether share groups may write records that failed to this topic; not served yet.
 file.delete.delay.ms: How long the files of a deleted segment are kept under another name before they are removed, in ms.
 flush.messages: The number of records after which a log is flushed to the disk; recovery and replication do not need it.
 flush.ms: The longest time that a record is only in the page cache, in ms.
@@ -32,6 +33,7 @@ leader.replication.throttled.replicas: The replicas whose leaders are throttled,
 local.retention.bytes: The bytes of a tiered partition on the broker's disk; tiered storage is not served yet.
 local.retention.ms: How long records of a tiered partition stay on the broker's disk, in ms; tiered storage is not served yet.
 max.compaction.lag.ms: The time in ms after which a record's log is compacted even if little of it is new.
+max.decompressed.message.bytes: The largest record in bytes when it is decompressed; not served yet.
 max.message.bytes: The largest batch of records in bytes, after compression.
 message.timestamp.after.max.ms: How far the CreateTime of a record may be after the broker's clock, in ms.
 message.timestamp.before.max.ms: How far the CreateTime of a record may be before the broker's clock, in ms.
@@ -40,6 +42,8 @@ min.cleanable.dirty.ratio: The share of a compacted log that must be new before 
 min.compaction.lag.ms: The time in ms for which a record is not compacted.
 min.insync.replicas: The number of in-sync replicas that a produce request with acks=all needs.
 preallocate: Whether the file of a new segment is allocated at its full size.
+remote.copy.lag.bytes: The bytes of newer records after which a segment is tiered; tiered storage is not served yet.
+remote.copy.lag.ms: The age of a segment in ms after which it is tiered; tiered storage is not served yet.
 remote.log.copy.disable: Whether a tiered topic stops copying segments to remote storage; tiered storage is not served yet.
 remote.log.delete.on.disable: Whether remote data is deleted when tiering is disabled; tiered storage is not served yet.
 remote.storage.enable: Whether the topic is tiered; only false is accepted, since tiered storage is not served yet.

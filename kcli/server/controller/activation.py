@@ -2,19 +2,20 @@
 
     the log has      records
     ---------------  ----------------------------------------------------------------------------------------------
-    no               those of bootstrap.checkpoint (without the file: the newest features); with eligible leader replicas also
-    metadata.version a min.insync.replicas of all brokers; from 3.6-IV1 on in a metadata transaction
+    no               those that the format of the storage left (without any: the features of a new cluster); with eligible
+    metadata.version leader replicas also a min.insync.replicas of all brokers; from 3.6-IV1 on in a metadata transaction
     an open metadata AbortTransaction
     transaction
 
-bootstrap.checkpoint is read only in the first case. Without its footer it is incomplete and refused.
+The format of Kafka 4.4 leaves them in the snapshot at offset 0 of the metadata log (KAFKA-19648), earlier ones in
+bootstrap.checkpoint. These files are read only in the first case. Without its footer a file is incomplete and refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kcli.format.file_names import FileKind
+from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
 from kcli.log.disk.port import LogDisk
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
 from kcli.protocol.message import Message
@@ -35,9 +36,17 @@ _BROKER_RESOURCE = 4
 
 def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
     """Return the first records of a cluster. Raises MetadataLogError for a damaged file, and OSError."""
+    first_snapshot = f"{directory}/{partition_directory_name(METADATA_TOPIC, 0)}/{metadata_snapshot_name(0, 0)}"
+    if disk.exists(first_snapshot) and any(batch.records for batch in read_snapshot_file(disk, first_snapshot)):
+        return _read_file(disk, first_snapshot)
     path = f"{directory}/{FileKind.BOOTSTRAP_CHECKPOINT}"
     if not disk.exists(path):
         return bootstrap_records(initial_features({}, None, is_dynamic_quorum=False))
+    return _read_file(disk, path)
+
+
+def _read_file(disk: LogDisk, path: str) -> list[Message]:
+    """Return the records of a file that the format left. Raises MetadataLogError and OSError."""
     records: list[Message] = []
     has_footer = False
     for batch in read_snapshot_file(disk, path):
@@ -46,7 +55,7 @@ def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
     if not has_footer or not any(_level_of(record, METADATA_VERSION) for record in records):
         raise MetadataLogError(
             f"{path} is incomplete; format the directory again (kcli format), or remove the file: then the cluster begins "
-            "with the newest features"
+            "with the features of a new one"
         )
     check_features(path, records)
     return records
@@ -67,7 +76,7 @@ def _level_of(record: Message, feature: str) -> int:
 
 
 def activation_records(image: MetadataImage, disk: LogDisk, directory: str, min_isr: str) -> list[Message]:
-    """Return the records that a new leader begins with. Raises MetadataLogError and OSError for bootstrap.checkpoint."""
+    """Return the records that a new leader begins with. Raises MetadataLogError and OSError for those of the format."""
     records: list[Message] = []
     if image.pending_records is not None:
         records.append(new_record("AbortTransactionRecord", reason="another controller leads"))

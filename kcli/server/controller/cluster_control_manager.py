@@ -1,4 +1,4 @@
-"""The life cycle of brokers (KIP-631): BrokerRegistration, BrokerHeartbeat, UnregisterBroker, ControllerRegistration.
+"""The life cycle of brokers (KIP-631) and the registrations of controllers (KIP-919, KIP-1312).
 
     a broker is            and becomes                     when
     ---------------------  ------------------------------  -----------------------------------------------------------
@@ -23,11 +23,18 @@ from itertools import chain
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT64_MAX
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CONTROLLER_REGISTRATION, UNREGISTER_BROKER
+from kcli.protocol.apis import (
+    API_KEYS,
+    BROKER_HEARTBEAT,
+    BROKER_REGISTRATION,
+    CONTROLLER_REGISTRATION,
+    UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
+)
 from kcli.protocol.message import Message
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState, Session
-from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
+from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, CONTROLLER_UNREGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, broker_record, controller_record
 from kcli.state.metadata_values import (
@@ -286,6 +293,21 @@ class ClusterControlManager:
         )
         record = controller_record(registered)
         return ControllerResult([record], API_KEYS[CONTROLLER_REGISTRATION].response.new())
+
+    def unregister_controller(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide an UnregisterController. A controller that still runs registers again. Raises ApiError."""
+        controller_id = request.controller_id
+        if controller_id == self._state.node_id:
+            raise ApiError(error_codes.INVALID_REQUEST, "Controller cannot unregister itself while it is active.")
+        if self._state.metadata_version < CONTROLLER_UNREGISTRATION_SINCE:
+            raise ApiError(
+                error_codes.UNSUPPORTED_VERSION,
+                "the cluster's metadata.version does not support to unregister controllers",
+            )
+        if controller_id not in self._state.image.controllers:
+            raise ApiError(error_codes.CONTROLLER_ID_NOT_REGISTERED, f"controller {controller_id} is not registered")
+        record = new_record("UnregisterControllerRecord", controller_id=controller_id)
+        return ControllerResult([record], API_KEYS[UNREGISTER_CONTROLLER].response.new(error_message=""))
 
 
 def _state_of(broker: BrokerRegistration) -> BrokerControlState:

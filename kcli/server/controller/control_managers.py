@@ -23,6 +23,7 @@ _MANAGERS: dict[tuple[str, str], dict[int, str]] = {
         apis.BROKER_HEARTBEAT: "heartbeat",
         apis.UNREGISTER_BROKER: "unregister_broker",
         apis.CONTROLLER_REGISTRATION: "register_controller",
+        apis.UNREGISTER_CONTROLLER: "unregister_controller",
     },
     ("replication_control_manager", "ReplicationControlManager"): {
         apis.CREATE_TOPICS: "create_topics",

@@ -34,7 +34,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
-from kcli.server.api_versions import describe_api_versions
+from kcli.server.api_versions import describe_api_versions, refusal
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
@@ -93,10 +93,14 @@ class ControllerApis:
             except MessageError as error:
                 self._fail(f"answering {api.name} of version {version}", error, respond)
 
-        if key == API_VERSIONS:
-            answer(describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1))
+        if key == API_VERSIONS and not api.lowest_version <= version <= api.highest_version:
+            answer(self._api_versions(version))
             return
         request, _ = api.request.decode(frame, version, position)
+        if key == API_VERSIONS:
+            code = refusal(version, request)
+            answer(api.response.new(error_code=code) if code else self._api_versions(version))
+            return
         read = self._controller.read
         if key == DESCRIBE_QUORUM:
             from kcli.server.raft.describe_quorum import describe_quorum
@@ -114,6 +118,9 @@ class ControllerApis:
             self._describe_configs(request, answer, respond, now_ms)
         else:
             self._controller.submit(key, request, ControllerRequestContext(version, connection.principal, now_ms), answer)
+
+    def _api_versions(self, version: int) -> Message:
+        return describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1)
 
     def _fail(self, what: str, error: Exception, respond: Respond) -> None:
         self._report(fault_line(what, error))

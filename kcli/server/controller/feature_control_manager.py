@@ -38,7 +38,7 @@ from kcli.server.raft.metadata_batches import new_record
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 # The levels of metadata.version that changed the metadata: a downgrade below one of them would lose some of it.
-_CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
+_CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30, 32, 33))
 _RESULTS_UNTIL = 1
 
 

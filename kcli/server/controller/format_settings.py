@@ -67,6 +67,7 @@ def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Call
         voters=voters,
         more_records=records,
         ignore_formatted=options.ignore_formatted,
+        is_controller=config.is_controller,
     )
 
 

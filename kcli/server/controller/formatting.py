@@ -1,10 +1,12 @@
-"""Formats empty log directories for a node of a cluster, as kafka-storage format of Kafka 4.3 does.
+"""Formats empty log directories for a node of a cluster, as kafka-storage format does.
 
     file                              where               contains
     --------------------------------  ------------------  ---------------------------------------------------------
-    bootstrap.checkpoint              every directory     the first metadata records: features, SCRAM credentials
-    __cluster_metadata-0/             metadata directory  the first voters of a dynamic quorum; not written
-      0...0-0000000000.checkpoint                         for a static quorum or without initial controllers
+    bootstrap.checkpoint              every directory     the first metadata records: features, SCRAM credentials;
+                                                          written for metadata.version up to 4.3-IV0
+    __cluster_metadata-0/             metadata directory  the first voters of a dynamic quorum; from 4.4-IV0 on also the
+      0...0-0000000000.checkpoint                         first metadata records, of a controller only. Not written
+                                                          if it would contain neither
     meta.properties                   every directory     cluster.id, node.id, directory.id; written last: a directory
                                                           with it is formatted, one without is not
 
@@ -25,7 +27,7 @@ from kcli.format.metadata_files import MetaProperties, decode_meta_properties, e
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
-from kcli.server.features import KRAFT_VERSION
+from kcli.server.features import BOOTSTRAP_SNAPSHOT_SINCE, KRAFT_VERSION, METADATA_VERSION
 from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
 from kcli.state.metadata_values import Voter
 
@@ -43,7 +45,7 @@ class FormatPlan(NamedTuple):
 
     Without a `cluster_id` that of formatted directories is used, or a new one. `directories` are all log directories, and
     `metadata_directory` is one of them. `features` has the level of every feature; `voters` are the first ones of a dynamic
-    quorum, or None.
+    quorum, or None. `is_controller` is False for a node that is only a broker.
     """
 
     cluster_id: str | None
@@ -54,6 +56,7 @@ class FormatPlan(NamedTuple):
     voters: Sequence[Voter] | None = None
     more_records: Sequence[Message] = ()
     ignore_formatted: bool = False
+    is_controller: bool = True
 
 
 def format_directories(
@@ -121,14 +124,18 @@ def _format_one(
 ) -> MetaProperties:
     """Write one directory's files, meta.properties last."""
     disk.make_directory(path)
-    records = [*bootstrap_records(plan.features), *plan.more_records]
-    disk.write_file(f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms))
+    records: list[Message] = [*bootstrap_records(plan.features), *plan.more_records]
+    if plan.features[METADATA_VERSION] < BOOTSTRAP_SNAPSHOT_SINCE:
+        disk.write_file(f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms))
+        records = []
+    elif not plan.is_controller:
+        records = []
     directory_id = None
-    if is_metadata and plan.voters is not None:
-        directory_id = next((voter.directory_id for voter in plan.voters if voter.voter_id == plan.node_id), None)
+    if is_metadata and (plan.voters is not None or records):
+        directory_id = next((voter.directory_id for voter in plan.voters or () if voter.voter_id == plan.node_id), None)
         metadata = f"{path}/{METADATA_PARTITION}"
         disk.make_directory(metadata)
-        disk.write_file(f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms))
+        disk.write_file(f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, records, now_ms))
     meta = MetaProperties(1, plan.cluster_id, plan.node_id, directory_id or random_uuid(random_bytes))
     disk.write_file(f"{path}/{FileKind.META_PROPERTIES}", encode_meta_properties(meta, date=java_date(now_ms)))
     return meta
@@ -139,10 +146,11 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
     return b"".join([snapshot.header(0, 0, ()), *snapshot.batches(records), snapshot.footer()])
 
 
-def _first_snapshot(plan: FormatPlan, now_ms: int) -> bytes:
-    """Return the snapshot at offset 0, which contains the voters."""
+def _first_snapshot(plan: FormatPlan, records: Sequence[Message], now_ms: int) -> bytes:
+    """Return the snapshot at offset 0, which contains the voters and the first records."""
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
-    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ()) + snapshot.footer()
+    header = snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ())
+    return b"".join([header, *snapshot.batches(records), snapshot.footer()])
 
 
 def java_date(now_ms: int) -> str:

@@ -11,7 +11,8 @@
                         quorum-state has its new version from the next epoch on
     flushed             the high watermark moves to the end of what was flushed: one voter is a majority of one
     commit              listeners get the batches of the snapshot, then those of the log, in order, each once, in time
-                        slices; when they have all earlier epochs, they are notified of the leader
+                        slices; when they have all earlier epochs, they are notified of the leader. The metadata records of
+                        the snapshot at offset 0 are left out: the first leader appends them (kcli.server.controller.activation)
     snapshot            kcli.server.raft.snapshot_writer
 
 With more voters the same steps wait for other nodes: a candidate for votes, the high watermark for fetches of followers. Their
@@ -394,7 +395,8 @@ class KafkaRaftClient:
             return None
         # Everything in a snapshot has the offset before its end.
         last_offset = self._delivered_offset - 1
-        return batch._replace(base_offset=last_offset, last_offset=last_offset)
+        records = batch.records if self._delivered_offset > 0 else []
+        return batch._replace(base_offset=last_offset, last_offset=last_offset, records=records)
 
     def _next_batch(self, now_ms: int) -> MetadataBatch:
         """Return the batch that is delivered next; those that this node appended are in memory."""

@@ -2,7 +2,7 @@
 
     snapshot           contains
     -----------------  -----------------------------------------------------------------------------------------------
-    first batch        control records: SnapshotHeader; from kraft.version 1 on KRaftVersion and Voters, too
+    first batch        control records: SnapshotHeader; from kraft.version 1 on KRaftVersion and, if there are any, Voters
     batches            metadata records, at most MAX_SNAPSHOT_BATCH_BYTES each; none in the first snapshot of a quorum
     last batch         control record: SnapshotFooter
 
@@ -12,7 +12,7 @@ a header without a timestamp. Records have no key; all records of a batch have t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.primitives import Buffer, CorruptRecordError
@@ -119,12 +119,13 @@ class SnapshotBatches:
         self._now_ms = now_ms
         self._next_offset = 0
 
-    def header(self, last_timestamp_ms: int, kraft_version: int, voters: Iterable[Voter]) -> bytes:
+    def header(self, last_timestamp_ms: int, kraft_version: int, voters: Collection[Voter]) -> bytes:
         """Return the first batch; `last_timestamp_ms` is the timestamp of the last record that the snapshot replaces."""
         header = control_message("SnapshotHeaderRecord", last_contained_log_timestamp=last_timestamp_ms)
         control_records = [(SNAPSHOT_HEADER, header)]
         if kraft_version > 0:
             control_records.append((KRAFT_VERSION, control_message("KRaftVersionRecord", kraft_version=kraft_version)))
+        if kraft_version > 0 and voters:
             control_records.append((KRAFT_VOTERS, voters_message(voters)))
         return self._control(control_records)
 

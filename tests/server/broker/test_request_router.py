@@ -75,11 +75,31 @@ def test_what_is_not_stable_is_not_served(node: WholeNode) -> None:
         assert "not stable" in closing(node, head(api.key, api.highest_version) + b"\0")
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+@pytest.mark.parametrize("version", [6, 99, 32767, -1])
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0(node: WholeNode, version: int) -> None:
     answer = node.send_frame(head(API_VERSIONS, version) + b"\0\1\2\3", API_VERSIONS, 99).result()
     assert answer.error_code == error_codes.UNSUPPORTED_VERSION
     assert API_VERSIONS in {entry.api_key for entry in answer.api_keys}
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        (None, -1, error_codes.NONE),
+        ("own", 1, error_codes.NONE),
+        ("own", -1, error_codes.INVALID_REQUEST),
+        ("own", 2, error_codes.REBOOTSTRAP_REQUIRED),
+        ("another", 1, error_codes.REBOOTSTRAP_REQUIRED),
+        (None, 1, error_codes.INVALID_REQUEST),
+    ],
+)
+def test_connections_for_another_node_are_refused(node: WholeNode, cluster_id: str | None, node_id: int, code: int) -> None:
+    """KIP-1242: the client states in version 5 which node of which cluster it means."""
+    own = node.broker.cluster_id if cluster_id == "own" else cluster_id
+    client = {"client_software_name": "test", "client_software_version": "1"}
+    request = API_KEYS[API_VERSIONS].request.new(**client, cluster_id=own, node_id=node_id)
+    answer = node.send(API_VERSIONS, 5, request).result()
+    assert (answer.error_code, bool(answer.api_keys)) == (code, code == error_codes.NONE)
 
 
 def test_correlation_ids_and_sizes_are_the_requests(node: WholeNode) -> None:

@@ -176,7 +176,7 @@ def test_features_go_up_and_safely_down(node: ControllerNode) -> None:
         ("no.version", 1, 1),
         ("metadata.version", 29, 2),
         ("metadata.version", 29, 3),
-        ("metadata.version", 31, 1),
+        ("metadata.version", 34, 1),
         ("kraft.version", 0, 2),
     ):
         code, sentence = update(node, ("group.version", 1, 1), refused)
@@ -186,6 +186,17 @@ def test_features_go_up_and_safely_down(node: ControllerNode) -> None:
     assert update(node, ("eligible.leader.replicas.version", 0, 2)) == (0, None)
     assert update(node, ("eligible.leader.replicas.version", 1, 1)) == (0, None)
     assert node.broker.image.configs[ConfigResource("BROKER", "")] == {"min.insync.replicas": "1"}
+
+
+def test_the_levels_of_4_4(node: ControllerNode) -> None:
+    """From 4.4-IV0 back to 4.3-IV0 no metadata is lost; 4.4-IV1 and 4.4-IV2 changed it (MetadataVersion.didMetadataChange)."""
+    assert update(node, ("metadata.version", 31, 1), ("share.version", 2, 1)) == (0, None)
+    assert update(node, ("metadata.version", 30, 2), ("share.version", 1, 2)) == (0, None)
+    for level in (32, 33):
+        assert update(node, ("metadata.version", level, 1)) == (0, None)
+        for lower in range(30, level):
+            assert update(node, ("metadata.version", lower, 2))[0] == error_codes.INVALID_UPDATE_VERSION
+    assert node.broker.image.features["metadata.version"] == 33
 
 
 def static_controller(directory: Path) -> ControllerNode:
@@ -334,11 +345,12 @@ def test_the_quorum_is_described(node: ControllerNode) -> None:
 
 
 SASL_APIS = {17, 36}  # SaslHandshake, SaslAuthenticate
+CLIENT = {"client_software_name": "test", "client_software_version": "1"}
 
 
 def test_the_controller_says_what_it_serves(node: ControllerNode) -> None:
     """Exactly what it answers; any other API is no request of its own; an unknown version of ApiVersions gets version 0."""
-    response = node.ask(API_VERSIONS, request(API_VERSIONS), 4)
+    response = node.ask(API_VERSIONS, request(API_VERSIONS, **CLIENT), 4)
     served = {one.api_key for one in response.api_keys}
     assert {feature.name: feature.max_version_level for feature in response.finalized_features}["kraft.version"] == 1
     for key in API_KEYS.keys() - served:
@@ -354,7 +366,7 @@ def test_features_that_begin_at_0_are_left_out_for_older_clients(node: Controlle
     ranges = {
         version: {
             feature.name: (feature.min_version, feature.max_version)
-            for feature in node.ask(API_VERSIONS, request(API_VERSIONS), version).supported_features
+            for feature in node.ask(API_VERSIONS, request(API_VERSIONS, **CLIENT), version).supported_features
         }
         for version in (3, 4)
     }

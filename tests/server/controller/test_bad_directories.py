@@ -31,8 +31,8 @@ def write(name: str, data: bytes) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (write("bootstrap.checkpoint", bootstrap("metadata.version", 31)), r"metadata\.version is 31 \(4\.4-IV0\)"),
-        (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*supports 0 to 1"),
+        (write("bootstrap.checkpoint", bootstrap("metadata.version", 34)), r"metadata\.version is 34 \(4\.5-IV0\)"),
+        (write("bootstrap.checkpoint", bootstrap("share.version", 3)), r"share\.version is 3.*supports 0 to 2"),
         (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*supports no level"),
         (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is incomplete"),
         (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no complete batch at byte"),
@@ -54,7 +54,7 @@ def test_a_newer_level_in_the_log(tmp_path: Path) -> None:
     """A cluster that was upgraded by something newer is refused when its log is read."""
     directory = formatted(tmp_path / "data")
     node = ControllerNode(directory).start()
-    node.core.raft.append([new_record("FeatureLevelRecord", name="metadata.version", feature_level=31)], node.now_ms)
+    node.core.raft.append([new_record("FeatureLevelRecord", name="metadata.version", feature_level=34)], node.now_ms)
     node.stop()
     with pytest.raises(MetadataLogError, match=r"run the version of kcli or Kafka that wrote it"):
         ControllerNode(directory).start()

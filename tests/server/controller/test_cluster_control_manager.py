@@ -18,6 +18,8 @@ from kcli.protocol.apis import (
     BROKER_HEARTBEAT,
     CONTROLLER_REGISTRATION,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
+    UPDATE_FEATURES,
 )
 from kcli.server.controller import quorum_controller
 from kcli.state.metadata_values import PartitionRegistration
@@ -216,6 +218,24 @@ def test_controllers_register(node: ControllerNode) -> None:
     request = API_KEYS[CONTROLLER_REGISTRATION].request.new(controller_id=3, incarnation_id=Uuid(b"\3" * 16))
     assert node.ask(CONTROLLER_REGISTRATION, request).error_code == 0
     assert list(node.broker.image.controllers) == [1, 3]
+
+
+def test_controllers_are_unregistered(node: ControllerNode) -> None:
+    """From 4.4-IV2 on (KIP-1312); never the active one, whose id is checked before the metadata.version."""
+
+    def unregister(controller_id: int) -> int:
+        request = API_KEYS[UNREGISTER_CONTROLLER].request.new(controller_id=controller_id)
+        return int(node.ask(UNREGISTER_CONTROLLER, request).error_code)
+
+    assert (unregister(1), unregister(3)) == (error_codes.INVALID_REQUEST, error_codes.UNSUPPORTED_VERSION)
+    update = API_KEYS[UPDATE_FEATURES].request
+    raised = update.classes["FeatureUpdateKey"](feature="metadata.version", max_version_level=33, upgrade_type=1)
+    assert node.ask(UPDATE_FEATURES, update.new(feature_updates=[raised])).error_code == 0
+    assert unregister(3) == error_codes.CONTROLLER_ID_NOT_REGISTERED
+    request = API_KEYS[CONTROLLER_REGISTRATION].request.new(controller_id=3, incarnation_id=Uuid(b"\3" * 16))
+    assert node.ask(CONTROLLER_REGISTRATION, request).error_code == 0
+    assert (unregister(1), unregister(3)) == (error_codes.INVALID_REQUEST, 0)
+    assert list(node.broker.image.controllers) == [1]
 
 
 def test_producer_ids_are_given_once(node: ControllerNode) -> None:

@@ -23,6 +23,7 @@ from kcli.server.features import FeatureError, initial_features, metadata_versio
 from kcli.server.raft.metadata_log import read_snapshot_file
 from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
 from kcli.simulator.disk import SimulatedDisk
+from tests.server.controller.controllers import ControllerNode
 from tests.server.raft.nodes import START_MS, formatted
 
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
@@ -72,6 +73,45 @@ def test_a_new_directory_has_kafkas_files(tmp_path: Path) -> None:
     assert voters is not None
     assert [(voter.voter_id, voter.voter_directory_id) for voter in voters.voters] == [(1, meta.directory_id)]
     assert last.control_records[0].type_id == SNAPSHOT_FOOTER
+
+
+def test_the_first_records_of_4_4_are_in_the_metadata_log(tmp_path: Path) -> None:
+    """StorageTool of 4.4 writes no bootstrap.checkpoint (KAFKA-19648); a node that is only a broker gets no first records."""
+    for options, has_snapshot, quorum in (
+        (FormatOptions(release="4.4", is_standalone=True), True, [KRAFT_VERSION, KRAFT_VOTERS]),
+        (FormatOptions(release="4.4", has_no_initial_controllers=True), True, [KRAFT_VERSION]),
+        (FormatOptions(release="4.4"), False, []),
+    ):
+        directory = tmp_path / f"{options.is_standalone}-{options.has_no_initial_controllers}"
+        own = {} if has_snapshot else {"process.roles": "broker", "listeners": "PLAINTEXT://:9092"}
+        plan = plan_format(config_of(CONTROLLER | {"log.dirs": str(directory)} | own), options, dice().randbytes)
+        format_directories(OsDisk(), plan, dice().randbytes, START_MS)
+        path = directory / METADATA_PARTITION / "00000000000000000000-0000000000.checkpoint"
+        assert not (directory / "bootstrap.checkpoint").exists()
+        assert path.exists() == has_snapshot
+        if has_snapshot:
+            batches = list(read_snapshot_file(OsDisk(), str(path)))
+            controls = [record.type_id for batch in batches for record in batch.control_records]
+            assert controls == [SNAPSHOT_HEADER, *quorum, SNAPSHOT_FOOTER]
+            found = {record.name: record.feature_level for batch in batches for record in batch.records}
+            assert (found["metadata.version"], found["share.version"]) == (33, 2)
+
+
+def test_a_node_begins_with_the_records_in_its_metadata_log(tmp_path: Path) -> None:
+    """They are appended to the log by its first leader, as those of bootstrap.checkpoint are, and only once."""
+    options = FormatOptions(release="4.4", is_standalone=True, scram=["SCRAM-SHA-256=[name=alice,password=secret]"])
+    plan = plan_format(config_of(CONTROLLER | {"log.dirs": str(tmp_path / "data")}), options, dice().randbytes)
+    format_directories(OsDisk(), plan, dice().randbytes, START_MS)
+    node = ControllerNode(tmp_path / "data").start()
+    names = [record.STRUCT.name for record in node.broker.seen]
+    assert names[:2] == ["BeginTransactionRecord", "FeatureLevelRecord"]
+    assert node.broker.image.features == {name: level for name, level in plan.features.items() if name != "kraft.version"}
+    assert [name for name, _ in node.broker.image.scram_credentials] == ["alice"]
+    node.stop()
+    node = ControllerNode(tmp_path / "data").start()
+    assert [record.STRUCT.name for record in node.broker.seen].count("BeginTransactionRecord") == 1
+    assert node.broker.image.features["metadata.version"] == 33
+    node.stop()
 
 
 def test_a_formatted_directory_outlasts_a_power_cut() -> None:
@@ -172,6 +212,8 @@ def test_what_does_not_go_together_is_refused(properties: dict[str, str], option
 def test_releases_and_features() -> None:
     """A release is its last level; features begin where they were finished when it was; one that needs more is refused."""
     assert [metadata_version_of(name) for name in ("4.3-IV0", "4.3", "4.3.1", "4.0", "3.3")] == [30, 30, 30, 25, 7]
+    assert [metadata_version_of(name) for name in ("4.4", "4.4.0", "4.4-IV0", "4.4-IV1", "4.4-IV2")] == [33, 33, 31, 32, 33]
+    assert initial_features({}, "4.4-IV0", is_dynamic_quorum=True)["share.version"] == 2
     assert initial_features({}, "4.0", is_dynamic_quorum=True) == {
         "metadata.version": 25,
         "kraft.version": 1,

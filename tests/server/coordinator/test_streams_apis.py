@@ -176,7 +176,7 @@ def test_offsets_in_a_transaction(streams: Streams, member_id: str, step: int, c
     partition = made(apis.TXN_OFFSET_COMMIT, "TxnOffsetCommitRequestPartition", partition_index=1, committed_offset=7)
     topic = made(apis.TXN_OFFSET_COMMIT, "TxnOffsetCommitRequestTopic", name="in", partitions=[partition])
     fields = {"transactional_id": "t", "group_id": "app", "producer_id": producer.producer_id, "topics": [topic]}
-    fields |= {"producer_epoch": producer.producer_epoch, "generation_id": epoch + step, "member_id": member_id}
+    fields |= {"producer_epoch": producer.producer_epoch, "generation_id_or_member_epoch": epoch + step, "member_id": member_id}
     answer = streams.ask(apis.TXN_OFFSET_COMMIT, 5, **fields)
     expected = code if isinstance(code, int) else getattr(error_codes, code)
     assert answer.topics[0].partitions[0].error_code == expected

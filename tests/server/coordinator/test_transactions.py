@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, Producer
 from kcli.protocol import apis, error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
@@ -88,7 +89,9 @@ class Client:
             self.sequences.clear()
         return NAMES[answer.error_code]
 
-    def commit_offset(self, offset: int, group: str = "g", version: int | None = None, **fields: Any) -> str:
+    def commit_offset(
+        self, offset: int, group: str = "g", version: int | None = None, topic_id: Uuid = ZERO_UUID, **fields: Any
+    ) -> str:
         """TxnOffsetCommit of partition 0."""
         key = apis.TXN_OFFSET_COMMIT
         part = struct(key, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=offset, committed_metadata="")
@@ -101,7 +104,7 @@ class Client:
             group_id=group,
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[struct(key, "TxnOffsetCommitRequestTopic", name="t", partitions=[part])],
+            topics=[struct(key, "TxnOffsetCommitRequestTopic", name="t", topic_id=topic_id, partitions=[part])],
             **fields,
         )
         return NAMES[answer.topics[0].partitions[0].error_code]
@@ -447,11 +450,30 @@ def test_offsets_of_a_transaction(node: WholeNode, client: Client) -> None:
         node.advance(10)
         assert offset(require_stable=True) == expected
     add_offsets()
-    assert client.commit_offset(7, generation_id=3, member_id="nobody") == "UNKNOWN_MEMBER_ID"
+    assert client.commit_offset(7, generation_id_or_member_epoch=3, member_id="nobody") == "UNKNOWN_MEMBER_ID"
     if client.bumps:
-        assert client.commit_offset(7, group="none", generation_id=3, member_id="nobody") == "ILLEGAL_GENERATION"
+        unknown = client.commit_offset(7, group="none", generation_id_or_member_epoch=3, member_id="nobody")
+        assert unknown == "ILLEGAL_GENERATION"
     assert client.commit_offset(7, group="") == "INVALID_GROUP_ID"
     client.end(is_commit=False)
+
+
+def test_offsets_of_topics_by_id(node: WholeNode) -> None:
+    """Version 6 names topics by their ids only (KIP-1319)."""
+    find(node, 0, "g")
+    client = Client(node)
+    client.init()
+    topic_id = node.broker.metadata.image.topic_ids["t"]
+    assert client.commit_offset(5, version=6, topic_id=topic_id) == "NONE"
+    assert client.commit_offset(5, version=6, topic_id=Uuid(b"\5" * 16)) == "UNKNOWN_TOPIC_ID"
+    unknown = {"member_id": "nobody", "generation_id_or_member_epoch": 3}
+    assert client.commit_offset(5, "none", version=6, topic_id=topic_id, **unknown) == "GROUP_ID_NOT_FOUND"
+    assert client.end() == "NONE"
+    key = apis.OFFSET_FETCH
+    topic = struct(key, "OffsetFetchRequestTopics", topic_id=topic_id, partition_indexes=[0])
+    group = struct(key, "OffsetFetchRequestGroup", group_id="g", topics=[topic])
+    node.advance(10)
+    assert ask(node, key, 10, groups=[group]).groups[0].topics[0].partitions[0].committed_offset == 5
 
 
 def test_offsets_outside_of_a_transaction_are_refused(node: WholeNode) -> None:
