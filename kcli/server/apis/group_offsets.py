@@ -222,12 +222,18 @@ class _TxnOffsetCommit:
                 broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
+        member_id, instance_id, generation = request.member_id, request.group_instance_id, request.generation_id
+        group = shard.consumer_group(request.group_id)
         try:
-            shard.classic.validate_offset_commit(
-                request.group_id, request.member_id, request.group_instance_id, request.generation_id, is_transactional=True
-            )
+            if group is None:
+                shard.classic.validate_offset_commit(
+                    request.group_id, member_id, instance_id, generation, is_transactional=True
+                )
+            else:
+                partitions = ((commit.topic, commit.partition) for commit in self._commits)
+                shard.consumer.validate_offset_commit(group, member_id, instance_id, generation, None, partitions)
         except CoordinatorError as error:
-            if error.code == error_codes.GROUP_ID_NOT_FOUND:
+            if error.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.STALE_MEMBER_EPOCH):
                 raise CoordinatorError(error_codes.ILLEGAL_GENERATION, error.message) from error
             raise
         return shard.commit_offsets(request.group_id, self._commits, NO_RETENTION_TIME, self._producer.producer_id)

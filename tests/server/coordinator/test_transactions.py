@@ -454,6 +454,20 @@ def test_offsets_of_a_transaction(node: WholeNode, client: Client) -> None:
     client.end(is_commit=False)
 
 
+def test_a_member_of_a_consumer_group_commits_offsets_in_a_transaction(node: WholeNode) -> None:
+    """With its member epoch; Kafka's error for any other is ILLEGAL_GENERATION, since old clients do not know another one."""
+    find(node, 0, "g")
+    topics = {"subscribed_topic_names": ["t"], "topic_partitions": [], "rebalance_timeout_ms": 5000}
+    joined = ask(node, apis.CONSUMER_GROUP_HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=0, **topics)
+    client = Client(node)
+    client.init()
+    member = {"generation_id": joined.member_epoch, "member_id": "m"}
+    assert joined.member_epoch > 0 and client.commit_offset(5, **member) == "NONE"
+    assert client.commit_offset(5, generation_id=joined.member_epoch + 1, member_id="m") == "ILLEGAL_GENERATION"
+    assert client.commit_offset(5, generation_id=joined.member_epoch, member_id="n") == "UNKNOWN_MEMBER_ID"
+    assert client.commit_offset(5) == "NONE", "without a member, as by clients before version 3"
+
+
 def test_offsets_outside_of_a_transaction_are_refused(node: WholeNode) -> None:
     find(node, 0, "g")
     client = Client(node)
