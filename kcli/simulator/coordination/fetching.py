@@ -52,7 +52,10 @@ class Fetcher:
         self._rng = rng
 
     def fetch(self, positions: Mapping[TopicPartition, int], isolation: int) -> Task[dict[TopicPartition, Fetched]]:
-        """Return what the partitions have from these positions on; nothing of a partition with a temporary error."""
+        """Return what the partitions have from these positions on; nothing of a partition with a temporary error.
+
+        Raises SimulationFailure.
+        """
         world, caller = self._stage.world, self._caller
         version = caller.version(FETCH, _ZSTD_VERSION)
         by_topic: dict[str, list[Message]] = {}

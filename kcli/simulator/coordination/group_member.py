@@ -125,7 +125,7 @@ class Offsets:
     def fetch(
         self, partitions: Iterable[TopicPartition], member_id: str = "", epoch: int = NO_GENERATION
     ) -> Task[dict[TopicPartition, int] | int]:
-        """Return the committed offsets (-1: none), or an error code of `STALE`; NONE stands for any other error."""
+        """Return the committed offsets (-1: none), or an error code of `STALE`; NONE means any other error."""
         stage, caller, world = self._stage, self._caller, self._stage.world
         lowest = _FETCH_STABLE if epoch == NO_GENERATION else _FETCH_MEMBER_EPOCHS
         version, sent_ms = caller.version(OFFSET_FETCH, lowest), stage.now_ms

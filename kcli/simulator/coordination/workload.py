@@ -288,9 +288,10 @@ class CoordinationSimulation(Simulation):
                 for partition, end in ends.items()
                 if partition[0] == topic
             ):
-                # A writer that was pausing may have gone on.
+                # Transforming members may have written more since then, and a writer that was pausing may have gone on.
+                later = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
                 open_ids = yield from self._open_transactions()
-                if not open_ids:
+                if later == ends and not open_ids:
                     break
         done.append(True)
 
