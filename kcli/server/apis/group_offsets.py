@@ -221,14 +221,17 @@ class _TxnOffsetCommit:
                 broker.txn_verification.check_verified(partition.log.producers, self._producer, self._guard)
             except PartitionError as error:
                 raise CoordinatorError(error.code, str(error)) from error
+        member_id, instance_id = request.member_id, request.group_instance_id
+        generation = request.generation_id_or_member_epoch
+        group = shard.consumer_group(request.group_id)
         try:
-            shard.classic.validate_offset_commit(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id_or_member_epoch,
-                is_transactional=True,
-            )
+            if group is None:
+                shard.classic.validate_offset_commit(
+                    request.group_id, member_id, instance_id, generation, is_transactional=True
+                )
+            else:
+                partitions = ((commit.topic, commit.partition) for commit in self._commits)
+                shard.consumer.validate_offset_commit(group, member_id, instance_id, generation, None, partitions)
         except CoordinatorError as error:
             is_newer = error.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.STALE_MEMBER_EPOCH)
             if is_newer and self._context.version < _TXN_COMMIT_BY_ID_VERSION:
