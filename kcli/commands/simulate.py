@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
 
 if TYPE_CHECKING:
-    from kcli.simulator.runner import SimulationResult
+    from collections.abc import Callable
+
+    from kcli.simulator.node_maker import NodeMaker
+    from kcli.simulator.runner import Simulation, SimulationResult
 
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
 Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
-fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees. A run
-is reproducible from its seed. For a seed that fails, kcli prints the command that repeats the run."""
+fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees; with
+--workload coordination they are members of groups and transactional producers. A run is reproducible from its seed. For
+a seed that fails, kcli prints the command that repeats the run."""
 EPILOG = """\
 Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.md describes what is simulated and what is
 checked."""
 
 TAIL_LINES = 60
+WORKLOADS = ("logs", "coordination")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seeds = parser.add_mutually_exclusive_group(required=True)
     seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
     seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
+    parser.add_argument(
+        "--workload",
+        choices=WORKLOADS,
+        default=WORKLOADS[0],
+        help="logs: topics, records, compaction (default); coordination: groups and transactions",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="number of events with faults, before the final checks")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failed run's trace")
     parser.add_argument(
@@ -49,18 +60,28 @@ def _seeds(args: argparse.Namespace) -> range:
     return range(int(first), int(last) + 1)
 
 
+def _workload(name: str) -> tuple[type[Simulation], Callable[[int], NodeMaker], int]:
+    """Return the simulation of a workload, its nodes, and its number of steps."""
+    if name == "coordination":
+        from kcli.simulator.coordination import workload
+
+        return workload.CoordinationSimulation, workload.make_coordination_node, workload.DEFAULT_STEPS
+    from kcli.simulator import runner
+    from kcli.simulator.node_maker import NodeMaker
+
+    return runner.Simulation, NodeMaker, runner.DEFAULT_STEPS
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the seeds and return the exit code. Raises CannotRun if --seeds is not a range."""
-    from kcli.simulator.node_maker import NodeMaker
-    from kcli.simulator.runner import DEFAULT_STEPS, Simulation
-
-    steps = DEFAULT_STEPS if args.steps is None else args.steps
+    kind, make_nodes, default_steps = _workload(args.workload)
+    steps = default_steps if args.steps is None else args.steps
     failed: list[SimulationResult] = []
     seeds = _seeds(args)
     begin = time.monotonic()
     for seed in seeds:
-        make_node = NodeMaker(seed)
-        outcome = Simulation(
+        make_node = make_nodes(seed)
+        outcome = kind(
             seed,
             make_node,
             make_node.directories,
@@ -70,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
         ).run()
         if outcome.failure:
             failed.append(outcome)
-            _print_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
+            options = "" if args.workload == WORKLOADS[0] else f" --workload {args.workload}"
+            options += "" if steps == default_steps else f" --steps {steps}"
+            _print_failure(outcome, options, 0 if args.trace else args.tail)
         _print_progress(outcome, seeds, len(failed))
     print_text(
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}, {len(failed)} failed, {time.monotonic() - begin:.1f} s"
@@ -93,15 +116,14 @@ def _print_progress(outcome: SimulationResult, seeds: range, failed: int) -> Non
     sys.stderr.flush()
 
 
-def _print_failure(outcome: SimulationResult, steps: int, default_steps: int, tail_lines: int) -> None:
+def _print_failure(outcome: SimulationResult, options: str, tail_lines: int) -> None:
     tail = outcome.tail[-tail_lines:] if tail_lines else []
-    option = "" if steps == default_steps else f" --steps {steps}"
     print_text(
         "\n".join(
             [
                 *([f"--- the last {len(tail)} lines of the trace of seed {outcome.seed} ---", *tail, "---"] if tail else []),
                 f"seed {outcome.seed} failed: {outcome.failure}",
-                f"repeat it with: kcli simulate --seed {outcome.seed}{option}",
+                f"repeat it with: kcli simulate --seed {outcome.seed}{options}",
             ]
         )
     )

@@ -159,6 +159,8 @@ class LocalLog:
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Append an aborted transaction to the active segment's `.txnindex`, which is created for the first one."""
         path = self.active.segment.path(FileKind.TXN_INDEX)
+        if not self.disk.exists(path):
+            self.new_paths[self.directory] = self.end_offset
         self.disk.append(path, ABORTED_TXN.pack(*txn))
         self.active.segment.may_have_aborted = True
         self.new_paths[path] = self.end_offset

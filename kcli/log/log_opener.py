@@ -104,7 +104,9 @@ def _add_unflushed(local: LocalLog, names: list[str], snapshots: list[str], reco
     The process that wrote them may have died before its flush. Their bytes can be read from the page cache, but only a flush
     makes sure that they are on the device.
     """
-    paths = [path for segment in local.segments[local.floor(recovery_point) :] for path in segment.paths[:3]]
+    segments = local.segments[local.floor(recovery_point) :]
+    paths = [path for segment in segments for path in segment.paths[:3]]
+    paths += [path for segment in segments if local.disk.exists(path := segment.paths[3])]
     paths += snapshots
     if FileKind.PARTITION_METADATA.value in names:
         metadata = join_path(local.directory, FileKind.PARTITION_METADATA.value)

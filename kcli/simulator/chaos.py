@@ -24,6 +24,7 @@ from kcli.simulator.world import World
 STOP_TIMEOUT_MS = 60_000
 START_TIMEOUT_MS = 60_000
 FAULTY_SHARE = 0.2  # of all seeds
+POWER_LOSS_SHARE = 0.5  # of all deaths
 SHORT_MS = 20
 JUMPY_SHARE = 0.3  # of all seeds
 HOUR_MS = 3_600_000
@@ -32,16 +33,28 @@ CLOCK_ERRORS_MS = (0, 0, 1, -1, 700, -700, -30_000, 30_000, HOUR_MS // 2, -HOUR_
 
 
 class Chaos:
-    """Injects faults into one machine, and starts it again; the machine calls it at deaths and starts."""
+    """Injects faults into one machine, and starts it again; the machine calls it at deaths and starts.
 
-    def __init__(self, world: World, checker: DiskChecker, rng: Random, data_directories: list[str]) -> None:
+    `faulty_share` is the share of seeds with disk errors, `power_loss_share` that of deaths with a power loss.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        checker: DiskChecker,
+        rng: Random,
+        data_directories: list[str],
+        faulty_share: float = FAULTY_SHARE,
+        power_loss_share: float = POWER_LOSS_SHARE,
+    ) -> None:
         self.deaths = 0
         self._world = world
         self._checker = checker
         self._rng = rng
         self._directories = data_directories
         self._next_is_power_loss = False
-        self._is_faulty = rng.random() < FAULTY_SHARE
+        self._power_loss_share = power_loss_share
+        self._is_faulty = rng.random() < faulty_share
         self._is_jumpy = rng.random() < JUMPY_SHARE
         self._max_pause_ms = rng.choice((100, 300, 1000)) * world.pause_factor
         self._is_stopping = False
@@ -59,7 +72,7 @@ class Chaos:
             if not machine.is_up or world.is_ending:
                 continue
             choice = rng.random()
-            self._next_is_power_loss = rng.random() < 0.5
+            self._next_is_power_loss = rng.random() < self._power_loss_share
             if choice < 0.4:
                 world.network.cut_one()
             elif choice < 0.6:
@@ -92,7 +105,7 @@ class Chaos:
         if self._dead is not None:
             disk.faults.append(self._dead)
         self._checker.dead_directory = None if self._dead is None else self._dead.path
-        self._next_is_power_loss = rng.random() < 0.5
+        self._next_is_power_loss = rng.random() < self._power_loss_share
         world.virtual_time.after(rng.randrange(1000), self.start)
 
     def _settle_death(self) -> None:

@@ -12,7 +12,7 @@ the cleaner                     15 s pauses  short pauses in most seeds, see kcl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from kcli.log.cleaner.log_cleaner import CleanerTotals
@@ -28,9 +28,12 @@ QUARANTINE = "/data/kept"
 
 
 class NodeMaker:
-    """Creates the processes of one seed and machine; `directories` are its log directories."""
+    """Creates the processes of one seed and machine; `directories` are its log directories.
 
-    def __init__(self, seed: int, node_id: int = 1) -> None:
+    `extra_settings` are added to the settings of the seed.
+    """
+
+    def __init__(self, seed: int, node_id: int = 1, extra_settings: Mapping[str, object] | None = None) -> None:
         rng = Random(f"{seed} node")
         self.directories = list(DIRECTORIES[: rng.choice((1, 2))])
         self._max_open_files = rng.choice((2, 8, 256))
@@ -45,6 +48,7 @@ class NodeMaker:
             "log.segment.delete.delay.ms": rng.choice((0, 1000, 60_000)),
             "kcli.recovery.quarantine.dir": QUARANTINE if seed % 2 else "",
             **cleaner_settings(seed),
+            **(extra_settings or {}),
         }
         if node_id != 1:
             settings["node.id"] = node_id

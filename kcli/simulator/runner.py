@@ -46,7 +46,7 @@ PAUSE_FACTORS = (1, 1, 20, 200)
 # A phase without faults that takes more steps is a failure.
 MAX_QUIET_STEPS = 60_000
 
-NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
+NodeFactory = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
 
 
 class SimulationResult(NamedTuple):
@@ -75,7 +75,7 @@ class Simulation:
     def __init__(
         self,
         seed: int,
-        make_node: NodeMaker,
+        make_node: NodeFactory,
         directories: list[str],
         *,
         steps: int = DEFAULT_STEPS,
@@ -103,10 +103,22 @@ class Simulation:
             lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, self._log, wall),
             wall_clock,
         )
-        pause_factor = self._rng("pace").choice(PAUSE_FACTORS)
-        self.world = World(self.virtual_time, network, self.machine, self.trace, pause_factor)
+        self.world = World(self.virtual_time, network, self.machine, self.trace, self._pause_factor())
         self.checker = DiskChecker(self.disk, directories, self.world.ledger, self.world.clocks)
-        self.chaos = Chaos(self.world, self.checker, self._rng("chaos"), directories)
+        self.chaos = self._make_chaos(directories)
+        self.producers: list[SimulatedProducer] = []
+        self.consumers: list[SimulatedConsumer] = []
+        self.keyed_readers: list[SimulatedConsumer] = []
+        self._add_clients(directories)
+
+    def _pause_factor(self) -> int:
+        return self._rng("pace").choice(PAUSE_FACTORS)
+
+    def _make_chaos(self, directories: list[str]) -> Chaos:
+        return Chaos(self.world, self.checker, self._rng("chaos"), directories)
+
+    def _add_clients(self, directories: list[str]) -> None:
+        """Create the clients of the workload."""
         self.administrator = Administrator(self.world, self._rng("admin"))
         self.operator = Operator(self.world, self._rng("operator"), self.checker, directories)
         rng = self._rng("clients")
@@ -120,7 +132,6 @@ class Simulation:
     def _add_compaction(self) -> None:
         """Add the clients of compacted topics, if the seed has such topics."""
         self.curator: Curator | None = None
-        self.keyed_readers: list[SimulatedConsumer] = []
         if has_compaction(self.seed):
             world = self.world
             self.curator = Curator(world, self._rng("curator"))
@@ -165,8 +176,8 @@ class Simulation:
             tail=list(self.trace.tail),
             deaths=self.chaos.deaths,
             starts=self.machine.start_count,
-            batches=sum(producer.acknowledged_batches for producer in self.producers),
-            records_read=sum(consumer.record_count for consumer in (*self.consumers, *self.keyed_readers)),
+            batches=self._batches(),
+            records_read=self._records_read(),
             records_checked=self.checker.checked_records,
             cleaning_rounds=self._cleaning_rounds(),
             whole_views=sum(
@@ -177,6 +188,13 @@ class Simulation:
             ),
             virtual_ms=self.virtual_time.now_ms - START_MS,
         )
+
+    def _batches(self) -> int:
+        """Return the number of acknowledged batches."""
+        return sum(producer.acknowledged_batches for producer in self.producers)
+
+    def _records_read(self) -> int:
+        return sum(consumer.record_count for consumer in (*self.consumers, *self.keyed_readers))
 
     def _inject_faults(self) -> None:
         self.chaos.start()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kcli.format.compression import deflate, inflate
 from kcli.format.limits import MAX_INFLATED_BATCH_BYTES
 from kcli.format.primitives import Buffer, CorruptRecordError
-from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, RecordBatch, check_batch, read_header
+from kcli.format.record_batch import HEADER_BYTES, TRANSACTIONAL_FLAG, NewRecordBatch, RecordBatch, check_batch, read_header
 from kcli.format.records import Header, Record, encode_records, read_records
 
 CODECS = (0, 0, 0, 1, 2, 3, 4)
@@ -85,7 +85,13 @@ class RecordMaker:
 
 
 def encode_batch(
-    records: Sequence[SentRecord], codec: int, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+    records: Sequence[SentRecord],
+    codec: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    *,
+    is_transactional: bool = False,
 ) -> bytes:
     """Encode a batch as a client sends it."""
     base = records[0].timestamp
@@ -99,7 +105,7 @@ def encode_batch(
         max_timestamp=max(record.timestamp for record in records),
         record_count=len(records),
         records=deflate(codec, encoded) if codec else encoded,
-        attributes=codec,
+        attributes=codec | (TRANSACTIONAL_FLAG if is_transactional else 0),
         partition_leader_epoch=-1,
         producer_id=producer_id,
         producer_epoch=producer_epoch,

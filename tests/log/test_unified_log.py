@@ -262,6 +262,19 @@ def test_a_log_tells_what_must_be_flushed(live: LiveLog) -> None:
     assert (live.log.unflushed_paths(), live.log.recovery_point) == ([], 2)
 
 
+def test_a_transaction_index_is_flushed(live: LiveLog) -> None:
+    """With its name; and after a crash again, since its process may not have flushed it: no start rebuilds a lost one."""
+    live.log.mark_flushed(0)
+    live.append(of_producer(7, 0, transactional=True), marker(7, abort=True))
+    names = [Path(path).name for path in live.log.unflushed_paths()]
+    assert names == ["t-0", f"{0:020d}.txnindex", f"{0:020d}.log"]
+    live.log.mark_flushed(2)
+    live.append(of_producer(7, 1, transactional=True), marker(7, abort=True))
+    assert [Path(path).name for path in live.log.unflushed_paths()] == [f"{0:020d}.txnindex", f"{0:020d}.log"]
+    live.crash()
+    assert f"{0:020d}.txnindex" in [Path(path).name for path in live.log.unflushed_paths()]
+
+
 def test_topics_may_want_flushes(live: LiveLog) -> None:
     """After flush.messages records or flush.ms; never by default."""
     live.append(new_batch([b"a"] * 5))

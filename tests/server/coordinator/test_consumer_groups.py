@@ -422,6 +422,17 @@ def test_a_changed_subscription_revokes_before_the_next_target() -> None:
     assert groups.group().members["m1"].partitions_pending_revocation == {pay: {0: 2}}
 
 
+def test_a_clock_that_is_set_back_does_not_stop_assignments() -> None:
+    """The time of the last assignment is later than now; a group that waited for it would have no partitions for hours."""
+    groups = Groups()
+    groups.set_topic("orders", 3, ORDERS)
+    groups.timer.wall.off_ms = 3_600_000
+    groups.heartbeat("m1")
+    groups.timer.wall.off_ms = 0
+    groups.heartbeat("m2")
+    assert groups.group().assignment_epoch == groups.group().group_epoch == 3
+
+
 def test_offsets_of_a_member(groups: Groups) -> None:
     """An older epoch may commit partitions that the member has had since then."""
     groups.heartbeat("m1")

@@ -476,6 +476,24 @@ def test_offsets_of_topics_by_id(node: WholeNode) -> None:
     assert ask(node, key, 10, groups=[group]).groups[0].topics[0].partitions[0].committed_offset == 5
 
 
+def test_a_member_of_a_consumer_group_commits_offsets_in_a_transaction(node: WholeNode) -> None:
+    """With its member epoch; before version 6 Kafka's error for any other is ILLEGAL_GENERATION, which old clients know."""
+    find(node, 0, "g")
+    topics = {"subscribed_topic_names": ["t"], "topic_partitions": [], "rebalance_timeout_ms": 5000}
+    joined = ask(node, apis.CONSUMER_GROUP_HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=0, **topics)
+    client = Client(node)
+    client.init()
+    member = {"generation_id_or_member_epoch": joined.member_epoch, "member_id": "m"}
+    later = {"generation_id_or_member_epoch": joined.member_epoch + 1, "member_id": "m"}
+    by_id = {"version": 6, "topic_id": node.broker.metadata.image.topic_ids["t"]}
+    assert joined.member_epoch > 0
+    assert client.commit_offset(5, **member) == client.commit_offset(5, **by_id, **member) == "NONE"
+    assert client.commit_offset(5, **later) == "ILLEGAL_GENERATION"
+    assert client.commit_offset(5, **by_id, **later) == "STALE_MEMBER_EPOCH"
+    assert client.commit_offset(5, **{**member, "member_id": "n"}) == "UNKNOWN_MEMBER_ID"
+    assert client.commit_offset(5) == "NONE", "without a member, as by clients before version 3"
+
+
 def test_offsets_outside_of_a_transaction_are_refused(node: WholeNode) -> None:
     find(node, 0, "g")
     client = Client(node)

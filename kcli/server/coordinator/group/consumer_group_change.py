@@ -143,7 +143,9 @@ class ConsumerGroupChange:
         """Assign the partitions again if the group is in a later epoch, and `interval_ms` after the last assignment."""
         group = self.group
         since_ms = group.assignment_timestamp_ms
-        if self.epoch <= self._target_epoch or (since_ms and interval_ms and self._now_ms < since_ms + interval_ms):
+        # A later time than now is from before the clock was set back.
+        is_early = bool(since_ms and interval_ms) and since_ms <= self._now_ms < since_ms + interval_ms
+        if self.epoch <= self._target_epoch or is_early:
             return
         image = self._metadata.image
         members = [

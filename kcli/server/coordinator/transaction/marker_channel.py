@@ -48,7 +48,7 @@ class EndingTransaction:
         self.index = index
         self.coordinator_epoch = coordinator_epoch
         self.entry = entry
-        self.left = set(entry.partitions)
+        self.left = dict.fromkeys(sorted(entry.partitions))  # a set would send them in a different order in each process
 
 
 # The partitions of each transaction whose markers one request has, or will have.
@@ -106,7 +106,7 @@ class TransactionMarkerChannelManager:
             found = image.topic(topic)
             registration = None if found is None else found.partitions.get(index)
             if registration is None:
-                ending.left.discard((topic, index))
+                ending.left.pop((topic, index), None)
                 continue
             leader = image.brokers.get(registration.leader)
             if leader is None or leader.is_fenced:
@@ -155,7 +155,7 @@ class TransactionMarkerChannelManager:
         again: list[TopicPartition] = []
         for where, code in codes.items():
             if code in _DONE:
-                ending.left.discard(where)
+                ending.left.pop(where, None)
             elif code in _FENCED:
                 del self._ending[name]
                 text = f"the markers of transactional id {name} are dropped: {where[0]}-{where[1]} has a later epoch"

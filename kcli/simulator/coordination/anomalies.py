@@ -1,0 +1,364 @@
+"""The anomalies that a coordination workload may show, one function for each; the names of the first ten are those of
+Jepsen's Kafka workload (https://github.com/jepsen-io/kafka), where it has them.
+
+anomaly               what is wrong
+--------------------  --------------------------------------------------------------------------------------------------------
+inconsistent_offsets  two records were seen at one offset
+lost_writes           an acknowledged record, of a committed transaction or of none, is not in the log at the end
+duplicates            a record is in the log twice for consumers with read_committed
+aborted_reads         a consumer with read_committed got a record of a transaction that was aborted or never committed
+precommitted_reads    ... of a transaction before its producer asked to commit it
+g1a                   a committed transaction has written what it made of an aborted record
+fractured_commits     a part of a transaction is visible, and another part is not
+nonmonotonic_polls    a consumer got an earlier offset after a later one, though it did not set its position
+skipped_polls         a consumer's position passed a record that it did not get
+nonmonotonic_sends    the records of a producer are not in the log in the order in which it sent them
+unseen_writes         a committed record was not given to any member of a group that has read all partitions
+two_owners            two members of a generation have one partition
+zombie_commits        an offset was accepted from a member after its partition had another owner
+offset_regressions    a committed offset is one that was replaced before, or one that was never committed
+generation_regressions  a member got a partition in an earlier generation than that of an owner before
+repeated_epochs       a transactional id got a producer epoch twice, or an earlier one
+unprocessed_inputs    a record below the committed offset of a transforming group has no output, or several, or one above it
+                      has an output
+stuck_transactions    at the end a transaction is open, or the last stable offset of a partition is below its end
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from kcli.simulator.coordination.history import (
+    NO_GENERATION,
+    NO_OFFSET,
+    Fate,
+    FinalState,
+    History,
+    OffsetCommit,
+    OffsetRead,
+    Ownership,
+    TopicPartition,
+    Transaction,
+)
+
+INPUT_MARK = b"<"  # in the value of an output: what follows is the value of the input
+
+
+def _named(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _visible(final: FinalState) -> dict[bytes, list[tuple[TopicPartition, int]]]:
+    """Return where each visible value is."""
+    found: dict[bytes, list[tuple[TopicPartition, int]]] = {}
+    for partition, records in final.logs.items():
+        for record in records:
+            if record.is_visible:
+                found.setdefault(record.value, []).append((partition, record.offset))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------------ records
+
+
+def inconsistent_offsets(history: History, final: FinalState) -> Iterator[str]:
+    """Yield offsets at which two records were seen."""
+    known: dict[tuple[TopicPartition, int], bytes] = {}
+
+    def seen() -> Iterator[tuple[TopicPartition, int, bytes]]:
+        for partition, records in final.logs.items():
+            for record in records:
+                yield partition, record.offset, record.value
+        for write in history.writes.values():
+            if write.offset is not None:
+                yield write.partition, write.offset, write.value
+        for poll in history.polls:
+            for offset, value in poll.records:
+                yield poll.partition, offset, value
+
+    for partition, offset, value in seen():
+        other = known.setdefault((partition, offset), value)
+        if other != value:
+            yield f"offset {offset} of {_named(partition)} has {other!r} and {value!r}"
+
+
+def lost_writes(history: History, final: FinalState) -> Iterator[str]:
+    """Yield acknowledged records that are not visible at the end."""
+    visible = _visible(final)
+    for write in history.writes.values():
+        is_final = write.transaction is None or write.transaction.fate is Fate.COMMITTED
+        if is_final and write.is_acknowledged and write.value not in visible:
+            yield f"{write.value!r} of {_named(write.partition)}, acknowledged at offset {write.offset}"
+
+
+def duplicates(history: History, final: FinalState) -> Iterator[str]:
+    """Yield records that are visible twice at the end."""
+    for value, places in _visible(final).items():
+        if len(places) > 1:
+            yield f"{value!r} is at {', '.join(f'{_named(partition)} {offset}' for partition, offset in places)}"
+
+
+def _committed_reads(history: History, final: FinalState) -> Iterator[tuple[str, bytes, int | None]]:
+    """Yield the values that consumers with read_committed got: who, value, when (None: at the end)."""
+    for poll in history.polls:
+        if poll.is_committed_only:
+            for _, value in poll.records:
+                yield poll.reader, value, poll.at_ms
+    for value in _visible(final):
+        yield "a reader at the end", value, None
+
+
+def aborted_reads(history: History, final: FinalState) -> Iterator[str]:
+    """Yield records of aborted transactions that a consumer with read_committed got."""
+    for reader, value, _ in _committed_reads(history, final):
+        write = history.writes.get(value)
+        if write is None:
+            yield f"{reader} got {value!r}, which was never sent"
+        elif write.transaction is not None and write.transaction.is_aborted:
+            yield f"{reader} got {value!r} of the aborted transaction {write.transaction.name}"
+
+
+def precommitted_reads(history: History, final: FinalState) -> Iterator[str]:
+    """Yield records that a consumer with read_committed got before their producer asked to commit them."""
+    for reader, value, at_ms in _committed_reads(history, final):
+        transaction = history.writes[value].transaction if value in history.writes else None
+        if transaction is None or transaction.commit_sent_ms is None or at_ms is None:
+            continue
+        if at_ms < transaction.commit_sent_ms:
+            yield f"{reader} got {value!r} before {transaction.name} was committed"
+
+
+def g1a(history: History, final: FinalState) -> Iterator[str]:
+    """Yield outputs of committed transactions whose input is a record of an aborted one."""
+    for value in _visible(final):
+        source = history.writes.get(value.partition(INPUT_MARK)[2])
+        if source is not None and source.transaction is not None and source.transaction.is_aborted:
+            yield f"{value!r} was made of a record of the aborted transaction {source.transaction.name}"
+
+
+def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
+    """Yield transactions of which acknowledged records are visible and others are not."""
+    visible = _visible(final)
+    shown: dict[Transaction, set[bool]] = defaultdict(set)
+    for write in history.writes.values():
+        if write.transaction is not None and write.is_acknowledged:
+            shown[write.transaction].add(write.value in visible)
+    for transaction, found in shown.items():
+        if len(found) > 1:
+            yield f"only a part of {transaction.name} ({transaction.fate.value}) is visible"
+
+
+def nonmonotonic_polls(history: History, final: FinalState) -> Iterator[str]:
+    """Yield polls that go back without a new position."""
+    ends: dict[tuple[int, TopicPartition], int] = {}
+    for poll in history.polls:
+        last = ends.get((poll.view, poll.partition), NO_OFFSET)
+        for offset, value in poll.records:
+            if offset <= last:
+                yield f"{poll.reader} got offset {offset} of {_named(poll.partition)} ({value!r}) after offset {last}"
+            last = offset
+        ends[poll.view, poll.partition] = max(last, poll.end - 1)
+
+
+def skipped_polls(history: History, final: FinalState) -> Iterator[str]:
+    """Yield polls whose offsets have other visible records at the end than the reader got."""
+    for poll in history.polls:
+        if poll.is_committed_only:
+            records = final.logs.get(poll.partition, [])
+            expected = [one for one in records if one.is_visible and poll.start <= one.offset < poll.end]
+            got = {offset for offset, _ in poll.records}
+            missing = [one for one in expected if one.offset not in got]
+            if missing:
+                yield (
+                    f"{poll.reader} read {_named(poll.partition)} from {poll.start} to {poll.end} at {poll.at_ms} ms without "
+                    f"offset {missing[0].offset} ({missing[0].value!r})"
+                )
+
+
+def nonmonotonic_sends(history: History, final: FinalState) -> Iterator[str]:
+    """Yield records that are in the log before one that their producer sent earlier."""
+    places = {value: offset for value, found in _visible(final).items() for _, offset in found}
+    last: dict[tuple[str, TopicPartition], tuple[int, bytes]] = {}
+    for write in history.writes.values():
+        offset = places.get(write.value)
+        if offset is None:
+            continue
+        key = write.session, write.partition
+        before = last.get(key)
+        if before is not None and before[0] > offset:
+            yield f"{write.value!r} is at offset {offset} of {_named(write.partition)}, but {before[1]!r} at {before[0]}"
+        last[key] = offset, write.value
+
+
+def unseen_writes(history: History, final: FinalState) -> Iterator[str]:
+    """Yield visible records that a group has passed and none of its members got."""
+    seen: dict[str, set[bytes]] = defaultdict(set)
+    for poll in history.polls:
+        if poll.group is not None:
+            seen[poll.group].update(value for _, value in poll.records)
+    for group, topic in history.readers_of.items():
+        for partition, records in final.logs.items():
+            unseen = [one for one in records if one.is_visible and partition[0] == topic and one.value not in seen[group]]
+            if unseen:
+                yield f"no member of {group} got {unseen[0].value!r} of {_named(partition)} (and {len(unseen) - 1} others)"
+
+
+# ------------------------------------------------------------------------------------------------------------------- groups
+
+
+def two_owners(history: History, final: FinalState) -> Iterator[str]:
+    """Yield partitions that two members of a generation have."""
+    owners: dict[tuple[str, int, TopicPartition], str] = {}
+    for one in history.ownerships:
+        other = owners.setdefault((one.group, one.generation, one.partition), one.member)
+        if other != one.member:
+            yield f"{_named(one.partition)} belongs to {other} and {one.member} in generation {one.generation} of {one.group}"
+
+
+def zombie_commits(history: History, final: FinalState) -> Iterator[str]:
+    """Yield commits of a member whose partition had a later owner when the commit was sent."""
+    by_partition = defaultdict(list)
+    for one in history.ownerships:
+        by_partition[one.group, one.partition].append(one)
+    for commit in history.commits:
+        if commit.answered_ms is None or commit.generation == NO_GENERATION:
+            continue
+        for one in by_partition[commit.group, commit.partition]:
+            if one.generation > commit.generation and one.member != commit.member and one.at_ms < commit.sent_ms:
+                yield (
+                    f"{commit.member} committed offset {commit.offset} of {_named(commit.partition)} in generation "
+                    f"{commit.generation} of {commit.group}, but {one.member} had it in generation {one.generation}"
+                )
+                break
+
+
+def offset_regressions(history: History, final: FinalState) -> Iterator[str]:
+    """Yield answers of OffsetFetch with an offset that had certainly been replaced, or that no client has committed."""
+    commits = defaultdict(list)
+    for commit in history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    for read in history.offset_reads:
+        candidates = commits[read.group, read.partition]
+        certain = [one for one in candidates if one.certain_ms is not None and one.certain_ms < read.sent_ms]
+        is_moving = read.group in history.consumer_groups
+        if read.offset == NO_OFFSET:
+            if certain:
+                yield f"{read.group} has no offset of {_named(read.partition)}, but {certain[-1].offset} was committed"
+        elif not any(_may_be_read(one, read, certain, is_moving=is_moving) for one in candidates):
+            yield (
+                f"{read.group} has offset {read.offset} of {_named(read.partition)} at {read.answered_ms} ms, but "
+                f"{[one.offset for one in certain[-3:]]} were committed last"
+            )
+
+
+def _may_be_read(commit: OffsetCommit, read: OffsetRead, certain: Iterable[OffsetCommit], *, is_moving: bool) -> bool:
+    """Return whether a read may return a commit: no other one has certainly replaced it."""
+    first_ms, last_ms = commit.first_possible_ms, commit.last_possible_ms
+    if commit.offset != read.offset or first_ms is None or first_ms > read.answered_ms:
+        return False
+    for other in certain:
+        other_first = other.first_possible_ms
+        if other is commit or other_first is None:
+            continue
+        is_after = last_ms is not None and last_ms < other_first
+        # A late request is refused if a later generation has committed; in a consumer group, if another member has.
+        is_fenced = other.generation > commit.generation and (other.member != commit.member if is_moving else True)
+        if is_after or is_fenced:
+            return False
+    return True
+
+
+def generation_regressions(history: History, final: FinalState) -> Iterator[str]:
+    """Yield partitions that a member got in an earlier generation than a later one that was known before."""
+    newest: dict[tuple[str, TopicPartition], Ownership] = {}
+    for one in history.ownerships:
+        last = newest.setdefault((one.group, one.partition), one)
+        if one.generation > last.generation:
+            newest[one.group, one.partition] = one
+        elif one.generation < last.generation and one.member != last.member and one.sent_ms > last.at_ms:
+            yield (
+                f"{one.member} got {_named(one.partition)} in generation {one.generation} of {one.group}, after {last.member} "
+                f"in generation {last.generation}"
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------- transactions
+
+
+def repeated_epochs(history: History, final: FinalState) -> Iterator[str]:
+    """Yield producer ids and epochs that a transactional id got twice."""
+    given: dict[tuple[str, int], set[int]] = defaultdict(set)
+    owners: dict[int, str] = {}
+    for one in history.epochs:
+        known = given[one.transactional_id, one.producer_id]
+        if one.epoch in known:
+            yield f"{one.transactional_id} got epoch {one.epoch} of producer id {one.producer_id} again at {one.at_ms} ms"
+        known.add(one.epoch)
+        owner = owners.setdefault(one.producer_id, one.transactional_id)
+        if owner != one.transactional_id:
+            yield f"{one.transactional_id} got producer id {one.producer_id} of {owner}"
+
+
+def unprocessed_inputs(history: History, final: FinalState) -> Iterator[str]:
+    """Yield inputs of transforming groups that have not exactly one output below the committed offset, or one above it."""
+    visible = _visible(final)
+    for group, (source, target) in history.transforms.items():
+        outputs: dict[bytes, int] = defaultdict(int)
+        for value, places in visible.items():
+            mark, of_input = value.partition(INPUT_MARK)[1:]
+            if mark and value.startswith(group.encode()):
+                outputs[of_input] += sum(partition[0] == target for partition, _ in places)
+        for partition, records in final.logs.items():
+            if partition[0] != source:
+                continue
+            committed = final.committed.get(group, {}).get(partition, NO_OFFSET)
+            for record in records:
+                expected = int(record.is_visible and record.offset < committed)
+                found = outputs[record.value]
+                if found != expected:
+                    yield (
+                        f"{record.value!r} at offset {record.offset} of {_named(partition)} has {found} outputs of {group}, "
+                        f"which has committed {committed}"
+                    )
+
+
+def stuck_transactions(history: History, final: FinalState) -> Iterator[str]:
+    """Yield transactions that did not end, and partitions whose last stable offset is below their end."""
+    for transactional_id in final.open_transactions:
+        yield f"{transactional_id} has an open transaction at the end"
+    for partition, (stable, end) in final.stable.items():
+        if stable != end:
+            yield f"{_named(partition)} has last stable offset {stable} and ends at {end}"
+
+
+Check = Callable[[History, FinalState], Iterator[str]]
+# In this order: the first anomaly that is found is the failure of the run.
+ANOMALIES: tuple[Check, ...] = (
+    stuck_transactions,
+    inconsistent_offsets,
+    lost_writes,
+    duplicates,
+    aborted_reads,
+    precommitted_reads,
+    g1a,
+    fractured_commits,
+    nonmonotonic_polls,
+    skipped_polls,
+    nonmonotonic_sends,
+    two_owners,
+    zombie_commits,
+    offset_regressions,
+    generation_regressions,
+    repeated_epochs,
+    unprocessed_inputs,
+    unseen_writes,
+)
+
+
+def find_anomaly(history: History, final: FinalState) -> str:
+    """Return the first anomaly, "" if there is none."""
+    for check in ANOMALIES:
+        for sentence in check(history, final):
+            return f"{check.__name__}: {sentence}"
+    return ""

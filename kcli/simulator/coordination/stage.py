@@ -1,0 +1,142 @@
+"""What the clients of a coordination workload share: the world, the history, the topics, and what the run is doing.
+
+state        what clients do
+-----------  ---------------------------------------------------------------------------------------------------
+(at first)   everything; members pause, leave and die
+is_draining  no new records and no more pauses; members read and commit up to the end of each partition
+is_over      clients end
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import FIND_COORDINATOR
+from kcli.protocol.message import Message
+from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
+from kcli.simulator.coordination.history import History, TopicPartition
+from kcli.simulator.partition_ledger import SimulationFailure
+from kcli.simulator.world import PAUSE_MS, World
+
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+TIMEOUTS_MS = (300, 1000, REQUEST_TIMEOUT_MS)
+REPEATED_SHARE = 0.04
+REPEATED_AFTER_MS = 3000
+_KEYS_VERSION = 4  # of FindCoordinator: from here on it has several keys
+# The broker or its coordinator is not ready, or another one is; a client asks again.
+RETRIABLE = frozenset(
+    (
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+        error_codes.CONCURRENT_TRANSACTIONS,
+        error_codes.REQUEST_TIMED_OUT,
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.UNKNOWN_TOPIC_ID,
+        error_codes.LEADER_NOT_AVAILABLE,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.NOT_ENOUGH_REPLICAS,
+        error_codes.KAFKA_STORAGE_ERROR,
+        error_codes.BROKER_NOT_AVAILABLE,
+    )
+)
+
+
+class StageTopic(NamedTuple):
+    """A topic of the workload."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All its partitions."""
+        return [(self.name, index) for index in range(self.partition_count)]
+
+
+class Stage:
+    """See the head of this module; `loses_power`: every write of the brokers is flushed before it is answered."""
+
+    def __init__(self, world: World, *, loses_power: bool) -> None:
+        self.world = world
+        self.loses_power = loses_power
+        self.history = History()
+        self.topics: dict[str, StageTopic] = {}
+        self.styles: dict[str | None, bool] = {}  # transactional id -> its producers use transaction.version 2
+        self.is_draining = False
+        self.is_over = False
+
+    @property
+    def now_ms(self) -> int:
+        """The virtual time."""
+        return self.world.virtual_time.now_ms
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """Return the name of a topic. Raises SimulationFailure."""
+        for topic in self.topics.values():
+            if topic.topic_id == bytes(topic_id):
+                return topic.name
+        raise SimulationFailure(f"a response has the unknown topic id {bytes(topic_id).hex()}")
+
+
+class Caller:
+    """Sends the requests of one client, one at a time, in random versions and with random timeouts.
+
+    Some requests are sent a second time on another connection, up to REPEATED_AFTER_MS later.
+    """
+
+    def __init__(self, stage: Stage, name: str, rng: Random) -> None:
+        self.name = name
+        self.was_stray = False  # the last request may be executed once more
+        self._stage = stage
+        self._rng = rng
+        self._client = stage.world.client(name)
+        self._echo = stage.world.client(f"{name}-again")
+
+    def version(self, key: int, lowest: int = 0, highest: int = 1 << 15) -> int:
+        """Choose a version of an API between two."""
+        low, high = self._stage.world.versions[key]
+        high = min(high, highest)
+        return high if self._rng.random() < 0.5 else self._rng.randint(max(low, lowest), high)
+
+    def call(
+        self, key: int, version: int, request: Message, *, wait_ms: int = 0, may_repeat: bool = True
+    ) -> Task[Message | None]:
+        """Send a request; return the response, or None if there was none within `wait_ms` and a random time."""
+        self.was_stray = may_repeat and self._rng.random() < REPEATED_SHARE and not self._stage.is_draining
+        if self.was_stray:
+            delay_ms = self._rng.randrange(REPEATED_AFTER_MS)
+
+            def repeat() -> None:
+                self._echo.send(key, version, request)
+
+            self._stage.world.virtual_time.after(delay_ms, repeat)
+        timeout_ms = wait_ms + self._rng.choice(TIMEOUTS_MS)
+        response = yield self._client.send(key, version, request, timeout_ms=timeout_ms)
+        self.was_stray = self.was_stray or response is None
+        return response
+
+    def find_coordinator(self, key_type: int, key: str) -> Task[None]:
+        """Ask for a coordinator until the broker has one. Raises SimulationFailure."""
+        world = self._stage.world
+        yield from world.negotiate_versions(self._client)
+        while not self._stage.is_over:
+            version = self.version(FIND_COORDINATOR, 1)
+            fields = {"coordinator_keys": [key]} if version >= _KEYS_VERSION else {"key": key}
+            request = world.request(FIND_COORDINATOR, key_type=key_type, **fields)
+            response = yield from self.call(FIND_COORDINATOR, version, request, may_repeat=False)
+            if response is not None:
+                code = response.coordinators[0].error_code if version >= _KEYS_VERSION else response.error_code
+                if not code:
+                    return
+                self.check(code, "FindCoordinator")
+            yield PAUSE_MS
+
+    def check(self, code: int, what: str, allowed: frozenset[int] = RETRIABLE) -> None:
+        """Raise SimulationFailure for an error code that is not allowed."""
+        if code and code not in allowed:
+            name = error_codes.NAMES.get(code, str(code))
+            raise SimulationFailure(f"{self.name}: {what} returned error {name}")

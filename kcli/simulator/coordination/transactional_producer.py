@@ -1,0 +1,75 @@
+"""Producers of a coordination workload: transactional ones, also two with one transactional id, and idempotent ones.
+
+what a transactional producer does   how often
+-----------------------------------  ---------------------------------------------------------------------------------
+commits, aborts                      mostly; one of four transactions is aborted
+pauses in a transaction              sometimes for longer than the timeout of the transaction; then it goes on, as a zombie
+leaves a transaction open            sometimes; later it begins again with InitProducerId
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from kcli.simulator.client import Task
+from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession
+from kcli.simulator.coordination.stage import Stage
+
+ABORTED_SHARE = 0.25
+PAUSED_SHARE = 0.03
+ABANDONED_SHARE = 0.03
+MAX_PAUSE_MS = 250
+
+
+class TransactionalProducer:
+    """Writes records to a topic in transactions; without a transactional id one by one."""
+
+    def __init__(self, stage: Stage, name: str, rng: Random, topic: str, transactional_id: str | None) -> None:
+        self._stage = stage
+        self._name = name
+        self._rng = rng
+        self._topic = topic
+        self._is_transactional = transactional_id is not None
+        self._session = ProducerSession(stage, name, rng, transactional_id)
+        self._count = 0
+
+    def run(self) -> Task[None]:
+        """Produce until the workload drains. Raises SimulationFailure."""
+        session, rng = self._session, self._rng
+        while not self._stage.is_draining:
+            if not session.is_ready:
+                outcome = yield from session.start()
+                if outcome is Outcome.FENCED:
+                    yield rng.randrange(MAX_PAUSE_MS)
+            elif self._is_transactional:
+                yield from self._transaction()
+            else:
+                yield from session.produce(self._partition(), self._values())
+            yield rng.randrange(MAX_PAUSE_MS)
+
+    def _transaction(self) -> Task[None]:
+        session, rng = self._session, self._rng
+        session.begin()
+        outcome = Outcome.DONE
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            outcome = yield from session.produce(self._partition(), self._values())
+            if outcome is not Outcome.DONE:
+                break
+            if rng.random() < PAUSED_SHARE and not self._stage.is_draining:
+                yield rng.randrange(2 * max(TIMEOUTS_MS))
+            yield rng.randrange(MAX_PAUSE_MS // 4)
+        if outcome is Outcome.FENCED or outcome is Outcome.OVER or rng.random() < ABANDONED_SHARE:
+            session.abandon()
+            return
+        is_commit = outcome is Outcome.DONE and rng.random() >= ABORTED_SHARE
+        yield from session.end(is_commit=is_commit)
+
+    def _partition(self) -> tuple[str, int]:
+        return self._topic, self._rng.randrange(self._stage.topics[self._topic].partition_count)
+
+    def _values(self) -> list[bytes]:
+        values = []
+        for _ in range(self._rng.choice((1, 1, 2, 3))):
+            self._count += 1
+            values.append(f"{self._name}#{self._count}".encode())
+        return values

@@ -1,0 +1,363 @@
+"""The coordination workload of one seed: groups and transactions, with crashes, a bad network, slow disks and clock jumps.
+
+    client                                   topics
+    ---------------------------------------  ------------------------------------------------------------------------------
+    transactional producers, two with one    write `input`
+      transactional id; an idempotent one
+    members of a classic, a consumer group   read `input` and commit; one group with read_committed
+    members of groups that transform         read `input`, write `output` in transactions
+    members of a group                       read `output` with read_committed
+    a committer without a group's protocol   commits offsets only
+
+    phase     actions
+    --------  --------------------------------------------------------------------------------------------------------------
+    topics    the topics are created; no faults yet
+    faults    all clients work while faults are injected
+    draining  no more faults; open transactions end by their timeouts; members read to the end of each partition
+    reading   every partition is read from start to end
+    end       kcli.simulator.coordination.anomalies compares the history with what was read; the node stops; kcli verify
+              checks the disk
+
+In a share of the seeds power is lost at deaths. Then every append is flushed before it is answered, as Kafka does with
+log.flush.interval.messages=1, and all records are transactional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, LIST_TRANSACTIONS, METADATA
+from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
+from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC
+from kcli.simulator.administrator import SET_OPERATION, TOPIC_RESOURCE
+from kcli.simulator.chaos import Chaos
+from kcli.simulator.client import Task
+from kcli.simulator.coordination.anomalies import find_anomaly
+from kcli.simulator.coordination.classic_member import ClassicMember
+from kcli.simulator.coordination.consumer_member import ConsumerMember
+from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
+from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
+from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition
+from kcli.simulator.coordination.offset_committer import OffsetCommitter
+from kcli.simulator.coordination.producer_session import Outcome, ProducerSession
+from kcli.simulator.coordination.stage import GROUP_KEY, TRANSACTION_KEY, Caller, Stage, StageTopic
+from kcli.simulator.coordination.transactional_producer import TransactionalProducer
+from kcli.simulator.coordination.transforming import Transform
+from kcli.simulator.network import NetworkConditions
+from kcli.simulator.node_maker import NodeMaker
+from kcli.simulator.partition_ledger import SimulationFailure
+from kcli.simulator.runner import MAX_QUIET_STEPS, NodeFactory, Simulation
+from kcli.simulator.world import PAUSE_MS
+
+DEFAULT_STEPS = 5000
+POWER_LOSS_SHARE = 0.3  # of all seeds
+INPUT, OUTPUT = "input", "output"
+SEGMENT_BYTES = "internal.segment.bytes"
+DAY_MS = 86_400_000
+# How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
+MAX_DRAIN_MS = 40_000
+CHECK_MS = 400
+# The kinds of members. Members of share and streams groups are added here and in `_add_groups`.
+MEMBER_KINDS: Mapping[str, type[GroupMember]] = {"classic": ClassicMember, "consumer": ConsumerMember}
+
+
+def loses_power(seed: int) -> bool:
+    """Return True if power may be lost in the seed."""
+    return Random(f"{seed} power").random() < POWER_LOSS_SHARE
+
+
+def make_coordination_node(seed: int) -> NodeMaker:
+    """Return the nodes of a seed: short timeouts, few and small partitions of the coordinators' topics."""
+    rng = Random(f"{seed} coordination")
+    settings: dict[str, object] = {
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": rng.choice((1, 2, 3)),
+        "offsets.topic.segment.bytes": 1 << 20,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": rng.choice((1, 2)),
+        "transaction.state.log.segment.bytes": 1 << 20,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": rng.choice((200, 1000, 3000)),
+        "group.initial.rebalance.delay.ms": rng.choice((0, 0, 300)),
+        "group.min.session.timeout.ms": 100,
+        "group.consumer.min.session.timeout.ms": 100,
+        "group.consumer.session.timeout.ms": rng.choice((1500, 3000)),
+        "group.consumer.min.heartbeat.interval.ms": 50,
+        "group.consumer.heartbeat.interval.ms": 300,
+        "group.consumer.assignment.interval.ms": rng.choice((0, 300)),
+        "group.coordinator.append.linger.ms": rng.choice((-1, -1, 0, 5)),
+        "log.index.size.max.bytes": 4096,  # each start preallocates the indexes
+        "log.message.timestamp.after.max.ms": DAY_MS,
+        "log.retention.check.interval.ms": 300_000,
+    }
+    if loses_power(seed):
+        settings["log.flush.interval.messages"] = 1
+    return NodeMaker(seed, extra_settings=settings)
+
+
+class CoordinationSimulation(Simulation):
+    """One run; see the head of this module."""
+
+    def __init__(
+        self,
+        seed: int,
+        make_node: NodeFactory,
+        directories: list[str],
+        *,
+        steps: int = DEFAULT_STEPS,
+        write: Callable[[str], None] | None = None,
+        cleaning_rounds: Callable[[], int] = lambda: 0,
+    ) -> None:
+        super().__init__(seed, make_node, directories, steps=steps, write=write, cleaning_rounds=cleaning_rounds)
+        self.steps = steps
+        # A coordinator writes markers as soon as it is loaded; the leader epochs are written to their file after that.
+        self.checker.allowed_at_start = ("leader-epoch-mismatch",)
+
+    def _pause_factor(self) -> int:
+        return 1
+
+    def _make_chaos(self, directories: list[str]) -> Chaos:
+        share = 0.5 if loses_power(self.seed) else 0.0
+        return Chaos(self.world, self.checker, self._rng("chaos"), directories, faulty_share=0.0, power_loss_share=share)
+
+    # ---------------------------------------------------------------------------------------------------------------- clients
+
+    def _add_clients(self, directories: list[str]) -> None:
+        rng = self._rng("clients")
+        self.stage = Stage(self.world, loses_power=loses_power(self.seed))
+        self.members: list[GroupMember] = []
+        self.transactional_ids: list[str] = []
+        self._reader = Caller(self.stage, "reader", self._rng("reader"))
+        self._input_partitions = rng.choice((2, 3))
+        self.writers = [self._writer("p0", "tp0"), self._writer("p1", rng.choice(("tp0", "tp1")))]
+        if not self.stage.loses_power:
+            self.writers.append(self._writer("i0", None))
+        self._add_groups(rng)
+        self.committer = OffsetCommitter(self.stage, "committer", self._rng("committer"), "simple", INPUT)
+
+    def _writer(self, name: str, transactional_id: str | None) -> TransactionalProducer:
+        if transactional_id is not None and transactional_id not in self.transactional_ids:
+            self.transactional_ids.append(transactional_id)
+        return TransactionalProducer(self.stage, name, self._rng(name), INPUT, transactional_id)
+
+    def _add_groups(self, rng: Random) -> None:
+        """Create the members of all groups; which protocols there are depends on the seed."""
+        for group, kind in (("reads-1", "classic"), ("reads-2", "consumer")):
+            isolation = READ_COMMITTED if self.stage.loses_power else rng.choice((READ_COMMITTED, READ_UNCOMMITTED))
+            for number in range(rng.choice((1, 2, 3))):
+                name = f"{group}.{number}"
+                work = CommitWork(self._rng(f"{name} work"), self.stage, isolation)
+                self._add_member(MEMBER_KINDS[kind], group, name, INPUT, work, may_end=number > 0)
+        group, kind = "maps", rng.choice(tuple(MEMBER_KINDS))
+        self.stage.history.transforms[group] = INPUT, OUTPUT
+        for number in range(rng.choice((1, 2))):
+            name = f"{group}.{number}"
+            transactional_id = f"t-{name}"
+            self.transactional_ids.append(transactional_id)
+            transform = Transform(self.stage, f"{name}.producer", self._rng(f"{name} work"), transactional_id, OUTPUT)
+            self._add_member(MEMBER_KINDS[kind], group, name, INPUT, transform, may_end=number > 0)
+        group, kind = "results", rng.choice(tuple(MEMBER_KINDS))
+        work = CommitWork(self._rng(f"{group} work"), self.stage, READ_COMMITTED)
+        self._add_member(MEMBER_KINDS[kind], group, group, OUTPUT, work)
+
+    def _add_member(
+        self, kind: type[GroupMember], group: str, name: str, topic: str, work: Work, *, may_end: bool = False
+    ) -> None:
+        history = self.stage.history
+        history.readers_of[group] = topic
+        if kind.is_consumer:
+            history.consumer_groups.add(group)
+        self.members.append(kind(self.stage, group, name, self._rng(name), topic, work, may_end=may_end))
+
+    def _batches(self) -> int:
+        return sum(write.is_acknowledged for write in self.stage.history.writes.values())
+
+    def _records_read(self) -> int:
+        return sum(member.record_count for member in self.members)
+
+    # ----------------------------------------------------------------------------------------------------------------- phases
+
+    def _inject_faults(self) -> None:
+        self.chaos.start()
+        world = self.world
+        world.run(self._create_topics())
+        self._until(lambda: not world.tasks_running, "the topics exist")
+        world.run(self.chaos.run())
+        clients: list[TransactionalProducer | GroupMember | OffsetCommitter]
+        clients = [*self.writers, *self.members, self.committer]
+        for client in clients:
+            world.run(client.run())
+        for _ in range(self.steps):
+            self.virtual_time.run_next()
+
+    def _create_topics(self) -> Task[None]:
+        world, caller = self.world, self._reader
+        client = world.client("creator")
+        yield from world.negotiate_versions(client)
+        wanted = {INPUT: self._input_partitions, OUTPUT: 2}
+        size = self._rng("segments").choice(("2000", "20000"))
+        config = world.struct(CREATE_TOPICS, "CreatableTopicConfig", name=SEGMENT_BYTES, value=size)
+        topics = [
+            world.struct(
+                CREATE_TOPICS, "CreatableTopic", name=name, num_partitions=count, replication_factor=1, configs=[config]
+            )
+            for name, count in wanted.items()
+        ]
+        while len(self.stage.topics) < len(wanted):
+            request = world.request(CREATE_TOPICS, topics=topics, timeout_ms=1000)
+            yield from caller.call(CREATE_TOPICS, world.versions[CREATE_TOPICS][1], request, may_repeat=False)
+            yield PAUSE_MS
+            version = world.versions[METADATA][1]
+            request = world.request(METADATA, topics=None, allow_auto_topic_creation=False)
+            response = yield from caller.call(METADATA, version, request, may_repeat=False)
+            for topic in () if response is None else response.topics:
+                if len(topic.partitions) == wanted.get(topic.name):
+                    self.stage.topics[topic.name] = StageTopic(topic.name, bytes(topic.topic_id), len(topic.partitions))
+        # Both coordinators' topics are created with their first lookup.
+        yield from caller.find_coordinator(GROUP_KEY, "simple")
+        yield from caller.find_coordinator(TRANSACTION_KEY, "tp0")
+        yield from self._shrink_segments()
+
+    def _shrink_segments(self) -> Task[None]:
+        """Make the segments of the coordinators' topics so small that they are rolled and cleaned."""
+        world, size = self.world, self._rng("coordinator segments").choice(("2000", "20000"))
+        entry = world.struct(
+            INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=SEGMENT_BYTES, config_operation=SET_OPERATION, value=size
+        )
+        resources = [
+            world.struct(
+                INCREMENTAL_ALTER_CONFIGS,
+                "AlterConfigsResource",
+                resource_type=TOPIC_RESOURCE,
+                resource_name=name,
+                configs=[entry],
+            )
+            for name in (GROUP_TOPIC, TRANSACTION_TOPIC)
+        ]
+        request = world.request(INCREMENTAL_ALTER_CONFIGS, resources=resources, validate_only=False)
+        version = world.versions[INCREMENTAL_ALTER_CONFIGS][1]
+        yield from self._reader.call(INCREMENTAL_ALTER_CONFIGS, version, request, may_repeat=False)
+
+    def _calm(self) -> None:
+        self.trace.add("runner", "draining")
+        self.world.is_ending = self.stage.is_draining = True
+        self.machine.die_never()
+        self.chaos.calm()
+        self.world.network.conditions = NetworkConditions()  # or a member could always be too slow for its session
+        done: list[bool] = []
+        self.world.run(self._drain(done))
+        self._until(lambda: bool(done), "the groups have read everything")
+        self.stage.is_over = True
+        self._until(lambda: not self.world.tasks_running, "the clients have ended")
+        self.stage.is_over = False
+
+    def _read_all(self) -> None:
+        self.trace.add("runner", "read all")
+        found: list[FinalState] = []
+        self.world.run(self._read(found))
+        self._until(lambda: bool(found), "every partition is read")
+        anomaly = find_anomaly(self.stage.history, found[0])
+        if anomaly:
+            raise SimulationFailure(anomaly)
+
+    # ------------------------------------------------------------------------------------------------------ the rest, the end
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [partition for topic in self.stage.topics.values() for partition in topic.partitions]
+
+    def _drain(self, done: list[bool]) -> Task[None]:
+        """Wait until no transaction is open and all groups have committed the ends of their partitions.
+
+        If that takes too long, the final checks find the anomaly.
+        """
+        if self.machine.wall_clock.max_behind_ms or self.machine.wall_clock.max_ahead_ms:
+            yield from self._end_transactions()
+        fetcher = Fetcher(self.stage, self._reader, self._rng("drain"))
+        begin_ms = self.virtual_time.now_ms
+        while self.virtual_time.now_ms < begin_ms + MAX_DRAIN_MS:
+            yield CHECK_MS
+            ends = yield from fetcher.end_offsets(self._partitions(), READ_COMMITTED)
+            marks = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
+            if len(ends) < len(self._partitions()) or ends != marks:
+                continue
+            committed = yield from self._committed()
+            if all(
+                committed[group].get(partition, 0) >= end or (end == 0)
+                for group, topic in self.stage.history.readers_of.items()
+                for partition, end in ends.items()
+                if partition[0] == topic
+            ):
+                # Transforming members may have written more since then, and a writer that was pausing may have gone on.
+                later = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
+                open_ids = yield from self._open_transactions()
+                if later == ends and not open_ids:
+                    break
+        done.append(True)
+
+    def _end_transactions(self) -> Task[None]:
+        """End all transactions as new producers: a clock that was set back has moved their timeouts far away."""
+        for transactional_id in self.transactional_ids:
+            session = ProducerSession(self.stage, f"end {transactional_id}", self._rng(transactional_id), transactional_id)
+            outcome = yield from session.start()
+            if outcome is not Outcome.DONE:
+                raise SimulationFailure(f"the transaction of {transactional_id} cannot be ended")
+
+    def _committed(self) -> Task[dict[str, dict[TopicPartition, int]]]:
+        """Return the committed offsets of all groups."""
+        committed: dict[str, dict[TopicPartition, int]] = {}
+        for group, topic in self.stage.history.readers_of.items():
+            while group not in committed:
+                found = yield from Offsets(self.stage, self._reader, group).fetch(self.stage.topics[topic].partitions)
+                if isinstance(found, int):
+                    yield PAUSE_MS
+                else:
+                    committed[group] = found
+        return committed
+
+    def _open_transactions(self) -> Task[list[str]]:
+        """Return the transactional ids whose transaction is not complete."""
+        while True:
+            request = self.world.request(LIST_TRANSACTIONS)
+            version = self._reader.version(LIST_TRANSACTIONS)
+            response = yield from self._reader.call(LIST_TRANSACTIONS, version, request, may_repeat=False)
+            if response is not None and not response.error_code:
+                idle = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+                return [one.transactional_id for one in response.transaction_states if one.transaction_state not in idle]
+            yield PAUSE_MS
+
+    def _read(self, found: list[FinalState]) -> Task[None]:
+        """Read every partition twice, with and without the records of aborted transactions."""
+        fetcher = Fetcher(self.stage, self._reader, self._rng("final"))
+        logs: dict[TopicPartition, list[FinalRecord]] = {}
+        stable: dict[TopicPartition, tuple[int, int]] = {}
+        for partition in self._partitions():
+            visible: dict[int, bytes] = {}
+            everything: dict[int, bytes] = {}
+            ends = []
+            for isolation, records in ((READ_COMMITTED, visible), (READ_UNCOMMITTED, everything)):
+                end = yield from self._end_offset(fetcher, partition, isolation)
+                ends.append(end)
+                position = 0
+                while position < end:
+                    fetched = (yield from fetcher.fetch({partition: position}, isolation)).get(partition)
+                    if fetched is None:
+                        yield PAUSE_MS
+                        continue
+                    records.update(fetched.records)
+                    position = fetched.position
+            stable[partition] = ends[0], ends[1]
+            logs[partition] = [
+                FinalRecord(offset, value, visible.get(offset) == value) for offset, value in sorted(everything.items())
+            ]
+        open_ids = yield from self._open_transactions()
+        committed = yield from self._committed()
+        found.append(FinalState(logs, stable, open_ids, committed))
+
+    def _end_offset(self, fetcher: Fetcher, partition: TopicPartition, isolation: int) -> Task[int]:
+        for _ in range(MAX_QUIET_STEPS):
+            ends = yield from fetcher.end_offsets([partition], isolation)
+            if partition in ends:
+                return ends[partition]
+            yield PAUSE_MS
+        raise SimulationFailure(f"ListOffsets of {partition[0]}-{partition[1]} does not succeed")

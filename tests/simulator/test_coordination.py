@@ -1,0 +1,271 @@
+"""Protects groups and transactions through crashes, repeated requests and clock jumps: seeds pass, built-in faults are found.
+
+A seed that fails is repeated by `kcli simulate --workload coordination --seed N`, which prints the end of its trace.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kcli.simulator.coordination import anomalies
+from kcli.simulator.coordination.history import (
+    Fate,
+    FinalRecord,
+    FinalState,
+    GivenEpoch,
+    History,
+    OffsetCommit,
+    OffsetRead,
+    Ownership,
+    Poll,
+)
+from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation, loses_power, make_coordination_node
+from kcli.simulator.runner import SimulationResult
+
+sys.path.insert(0, str(Path(__file__).parent))
+from wrong_coordinators import WRONG
+
+P = ("input", 0)
+MAX_SEEDS = 40
+
+
+def simulation(seed: int, steps: int = DEFAULT_STEPS) -> CoordinationSimulation:
+    make_node = make_coordination_node(seed)
+    return CoordinationSimulation(
+        seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds
+    )
+
+
+def simulate(seed: int, steps: int = DEFAULT_STEPS) -> SimulationResult:
+    return simulation(seed, steps).run()
+
+
+def failures(seeds: range) -> list[str]:
+    """What failed, and how to repeat it."""
+    outcomes = (simulate(seed) for seed in seeds)
+    return [f"kcli simulate --workload coordination --seed {one.seed}: {one.failure}" for one in outcomes if one.failure]
+
+
+def test_one_seed() -> None:
+    """In every run of the tests."""
+    assert failures(range(1)) == []
+
+
+@pytest.mark.ci
+def test_a_few_seeds() -> None:
+    """With power losses and without; and the clients did something: a workload in which nothing happens proves nothing."""
+    runs = [simulation(seed) for seed in range(1, 13)]
+    outcomes = [run.run() for run in runs]
+    assert [one.failure for one in outcomes if one.failure] == []
+    assert {loses_power(run.seed) for run in runs} == {True, False}
+    assert sum(one.deaths for one in outcomes) > 30
+    histories = [run.stage.history for run in runs]
+    fates = [transaction.fate for history in histories for transaction in history.transactions]
+    assert fates.count(Fate.COMMITTED) > 50 and fates.count(Fate.ABORTED) > 50
+    assert sum(len(history.ownerships) for history in histories) > 200
+    assert sum(commit.is_refused for history in histories for commit in history.commits) > 3
+    assert sum(any(b"<" in value for value in history.writes) for history in histories) > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_1000_seeds(block: int) -> None:
+    """Before a release, 50 at a time."""
+    assert failures(range(1000 + block * 50, 1050 + block * 50)) == []
+
+
+@pytest.mark.ci
+def test_a_seed_is_a_trace_to_the_byte() -> None:
+    """In another process, whatever Python's hashes are."""
+    digest = simulate(4, 1500).digest[:16]
+    environment = os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "kcli", "simulate", "--workload", "coordination", "--seed", "4", "--steps", "1500"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert f"digest {digest}" in found.stdout
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_coordinator_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the seed of the list, or by one of the first 40."""
+    wrong = WRONG[what]
+    wrong.patch(monkeypatch)
+    seeds = (wrong.seed, *range(MAX_SEEDS))
+    assert any(simulate(seed).failure for seed in seeds), f"no seed below {MAX_SEEDS} finds a coordinator that {what}"
+
+
+# --------------------------------------------------------------------------------------------------------------- the checks
+
+
+def committed(history: History, *values: bytes, fate: Fate = Fate.COMMITTED) -> None:
+    """Adds acknowledged records of one transaction, from offset 0 on."""
+    transaction = history.begin_transaction("t")
+    for offset, value in enumerate(values):
+        write = history.write(value, P, "s", transaction)
+        write.offset, write.is_acknowledged = offset, True
+    transaction.fate, transaction.resolved_ms = fate, 20
+    transaction.commit_sent_ms = 10 if fate is not Fate.ABORTED else None
+
+
+def poll(*records: tuple[int, bytes], start: int = 0, end: int = 2, at_ms: int = 30, view: int = 1) -> Poll:
+    return Poll("r", "g", view, P, start, end, list(records), True, at_ms)
+
+
+def commit(offset: int, sent_ms: int, member: str = "m", generation: int = 1) -> OffsetCommit:
+    made = OffsetCommit("g", P, offset, sent_ms, member, generation)
+    made.answered_ms = sent_ms + 1
+    return made
+
+
+def sound() -> tuple[History, FinalState]:
+    """A history without an anomaly: a committed transaction, read by a group, whose offset is committed."""
+    history = History()
+    committed(history, b"a", b"b")
+    history.readers_of["g"] = "input"
+    history.polls.append(poll((0, b"a"), (1, b"b")))
+    history.ownerships += [Ownership("g", 1, "m", P, 0, 1), Ownership("g", 2, "n", P, 60, 61)]
+    history.commits += [commit(1, 40), commit(2, 50)]
+    history.offset_reads.append(OffsetRead("g", P, 2, 55, 56))
+    history.epochs += [GivenEpoch("t", 1, 0, 1), GivenEpoch("t", 1, 1, 2)]
+    return history, FinalState({P: [FinalRecord(0, b"a", True), FinalRecord(1, b"b", True)]}, {P: (3, 3)}, [], {"g": {P: 2}})
+
+
+def two_records_at_an_offset(history: History, final: FinalState) -> None:
+    final.logs[P][1] = FinalRecord(1, b"c", True)
+
+
+def a_record_is_gone(history: History, final: FinalState) -> None:
+    del final.logs[P][1]
+
+
+def a_record_is_there_twice(history: History, final: FinalState) -> None:
+    final.logs[P].append(FinalRecord(2, b"a", True))
+
+
+def an_aborted_record_is_read(history: History, final: FinalState) -> None:
+    committed(history, b"x", fate=Fate.ABORTED)
+    history.polls.append(poll((5, b"x"), start=5, end=6))
+
+
+def a_record_is_read_early(history: History, final: FinalState) -> None:
+    history.polls[0] = poll((0, b"a"), (1, b"b"), at_ms=9)
+
+
+def an_output_of_an_aborted_record(history: History, final: FinalState) -> None:
+    committed(history, b"x", fate=Fate.ABORTED)
+    final.logs[P].append(FinalRecord(2, b"out<x", True))
+
+
+def half_a_transaction(history: History, final: FinalState) -> None:
+    history.transactions[0].fate = Fate.UNKNOWN
+    final.logs[P][1] = FinalRecord(1, b"b", False)
+
+
+def a_poll_goes_back(history: History, final: FinalState) -> None:
+    history.polls.append(poll((1, b"b"), start=1))
+
+
+def a_poll_skips(history: History, final: FinalState) -> None:
+    history.polls.append(poll((1, b"b"), view=2))
+
+
+def sent_in_another_order(history: History, final: FinalState) -> None:
+    final.logs[P][:] = [FinalRecord(0, b"b", True), FinalRecord(1, b"a", True)]
+
+
+def nobody_has_read_it(history: History, final: FinalState) -> None:
+    history.polls.clear()
+
+
+def another_owner(history: History, final: FinalState) -> None:
+    history.ownerships.append(Ownership("g", 1, "n", P, 0, 1))
+
+
+def a_late_commit(history: History, final: FinalState) -> None:
+    history.commits.append(commit(2, 62))
+
+
+def an_old_offset(history: History, final: FinalState) -> None:
+    history.offset_reads.append(OffsetRead("g", P, 1, 57, 58))
+
+
+def a_lost_offset(history: History, final: FinalState) -> None:
+    history.offset_reads.append(OffsetRead("g", P, -1, 57, 58))
+
+
+def an_old_generation(history: History, final: FinalState) -> None:
+    history.ownerships.append(Ownership("g", 1, "o", P, 70, 71))
+
+
+def an_epoch_again(history: History, final: FinalState) -> None:
+    history.epochs.append(GivenEpoch("t", 1, 1, 3))
+
+
+def an_input_without_output(history: History, final: FinalState) -> None:
+    history.transforms["g"] = "input", "output"
+
+
+def an_open_transaction(history: History, final: FinalState) -> None:
+    final.open_transactions.append("t")
+
+
+def a_stuck_offset(history: History, final: FinalState) -> None:
+    final.stable[P] = 2, 3
+
+
+FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
+    two_records_at_an_offset: anomalies.inconsistent_offsets,
+    a_record_is_gone: anomalies.lost_writes,
+    a_record_is_there_twice: anomalies.duplicates,
+    an_aborted_record_is_read: anomalies.aborted_reads,
+    a_record_is_read_early: anomalies.precommitted_reads,
+    an_output_of_an_aborted_record: anomalies.g1a,
+    half_a_transaction: anomalies.fractured_commits,
+    a_poll_goes_back: anomalies.nonmonotonic_polls,
+    a_poll_skips: anomalies.skipped_polls,
+    sent_in_another_order: anomalies.nonmonotonic_sends,
+    nobody_has_read_it: anomalies.unseen_writes,
+    another_owner: anomalies.two_owners,
+    a_late_commit: anomalies.zombie_commits,
+    an_old_offset: anomalies.offset_regressions,
+    a_lost_offset: anomalies.offset_regressions,
+    an_old_generation: anomalies.generation_regressions,
+    an_epoch_again: anomalies.repeated_epochs,
+    an_input_without_output: anomalies.unprocessed_inputs,
+    an_open_transaction: anomalies.stuck_transactions,
+    a_stuck_offset: anomalies.stuck_transactions,
+}
+
+
+def test_a_sound_history_has_no_anomaly() -> None:
+    assert anomalies.find_anomaly(*sound()) == ""
+    assert set(FOUND.values()) == set(anomalies.ANOMALIES), "each check has a history that violates it"
+
+
+@pytest.mark.parametrize("spoil", FOUND)
+def test_an_anomaly_is_found(spoil: Callable[[History, FinalState], None]) -> None:
+    """By the check with its name."""
+    history, final = sound()
+    spoil(history, final)
+    found: Iterator[str] = FOUND[spoil](history, final)
+    assert next(found, "")
+    assert anomalies.find_anomaly(history, final) != ""
+
+
+def test_a_late_commit_of_the_same_member_may_be_read() -> None:
+    """A request without a response may be executed later, but not after a commit of a later generation."""
+    history, final = sound()
+    stray = OffsetCommit("g", P, 1, 45, "m", 1)
+    stray.is_stray = True
+    history.commits.insert(1, stray)
+    history.offset_reads.append(OffsetRead("g", P, 1, 57, 58))
+    assert anomalies.find_anomaly(history, final) == ""
+    history.commits.append(commit(2, 63, "n", 2))
+    history.offset_reads.append(OffsetRead("g", P, 1, 70, 71))
+    assert anomalies.find_anomaly(history, final).startswith("offset_regressions")

@@ -1,0 +1,183 @@
+"""Wrong coordinators: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
+
+`WRONG` has, for each, the seed that has found it; after a change of the workload another one may be the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from kcli.format.record_batch import Producer
+from kcli.log import producer_appends
+from kcli.log.unified_log import UnifiedLog
+from kcli.server.apis import txn_markers
+from kcli.server.coordinator.coordinator_record import EndTransaction
+from kcli.server.coordinator.group import assignors, consumer_group_change
+from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
+from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances
+from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.loader import CoordinatorLoader
+from kcli.server.coordinator.runtime import CoordinatorRuntime
+from kcli.server.coordinator.transaction import transitions
+from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
+from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kcli.state.group_state import GroupState
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
+    """Puts another function in the place of `owner.name`, made of the real one."""
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+
+
+def answers_at_once(real: Any) -> Any:
+    return lambda self, led, response, respond: respond(response, self._timer.clock_ms)
+
+
+def accepts_every_generation(real: Any) -> Any:
+    def validate(self: Any, group_id: str, *args: Any, **kwargs: Any) -> None:
+        if group_id not in self.groups:
+            real(self, group_id, *args, **kwargs)
+
+    return validate
+
+
+def accepts_every_epoch_of_a_commit(real: Any) -> Any:
+    return lambda self, *args: None
+
+
+def never_expires(real: Any) -> Any:
+    return lambda self, *args: ()
+
+
+def forgets_a_partition(real: Any) -> Any:
+    def enqueue(self: Any, ending: Any, partitions: Any) -> None:
+        found = list(partitions)
+        for where in found[1:]:
+            ending.left.pop(where, None)
+        real(self, ending, found[:1])
+
+    return enqueue
+
+
+def ignores_the_epoch(real: Any) -> Any:
+    """Takes the epoch of each request for the present one."""
+
+    def decide(entry: Any, producer: Producer, *args: Any) -> Any:
+        return real(entry, producer if entry is None else Producer(producer.producer_id, entry.producer_epoch), *args)
+
+    return decide
+
+
+def commits_every_marker(real: Any) -> Any:
+    return lambda self, producer_id, commit: real(self, producer_id, True)
+
+
+def gives_the_first_partition_twice(real: Any) -> Any:
+    def assign(members: Any, counts: Any) -> Any:
+        targets = real(members, counts)
+        for member in members:
+            for topic_id in member.topics:
+                partitions = targets[member.member_id].setdefault(topic_id, [])
+                if 0 not in partitions:
+                    partitions.insert(0, 0)
+        return targets
+
+    return assign
+
+
+def assigns_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To all members, while the owner does not stop that."""
+    for name, assign in list(assignors.ASSIGNORS.items()):
+        monkeypatch.setitem(assignors.ASSIGNORS, name, gives_the_first_partition_twice(assign))
+    gives_owned_partitions(monkeypatch)
+
+
+def gives_owned_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = consumer_group_change.next_assignment
+    monkeypatch.setattr(
+        consumer_group_change,
+        "next_assignment",
+        lambda member, target, is_owned, *args: real(member, target, lambda topic_id, index: False, *args),
+    )
+
+
+def loads_all_but_the_last(real: Any) -> Any:
+    def records(self: Any, partition: Any, batch: Any, header: Any, scanner: Any) -> Iterator[Any]:
+        if header.next_offset < partition.log.log_end_offset:
+            yield from real(self, partition, batch, header, scanner)
+
+    return records
+
+
+def gives_the_present_epoch(real: Any) -> Any:
+    def init(entry: Any, *args: Any) -> Any:
+        changed = real(entry, *args)
+        return changed._replace(producer_epoch=max(0, entry.producer_epoch)) if changed.state == "Empty" else changed
+
+    return init
+
+
+def aborts_nothing_late(real: Any) -> Any:
+    return lambda self: None
+
+
+def reads_to_the_end(real: Any) -> Any:
+    return property(lambda self: self.high_watermark)
+
+
+def turns_aborts_into_commits(real: Any) -> Any:
+    """In every third marker."""
+    count = iter(range(1 << 60))
+
+    def encode(end: EndTransaction, now_ms: int) -> bytearray:
+        return real(end._replace(is_commit=True) if next(count) % 3 == 2 else end, now_ms)  # type: ignore[no-any-return]
+
+    return encode
+
+
+def drops_pending_offsets(real: Any) -> Any:
+    return lambda self, producer_id, commit: real(self, producer_id, False)
+
+
+def remembers_no_sequences(real: Any) -> Any:
+    return lambda entry, batch: None
+
+
+class Wrong(NamedTuple):
+    """A fault, and a seed that finds it."""
+
+    patch: Patch
+    seed: int
+
+
+WRONG: dict[str, Wrong] = {
+    "answers before its records are durable": Wrong(patched(CoordinatorRuntime, "_defer", answers_at_once), 5),
+    "accepts commits of every generation": Wrong(
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 10
+    ),
+    "accepts commits of every member epoch": Wrong(
+        patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 9
+    ),
+    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 12),
+    "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_expires), 0),
+    "writes no marker to the second partition": Wrong(
+        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
+    ),
+    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 5),
+    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 0),
+    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 0),
+    "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
+    "assigns a partition to two members": Wrong(assigns_twice, 0),
+    "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
+    "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
+    "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 1),
+    "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
+    "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
+    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 0),
+}
