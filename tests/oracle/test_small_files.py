@@ -276,9 +276,10 @@ def test_transaction_indexes(kafka_peer: Peer, tmp_path: Path) -> None:
         ]
         segment = LogSegment(str(tmp_path / str(case)), base)
         Path(segment.log_path).parent.mkdir()
-        Path(segment.path(FileKind.TXN_INDEX)).write_bytes(TransactionIndex(base, entries).encode() + tail)
+        data = TransactionIndex(base, entries, tail).encode()
+        Path(segment.path(FileKind.TXN_INDEX)).write_bytes(data)
         found, complete = segment.aborted_transactions(OsDisk(), start, end)
-        cases.append(("txnindex", TransactionIndex(base, entries).encode() + tail, (base, start, end)))
+        cases.append(("txnindex", data, (base, start, end)))
         expected.append(answer_for(found, complete, "sound"))
     assert ask(kafka_peer, cases, tmp_path) == expected
 

@@ -7,7 +7,7 @@
                                     = and : are ignored; blanks at the end of the value are part of it
     a backslash at a line's end     the next line continues this one, without its leading blanks
     \\t \\n \\r \\f                     a tab, line feed, carriage return, form feed
-    \\uXXXX                          a UTF-16 unit in four hexadecimal digits
+    \\uhhhh                          a UTF-16 unit in four hexadecimal digits
     \\ and any other character       that character
 
 Bytes are ISO 8859-1, as Java reads them from a stream. The last value of a repeated key counts. javaproperties reads the same

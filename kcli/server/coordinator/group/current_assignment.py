@@ -95,7 +95,7 @@ def _reconcile(
 
 
 def _drop_unsubscribed(member: ConsumerMember, target: Target, reported: Partitions | None) -> ConsumerMember:
-    """Revoke the partitions of topics to which the member is no longer subscribed; the next target comes later."""
+    """Revoke the partitions of topics to which the member is no longer subscribed, without waiting for the next target."""
     kept = {topic_id: found for topic_id, found in member.assigned_partitions.items() if topic_id in target.topics}
     if len(kept) == len(member.assigned_partitions):
         return member
