@@ -188,8 +188,10 @@ class ClassicRebalances:
             self._wait_for_joins(group)
             return ()
         group.next_generation(self.wall_ms())
-        text = f"group {group.group_id} has {len(group.members)} members in generation {group.generation_id}"
-        self._report(Line(text, group=group.group_id, generation=group.generation_id, members=len(group.members)))
+        count = len(group.members)
+        members = "1 member" if count == 1 else f"{count} members"
+        text = f"group {group.group_id} has {members} in generation {group.generation_id}"
+        self._report(Line(text, group=group.group_id, generation=group.generation_id, members=count))
         if not group.members:
             return (group.record({}),)
         results = [(member_id, group.join_result(member_id)) for member_id in group.awaiting_join]
