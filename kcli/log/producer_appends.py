@@ -194,7 +194,7 @@ def check_data_batch(
         )
     if origin is AppendOrigin.CLIENT:
         sequence = batch.base_sequence
-        if verification is not None:
+        if verification is not None and verification.producer_epoch == epoch:  # else it is of a late request of an older epoch
             _check_first_sequence(entry, batch, offset, verification)
         if epoch != known_epoch:
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:

@@ -176,7 +176,7 @@ WRONG: dict[str, Wrong] = {
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 1),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 112),
     "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
     "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
     "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 0),

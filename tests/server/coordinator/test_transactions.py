@@ -12,6 +12,7 @@ from kcli.format.record_batch import TRANSACTIONAL_FLAG, Producer
 from kcli.protocol import apis, error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.transaction_verification import TransactionSupportedOperation
 from kcli.state.transaction_state import Transaction
 from tests.server.apis.asking import Refusing, ask, struct
 from tests.server.whole_node import WholeNode, batch, partitions_of
@@ -235,6 +236,20 @@ def test_a_batch_after_the_abort_does_not_open_a_transaction_again(node: WholeNo
     node.broker.parts.txn_verification.verify = verify_slowly  # type: ignore[method-assign]
     assert client.send(b"late", version=11) == "INVALID_TXN_STATE"
     assert fetched(node)[0] == 2
+
+
+def test_a_late_batch_of_an_older_epoch_does_not_disturb_an_open_transaction(node: WholeNode) -> None:
+    """It is verified at the same time as later batches of the transaction are appended."""
+    find(node, 1, "x")
+    client = Client(node)
+    client.init()
+    old = client.producer
+    assert client.send(b"a") == client.end() == client.send(b"b") == "NONE"
+    assert client.producer.producer_epoch > old.producer_epoch
+    log = partition(node).log
+    assert log is not None
+    late = node.broker.parts.txn_verification.begin(log.producers, old, TransactionSupportedOperation.ADD, 0)
+    assert late is not None and client.send(b"c") == client.end() == "NONE"
 
 
 def test_verification_may_be_off(tmp_path: Path) -> None:
