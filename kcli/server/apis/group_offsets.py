@@ -181,6 +181,7 @@ class _TxnOffsetCommit:
         self._answers = answers
         self._producer = Producer(request.producer_id, request.producer_epoch)
         self._index = context.broker.groups.partition_for(request.group_id)
+        self._operation = _OPERATIONS[min(max(context.version, 3), 5)]
         self._guard: VerificationStateEntry | None = None
 
     def start(self) -> None:
@@ -193,14 +194,20 @@ class _TxnOffsetCommit:
         if partition is None or not partition.is_leader or partition.log is None:
             self._failed(error_codes.NOT_COORDINATOR)
             return
-        operation = _OPERATIONS[min(max(context.version, 3), 5)]
-        verification = context.broker.txn_verification
-        self._guard = verification.begin(partition.log.producers, self._producer, operation)
+        self._begin()
         if self._guard is None:
             self._write()
         else:
-            where = [partition.key]
-            verification.verify(request.transactional_id, self._producer, where, operation, self._verified)
+            context.broker.txn_verification.verify(
+                request.transactional_id, self._producer, [partition.key], self._operation, self._begin, self._verified
+            )
+
+    def _begin(self) -> None:
+        """Take a guard if the transaction has to be verified."""
+        broker = self._context.broker
+        partition = broker.replica_manager.partition(GROUP_TOPIC, self._index)
+        if partition is not None and partition.log is not None:
+            self._guard = broker.txn_verification.begin(partition.log.producers, self._producer, self._operation)
 
     def _verified(self, codes: dict[TopicPartition, int], now_ms: int) -> None:
         code = next(iter(codes.values()))

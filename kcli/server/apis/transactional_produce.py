@@ -104,7 +104,9 @@ class TransactionalProduce:
             size_bytes = self._hold()
             verified = partial(self._verified, proceed, size_bytes)
             verification, (producer,) = context.broker.txn_verification, producers
-            verification.verify(self._request.transactional_id, producer, self._guards, self._operation, verified)
+            verification.verify(
+                self._request.transactional_id, producer, self._guards, self._operation, self._begin_again, verified
+            )
 
     def _begin(self) -> set[Producer]:
         """Find the partitions to verify; return the producers of their batches."""
@@ -128,6 +130,9 @@ class TransactionalProduce:
                     self._guards[partition.key] = guard
                     producers.add(producer)
         return producers
+
+    def _begin_again(self) -> None:
+        self._begin()
 
     def _hold(self) -> int:
         """Copy the batches, since the shell reuses the frame after this event; return their size in bytes."""

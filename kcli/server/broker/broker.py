@@ -187,7 +187,7 @@ class Broker:
             transactions=self.transactions,
             share_partitions=self.share_partitions,
             txn_verification=AddPartitionsToTxnManager(
-                self.config, self.transactions.node_for, peers, self.config.static.inter_broker_listener_name, self.timer
+                self.config, self.transactions, peers, self.config.static.inter_broker_listener_name, self.timer
             ),
             share_coordinator=self.share_coordinator,
             share_persister=self.share_persister,

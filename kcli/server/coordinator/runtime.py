@@ -275,6 +275,11 @@ class CoordinatorRuntime(Generic[_Shard]):
         """Return the shard of a partition. Raises CoordinatorError: NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
         return self._find(index).shard
 
+    def loaded_shard(self, index: int) -> _Shard | None:
+        """Return the shard of a partition, None if it is not loaded here."""
+        led = self._led.get(index)
+        return led.shard if led is not None and led.is_loaded else None
+
     def shards(self) -> list[_Shard]:
         """Return the shards that are loaded."""
         return [led.shard for led in self._led.values() if led.is_loaded]

@@ -14,8 +14,11 @@ was aborted opens one that no coordinator ends.
     ---------------------------  ----------------------------------------  ---------------------------------------------
     VERIFY (Produce 3 to 10)     checks                                    INVALID_TXN_STATE
     VERIFY_ABORTABLE (11)        checks                                    TRANSACTION_ABORTABLE
-    ADD (12 and above)           adds the partition: transaction.version 2 added. CONCURRENT_TRANSACTIONS is tried again
-                                                                           for add.partitions.to.txn.retry.backoff.max.ms
+    ADD (12 and above)           adds the partition: transaction.version 2 added. CONCURRENT_TRANSACTIONS is tried again,
+                                                                           with new guards, when this broker has ended the
+                                                                           transaction before, or after
+                                                                           add.partitions.to.txn.retry.backoff.ms (Kafka:
+                                                                           always then); at most for ...backoff.max.ms
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
+from typing import Protocol
 
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
@@ -33,7 +37,7 @@ from kcli.server.config.server_config import ConfigReader
 from kcli.server.events import NodeRole, PeerNode
 from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.replication.partition import PartitionError
-from kcli.server.timing_wheel import Timer
+from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.transaction_state import TopicPartition
 
 Codes = dict[TopicPartition, int]
@@ -47,10 +51,25 @@ class TransactionSupportedOperation(Enum):
     ADD = 2
 
 
-class _Verification:
-    """One transaction that is being verified, or to which partitions are being added, until `deadline_ms`."""
+class TransactionCoordinators(Protocol):
+    """What the verification uses of a TransactionCoordinator."""
 
-    __slots__ = ("callback", "deadline_ms", "operation", "partitions", "producer", "transactional_id")
+    def node_for(self, transactional_id: str) -> int | None:
+        """Return the broker that coordinates a transactional id, None if there is none that can be reached."""
+        ...
+
+    def when_ended(self, transactional_id: str, callback: Callable[[int], None]) -> None:
+        """Have `callback(now_ms)` called when the transaction that this broker is ending now is complete."""
+        ...
+
+
+class _Verification:
+    """One transaction that is being verified, or to which partitions are being added, until `deadline_ms`.
+
+    `begin_again` renews the guards before it is tried again: a marker that was appended concurrently has removed them.
+    """
+
+    __slots__ = ("begin_again", "callback", "deadline_ms", "operation", "partitions", "producer", "retry", "transactional_id")
 
     def __init__(
         self,
@@ -58,6 +77,7 @@ class _Verification:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
+        begin_again: Callable[[], None],
         callback: Callable[[Codes, int], None],
         deadline_ms: int,
     ) -> None:
@@ -65,8 +85,10 @@ class _Verification:
         self.producer = producer
         self.partitions = list(partitions)
         self.operation = operation
+        self.begin_again = begin_again
         self.callback = callback
         self.deadline_ms = deadline_ms
+        self.retry: TimerTask | None = None
 
     def answer(self, code: int, now_ms: int) -> None:
         """Answer with the same code for all partitions."""
@@ -74,22 +96,18 @@ class _Verification:
 
 
 class AddPartitionsToTxnManager:
-    """Asks transaction coordinators for one broker.
-
-    `coordinator_of` returns the broker that coordinates a transactional id, None if it cannot be reached; `listener` is the
-    listener that brokers use for each other.
-    """
+    """Asks transaction coordinators for one broker. `listener` is the listener that brokers use for each other."""
 
     def __init__(
         self,
         config: ConfigReader,
-        coordinator_of: Callable[[str], int | None],
+        coordinators: TransactionCoordinators,
         peers: Peers,
         listener: str,
         timer: Timer,
     ) -> None:
         self._config = config
-        self._coordinator_of = coordinator_of
+        self._coordinators = coordinators
         self._peers = peers
         self._listener = listener
         self._timer = timer
@@ -139,14 +157,18 @@ class AddPartitionsToTxnManager:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
+        begin_again: Callable[[], None],
         callback: Callable[[Codes, int], None],
     ) -> None:
-        """Verify or add partitions; `callback(error code of each, now_ms)` is called once."""
+        """Verify or add partitions; `callback(error code of each, now_ms)` is called once.
+
+        `begin_again` is called before each further try; it calls `begin` for the partitions and keeps the new guards.
+        """
         deadline_ms = self._timer.clock_ms + self._config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
-        self._ask(_Verification(transactional_id, producer, partitions, operation, callback, deadline_ms))
+        self._ask(_Verification(transactional_id, producer, partitions, operation, begin_again, callback, deadline_ms))
 
     def _ask(self, verification: _Verification) -> None:
-        node_id, now_ms = self._coordinator_of(verification.transactional_id), self._timer.clock_ms
+        node_id, now_ms = self._coordinators.node_for(verification.transactional_id), self._timer.clock_ms
         if node_id is None:
             verification.answer(error_codes.COORDINATOR_NOT_AVAILABLE, now_ms)
             return
@@ -187,13 +209,20 @@ class AddPartitionsToTxnManager:
             }
             if self._is_tried_again(verification, codes, now_ms):
                 delay_ms = self._config.get_int("add.partitions.to.txn.retry.backoff.ms")
-                self._timer.schedule(now_ms + delay_ms, partial(self._ask_again, verification))
+                ask_again = partial(self._ask_again, verification)
+                verification.retry = self._timer.schedule(now_ms + delay_ms, ask_again)
+                self._coordinators.when_ended(verification.transactional_id, ask_again)
             else:
                 verification.callback(codes, now_ms)
 
     def _ask_again(self, verification: _Verification, now_ms: int) -> None:
-        if not self._is_closed:
-            self._ask(verification)
+        """Try again, once for each answer: the end of the transaction before, or the timer."""
+        if verification.retry is None or self._is_closed:
+            return
+        verification.retry.cancel()
+        verification.retry = None
+        verification.begin_again()
+        self._ask(verification)
 
     def _is_tried_again(self, verification: _Verification, codes: Codes, now_ms: int) -> bool:
         is_concurrent = error_codes.CONCURRENT_TRANSACTIONS in codes.values()

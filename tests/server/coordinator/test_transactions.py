@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, Producer
 from kcli.protocol import apis, error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
 from kcli.state.transaction_state import Transaction
 from tests.server.apis.asking import Refusing, ask, struct
-from tests.server.whole_node import WholeNode, batch, partitions_of
+from tests.server.whole_node import Pending, WholeNode, batch, partitions_of
 
 NAMES = error_codes.NAMES
 
@@ -61,6 +63,15 @@ class Client:
 
     def send(self, value: bytes, index: int = 0, version: int | None = None) -> str:
         """Produce one record; without a version it is added to the transaction first if the client must do so."""
+        pending = self.begin_send(value, index, version)
+        self.node.until(lambda: pending.answer is not None)
+        answer = pending.result().responses[0].partition_responses[0]
+        if not answer.error_code:
+            self.sequences[index] = self.sequences.get(index, 0) + 1
+        return NAMES[answer.error_code]
+
+    def begin_send(self, value: bytes, index: int = 0, version: int | None = None) -> Pending:
+        """Send the request of `send`."""
         if version is None:
             version = 12 if self.bumps else 11
             if not self.bumps:
@@ -73,12 +84,7 @@ class Client:
         data = request.classes["PartitionProduceData"](index=index, records=records)
         topic = request.classes["TopicProduceData"](name="t", partition_data=[data])
         message = request.new(acks=-1, timeout_ms=1000, transactional_id=self.name, topic_data=[topic])
-        pending = self.node.send(apis.PRODUCE, version, message)
-        self.node.until(lambda: pending.answer is not None)
-        answer = pending.result().responses[0].partition_responses[0]
-        if not answer.error_code:
-            self.sequences[index] = sequence + 1
-        return NAMES[answer.error_code]
+        return self.node.send(apis.PRODUCE, version, message)
 
     def end(self, is_commit: bool = True) -> str:
         """EndTxn."""
@@ -94,13 +100,18 @@ class Client:
         self, offset: int, group: str = "g", version: int | None = None, topic_id: Uuid = ZERO_UUID, **fields: Any
     ) -> str:
         """TxnOffsetCommit of partition 0."""
+        pending = self.begin_commit_offset(offset, group, version, topic_id, **fields)
+        self.node.until(lambda: pending.answer is not None)
+        return NAMES[pending.result().topics[0].partitions[0].error_code]
+
+    def begin_commit_offset(
+        self, offset: int, group: str = "g", version: int | None = None, topic_id: Uuid = ZERO_UUID, **fields: Any
+    ) -> Pending:
+        """Send the request of `commit_offset`."""
         key = apis.TXN_OFFSET_COMMIT
         part = struct(key, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=offset, committed_metadata="")
         producer_id, epoch = self.producer
-        answer = ask(
-            self.node,
-            key,
-            version or (5 if self.bumps else 4),
+        message = apis.API_KEYS[key].request.new(
             transactional_id=self.name,
             group_id=group,
             producer_id=producer_id,
@@ -108,7 +119,7 @@ class Client:
             topics=[struct(key, "TxnOffsetCommitRequestTopic", name="t", topic_id=topic_id, partitions=[part])],
             **fields,
         )
-        return NAMES[answer.topics[0].partitions[0].error_code]
+        return self.node.send(key, version or (5 if self.bumps else 4), message)
 
     def entry(self) -> Transaction:
         """The coordinator's entry."""
@@ -250,6 +261,32 @@ def test_a_late_batch_of_an_older_epoch_does_not_disturb_an_open_transaction(nod
     assert log is not None
     late = node.broker.parts.txn_verification.begin(log.producers, old, TransactionSupportedOperation.ADD, 0)
     assert late is not None and client.send(b"c") == client.end() == "NONE"
+
+
+def test_the_next_transaction_begins_while_the_last_one_is_completed(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first batch waits for the marker, which removes the guard of the first try, and no longer than for the end."""
+    ends, add = list[partial[None]](), TransactionMarkerChannelManager.add
+    find(node, 0, "g")
+    client = Client(node)
+    client.init()
+    assert client.send(b"a") == client.end() == client.send(b"b") == "NONE"
+    monkeypatch.setattr(TransactionMarkerChannelManager, "add", lambda *arguments: ends.append(partial(add, *arguments)))
+    for begin in (lambda: client.begin_send(b"c"), lambda: client.begin_commit_offset(7)):
+        assert client.end() == "NONE"
+        pending = begin()
+        node.advance(5)
+        assert pending.answer is None, "the transaction before is not complete"
+        began_ms = node.now_ms
+        ends.pop()()
+        node.until(lambda pending=pending: pending.answer is not None)
+        assert node.now_ms - began_ms < 10
+        answer = pending.result()
+        parts = (
+            answer.topics[0].partitions
+            if pending.api.key == apis.TXN_OFFSET_COMMIT
+            else answer.responses[0].partition_responses
+        )
+        assert NAMES[parts[0].error_code] == "NONE"
 
 
 def test_verification_may_be_off(tmp_path: Path) -> None:

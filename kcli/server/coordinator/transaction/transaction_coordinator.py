@@ -192,6 +192,7 @@ class TransactionCoordinator:
         self._timer = timer
         self._report = report
         self._tasks: dict[str, TimerTask] = {}  # by the key of their interval
+        self._when_ended: dict[str, list[Callable[[int], None]]] = {}  # by transactional id
         self.runtime = CoordinatorRuntime[TransactionShard](
             TRANSACTION_LOG,
             lambda index: TransactionShard(index, self._loaded, self._unloaded),
@@ -354,6 +355,13 @@ class TransactionCoordinator:
                 if wanted.is_wanted(entry.transactional_id):
                     yield entry
 
+    def when_ended(self, transactional_id: str, callback: Callable[[int], None]) -> None:
+        """Have `callback(now_ms)` called when the end of a transaction is complete; never if this broker is not ending it."""
+        shard = self.runtime.loaded_shard(self.partition_for(transactional_id))
+        entry = None if shard is None else shard.state.transactions.get(transactional_id)
+        if shard is not None and entry is not None and (entry.state in PREPARED or transactional_id in shard.changing):
+            self._when_ended.setdefault(transactional_id, []).append(callback)
+
     # --------------------------------------------------------------------------------------------------------- changes
 
     def _wall_ms(self) -> int:
@@ -391,8 +399,13 @@ class TransactionCoordinator:
             if changing is not None and not (is_late and self._await_commit(changing, transactional_id)):
                 del changing.changing[transactional_id]
             respond(result, now_ms)
-            if changing is not None and isinstance(result, Transaction) and result.state in PREPARED:
+            if changing is None:
+                return
+            if isinstance(result, Transaction) and result.state in PREPARED:
                 self._write_markers(changing, result)
+            else:
+                for callback in self._when_ended.pop(transactional_id, ()):
+                    callback(now_ms)
 
         self.runtime.write(self.partition_for(transactional_id), decide, decided)
 
