@@ -14,13 +14,10 @@ One line of JSON per figure on stdout. Client and broker share the machine, so C
 
 from __future__ import annotations
 
-import argparse
-import json
 import selectors
 import signal
 import socket
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.brokers import Broker, Client, started
+from benchmarks.brokers import Broker, Client, measure_rows, report, started
 from kcli.protocol import apis
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.framing import encode_request, read_response_header
@@ -143,11 +140,6 @@ def commit_code(connection: Connections, group: str) -> int:
     """Commit an offset -> the error code."""
     answer = response(apis.OFFSET_COMMIT, 8, connection.exchange([commit_frame(group)])[0])
     return int(answer.topics[0].partitions[0].error_code)
-
-
-def report(row: str, broker: str, **figures: float) -> None:
-    """Print one line."""
-    print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
 
 
 def row_commits(name: str, work: Path) -> None:
@@ -284,17 +276,8 @@ ROWS: dict[str, Callable[[str, Path], None]] = {
 
 
 def main() -> None:
-    """Measure the rows, the brokers one after the other for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--brokers", default="kcli,kafka")
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--work", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kcli-groups-", dir=options.work) as work:
-        for row in options.rows.split(","):
-            for name in options.brokers.split(","):
-                print(f"{row} {name}", file=sys.stderr)
-                ROWS[row](name, Path(work))
+    """Measure the requested rows for each broker."""
+    measure_rows(__doc__, ROWS)
 
 
 if __name__ == "__main__":

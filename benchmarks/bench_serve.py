@@ -15,8 +15,6 @@ One line of JSON per figure on stdout. Client and broker share the machine, so C
 
 from __future__ import annotations
 
-import argparse
-import json
 import selectors
 import signal
 import statistics
@@ -28,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Client, batch, started
+from benchmarks.brokers import Broker, Client, batch, measure_rows, report, started
 
 CODECS = {"lz4": 3, "zstd": 4}
 
@@ -42,11 +40,6 @@ def running(name: str, work: Path, *overrides: str) -> Iterator[Broker]:
     """Yield a started broker with an empty directory."""
     with started(Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), overrides)) as broker:
         yield broker
-
-
-def report(row: str, broker: str, **figures: float) -> None:
-    """Print one line."""
-    print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
 
 
 def row_start(name: str, work: Path) -> None:
@@ -221,15 +214,7 @@ ROWS = {"start": row_start, "partitions": row_partitions, "codecs": row_codecs, 
 
 def main() -> None:
     """Measure the requested rows for each broker."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--brokers", default="kcli,kafka")
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--work", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-serve-", dir=options.work) as work:
-        for row in options.rows.split(","):
-            for name in options.brokers.split(","):
-                ROWS[row](name, Path(work))
+    measure_rows(__doc__, ROWS)
 
 
 if __name__ == "__main__":

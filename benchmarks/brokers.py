@@ -6,6 +6,8 @@ All listen on 127.0.0.1, have a time limit, and are stopped by their own process
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 import shutil
@@ -14,8 +16,9 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -242,3 +245,25 @@ class Client:
         topics = [api.request.classes["FetchTopic"](topic=topic, partitions=partitions)]
         request = api.request.new(max_wait_ms=0, min_bytes=1, max_bytes=1 << 26, session_epoch=-1, topics=topics)
         return self.ask(FETCH, FETCH_VERSION, request)
+
+
+# -------------------------------------------------------------------------------------------------------------------- rows
+
+
+def report(row: str, broker: str, **figures: float) -> None:
+    """Print one line of JSON."""
+    print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
+
+
+def measure_rows(description: str | None, rows: Mapping[str, Callable[[str, Path], None]]) -> None:
+    """Measure the rows that the command line names, the brokers one after the other for each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", default="kcli,kafka")
+    parser.add_argument("--rows", default=",".join(rows))
+    parser.add_argument("--work", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kcli-bench-", dir=options.work) as work:
+        for row in options.rows.split(","):
+            for name in options.brokers.split(","):
+                print(f"{row} {name}", file=sys.stderr)
+                rows[row](name, Path(work))
