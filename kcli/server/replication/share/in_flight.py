@@ -33,7 +33,7 @@ class RecordState(IntEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether the record is never delivered again."""
-        return self in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+        return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
 
 
 AVAILABLE = RecordState.AVAILABLE
@@ -78,6 +78,11 @@ class InFlightState:
     def is_in_transition(self) -> bool:
         """Whether a transition is not written yet."""
         return self._rollback is not None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the records are acknowledged or archived, and that is written: the state never changes again."""
+        return self._rollback is None and self.state.is_terminal
 
     @property
     def is_acquirable(self) -> bool:
@@ -149,13 +154,14 @@ class InFlightState:
 class InFlightBatch:
     """The records first_offset..last_offset. `whole` is their state, or `offsets` has the state of each of them."""
 
-    __slots__ = ("first_offset", "last_offset", "offsets", "whole")
+    __slots__ = ("_final_count", "first_offset", "last_offset", "offsets", "whole")
 
     def __init__(self, first_offset: int, last_offset: int, whole: InFlightState) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.whole: InFlightState | None = whole
         self.offsets: list[InFlightState] = []
+        self._final_count = 0  # of the first offsets with a state of their own
 
     @property
     def count(self) -> int:
@@ -169,6 +175,16 @@ class InFlightBatch:
     def state_at(self, offset: int) -> InFlightState:
         """Return the state of the record at `offset`, which the batch has."""
         return self.whole if self.whole is not None else self.offsets[offset - self.first_offset]
+
+    def final_count(self) -> int:
+        """Return how many records at the front have a final state; each is counted once only."""
+        if self.whole is not None:
+            return self.count if self.whole.is_final else 0
+        count, offsets = self._final_count, self.offsets
+        while count < len(offsets) and offsets[count].is_final:
+            count += 1
+        self._final_count = count
+        return count
 
     def split(self) -> list[InFlightState]:
         """Give each offset a state of its own, with the lock of the batch, and return them."""

@@ -261,7 +261,7 @@ class InFlightRecords:
         if batch is None:
             return False
         state = batch.state_at(min(self.start_offset, batch.last_offset))
-        return state.state.is_terminal and not state.is_in_transition
+        return state.is_final
 
     def _last_terminal(self) -> tuple[int | None, int]:
         """Return the end of the run of acknowledged and archived records at the front, and how many are counted."""
@@ -270,17 +270,12 @@ class InFlightRecords:
         for batch in self:
             if gap is not None and batch.last_offset >= gap.start_offset:
                 break
-            if batch.whole is not None:
-                if batch.whole.is_in_transition or not batch.whole.state.is_terminal:
-                    break
-                offset = batch.last_offset
-                count += self.live_count(batch.first_offset, batch.last_offset)
-                continue
-            for at, state in batch.states(batch.first_offset, batch.last_offset):
-                if state.is_in_transition or not state.state.is_terminal:
-                    return offset, count
-                offset = at
-                count += at >= self.start_offset
+            final = batch.final_count()
+            if final:
+                offset = batch.first_offset + final - 1
+                count += self.live_count(batch.first_offset, offset)
+            if final < batch.count:
+                break
         return offset, count
 
 
