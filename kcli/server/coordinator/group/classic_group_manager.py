@@ -394,7 +394,8 @@ class ClassicGroupManager:
         """
         group = self.groups.get(group_id)
         if group is None:
-            if group_id not in self._state.groups and generation_id < 0:
+            record = self._state.groups.get(group_id)
+            if generation_id < 0 and (record is None or (isinstance(record, stored.ClassicGroup) and not record.members)):
                 return
             group = self.find(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:

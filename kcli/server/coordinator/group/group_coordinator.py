@@ -15,7 +15,7 @@ The partition of a group is the absolute value of Java's hash of its id, modulo 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from kcli.format.java_text import java_hash
@@ -404,6 +404,7 @@ def _ignore(response: CoordinatorError | None, now_ms: int) -> None:
     """Do nothing: the next expiry finds what this one could not write."""
 
 
+@lru_cache(maxsize=4096)  # each request of a member needs it; Java's hash of a short id takes 2 us
 def coordinator_partition(key: str, partition_count: int) -> int:
     """Return the partition of a coordinator's topic that has a key: Java's hash of the key, its sign removed."""
     found = java_hash(key)
