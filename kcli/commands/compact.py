@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kcli.inspect.compacting.compaction import Compaction, RunOptions
     from kcli.inspect.compacting.jobs import CompactionPlan, PartitionOutcome, Recompression
     from kcli.inspect.compacting.partition_selection import Asked, LeftOut
-    from kcli.inspect.renderers.compact_report import JsonReport, TextReport
+    from kcli.inspect.renderers.compact_report import JsonCompactReport, TextCompactReport
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -130,13 +130,13 @@ def run(args: argparse.Namespace) -> int:
     from kcli.inspect.compacting.compaction import Compaction, RefusedError
     from kcli.inspect.compacting.partition_selection import asked_for
     from kcli.inspect.process_pool import WorkerLostError
-    from kcli.inspect.renderers.compact_report import JsonReport, TextReport
+    from kcli.inspect.renderers.compact_report import JsonCompactReport, TextCompactReport
     from kcli.log.files.log_directory import resolve_paths
 
     if not args.paths:
         raise CannotRun("name what to compact: kcli compact PATH...")
     disk = OsDisk()
-    report = JsonReport() if args.output == "json" else TextReport()
+    report = JsonCompactReport() if args.output == "json" else TextCompactReport()
     work = _Run(args, report)
     targets, problems = resolve_paths(disk, distinct_paths(args.paths))
     asked, sentences = asked_for(targets, tuple(args.topic))
@@ -246,7 +246,7 @@ def _why_nothing(compaction: Compaction) -> str:
 class _Run:
     """One run: prints the report, and counts the problems."""
 
-    def __init__(self, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
+    def __init__(self, args: argparse.Namespace, report: TextCompactReport | JsonCompactReport) -> None:
         self.args = args
         self.report = report
         self.bar: ProgressBar | None = None

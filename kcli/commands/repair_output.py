@@ -29,7 +29,7 @@ from kcli.commands.output import (
 )
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.format.file_names import FileKind
-from kcli.inspect.renderers.repair_report import JsonReport, RepairSummary, TextReport
+from kcli.inspect.renderers.repair_report import JsonRepairReport, RepairSummary, TextRepairReport
 from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import (
     NO_LONGER_CLEAN,
@@ -43,16 +43,16 @@ from kcli.inspect.verification.directories import Root, read_root, with_sibling_
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.log_directory import LogDirectory, PartitionDirectory, Target, log_bytes
+from kcli.log.files.log_directory import LogDirectory, PartitionDirectory, ResolvedPath, log_bytes
 from kcli.log.files.quarantine import Quarantine, default_folder
 
 
-def run_repair(disk: OsDisk, args: argparse.Namespace, targets: list[Target], *, all_opened: bool) -> int:
+def run_repair(disk: OsDisk, args: argparse.Namespace, targets: list[ResolvedPath], *, all_opened: bool) -> int:
     """Plan or apply the repair of the targets and return the exit code. Raises CannotRun."""
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
-    report = JsonReport() if args.output == "json" else TextReport(colour=use_colour(), is_applied=args.apply)
+    report = JsonRepairReport() if args.output == "json" else TextRepairReport(colour=use_colour(), is_applied=args.apply)
     run = _RepairRun(disk, args, report)
     run.print(report.begin())
     for target in targets:
@@ -67,7 +67,7 @@ def run_repair(disk: OsDisk, args: argparse.Namespace, targets: list[Target], *,
 class _RepairRun:
     """One run over one or more log directories, and its counts."""
 
-    def __init__(self, disk: OsDisk, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
+    def __init__(self, disk: OsDisk, args: argparse.Namespace, report: TextRepairReport | JsonRepairReport) -> None:
         self.disk = disk
         self.args = args
         self.report = report

@@ -20,7 +20,7 @@ from kcli.commands.progress import progress_bar
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.log.files.log_directory import PathProblem, Target
+    from kcli.log.files.log_directory import PathProblem, ResolvedPath
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     return _verify(disk, args, targets, problems)
 
 
-def _verify(disk: OsDisk, args: argparse.Namespace, targets: list[Target], problems: list[PathProblem]) -> int:
+def _verify(disk: OsDisk, args: argparse.Namespace, targets: list[ResolvedPath], problems: list[PathProblem]) -> int:
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
     from kcli.inspect.verification.verifier import Verifier

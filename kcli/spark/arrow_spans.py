@@ -34,7 +34,7 @@ from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.spark.arrow_columns import count_below, scan_span, span_length
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.log_partitions import PlanError
-from kcli.spark.range_reader import Fault, RangeReader, is_unchanged, ranges_now
+from kcli.spark.range_reader import CorruptRange, RangeReader, is_unchanged, ranges_now
 from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report
 from kcli.spark.splits import LogSplit, SegmentRange
@@ -148,7 +148,7 @@ class SpanReader(RangeReader):
         finally:
             self._walk.close()
 
-    def _skip(self, fault: Fault) -> None:
+    def _skip(self, fault: CorruptRange) -> None:
         self.handle(fault)
         self._has_fault = True
 

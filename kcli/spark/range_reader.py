@@ -44,7 +44,7 @@ class CorruptLogError(Exception):
     """A batch that cannot be read, with onCorrupt=fail; the message contains file, byte and what to do."""
 
 
-class Fault(NamedTuple):
+class CorruptRange(NamedTuple):
     """Bytes [position, end_position) of a range's file that are corrupt; `batch`, if they are one batch.
 
     The batch is valid until the next one is read.
@@ -72,7 +72,7 @@ class RangeReader:
         self.scanner = scanner
         self._last_offset = part.least_offset - 1
 
-    def batches_and_faults(self) -> Iterator[LogBatch | Fault]:
+    def batches_and_faults(self) -> Iterator[LogBatch | CorruptRange]:
         """Yield the batches with wanted offsets and the faults, in the order of the file. Raises OSError as the disk does."""
         with SegmentReader(self.disk, self.part.file, end=self.part.end_position) as reader:
             for found in reader.batches(self.part.position):
@@ -85,12 +85,12 @@ class RangeReader:
     def batches(self) -> Iterator[LogBatch]:
         """Yield the sound batches with wanted offsets. Raises CorruptLogError as `handle` does."""
         for found in self.batches_and_faults():
-            if isinstance(found, Fault):
+            if isinstance(found, CorruptRange):
                 self.handle(found)
             else:
                 yield found
 
-    def handle(self, fault: Fault) -> None:
+    def handle(self, fault: CorruptRange) -> None:
         """Count a fault if onCorrupt is skip. Raises CorruptLogError otherwise."""
         if self.options.on_corrupt != SKIP:
             raise CorruptLogError(
@@ -99,11 +99,11 @@ class RangeReader:
             )
         self.report.add_corrupt(fault.part, max(fault.end_position - fault.position, 0), str(fault))
 
-    def damage_fault(self, damage: Damage) -> Fault:
+    def damage_fault(self, damage: Damage) -> CorruptRange:
         """Return the fault of bytes that are not a batch."""
-        return Fault(self.part, damage.position, damage.end_position, damage.kind, damage.message, None)
+        return CorruptRange(self.part, damage.position, damage.end_position, damage.kind, damage.message, None)
 
-    def batch_fault(self, batch: LogBatch, reader: SegmentReader) -> Fault | None:
+    def batch_fault(self, batch: LogBatch, reader: SegmentReader) -> CorruptRange | None:
         """Return what is wrong with the CRC or the offsets of the next batch, or None."""
         header, last_offset, bound = batch.header, self._last_offset, self.part.bound_offset
         fault = None
@@ -119,7 +119,7 @@ class RangeReader:
             least = last_offset + 1 + header.last_offset - header.base_offset
             if next_base is not None and least < next_base <= header.last_offset:
                 fault = (BAD_OFFSETS, f"the batch ends at offset {header.last_offset}, and the next one begins at {next_base}")
-        return None if fault is None else Fault(self.part, header.position, batch.end_position, *fault, batch)
+        return None if fault is None else CorruptRange(self.part, header.position, batch.end_position, *fault, batch)
 
     def follows(self, batch: LogBatch) -> bool:
         """Take a batch without a fault as the last one read; return True if it may have wanted offsets.
@@ -167,12 +167,12 @@ class RangeReader:
                 self.report.add_lost(self.part, next_offset, batch.header.last_offset + 1)
             yield window
 
-    def records_fault(self, batch: LogBatch) -> Fault | None:
+    def records_fault(self, batch: LogBatch) -> CorruptRange | None:
         """Return the first fault in the records of a batch, or None."""
         faults = (self._records_fault(batch, window) for window in batch.windows(self.scanner))
         return next((fault for fault in faults if fault is not None), None)
 
-    def _records_fault(self, batch: LogBatch, window: RecordWindow) -> Fault | None:
+    def _records_fault(self, batch: LogBatch, window: RecordWindow) -> CorruptRange | None:
         error: object = window.error
         if error is None and window.legacy is not None:
             invalid = (index for index, record in enumerate(window.legacy) if not record.is_valid)
@@ -180,7 +180,7 @@ class RangeReader:
         if error is None:
             return None
         message = f"the batch at offset {batch.header.base_offset} has records that cannot be read: {error}"
-        return Fault(self.part, batch.position, batch.end_position, BAD_RECORDS, message, batch)
+        return CorruptRange(self.part, batch.position, batch.end_position, BAD_RECORDS, message, batch)
 
 
 def _next_base_offset(reader: SegmentReader, position: int) -> int | None:

@@ -44,7 +44,7 @@ from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.log_partitions import LogPartition, find_partitions, retry_planning
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
-from kcli.spark.range_reader import Fault, RangeReader, ranges_now
+from kcli.spark.range_reader import CorruptRange, RangeReader, ranges_now
 from kcli.spark.read_options import FALSE, ReadOptions
 from kcli.spark.report import Report
 from kcli.spark.session import usable_cores
@@ -146,10 +146,10 @@ def _arrow(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 def _batch_rows(reader: RangeReader) -> Iterator[Row]:
     for found in reader.batches_and_faults():
-        if isinstance(found, Fault) and found.batch is None:
+        if isinstance(found, CorruptRange) and found.batch is None:
             reader.handle(found)
         else:
-            batch = found.batch if isinstance(found, Fault) else found
+            batch = found.batch if isinstance(found, CorruptRange) else found
             assert batch is not None
             yield _batch_row(reader, batch)
 
@@ -192,12 +192,12 @@ def _batch_row(reader: RangeReader, batch: LogBatch) -> Row:
 
 def _corrupt_rows(reader: RangeReader) -> Iterator[Row]:
     for found in reader.batches_and_faults():
-        fault = found if isinstance(found, Fault) else reader.records_fault(found)
+        fault = found if isinstance(found, CorruptRange) else reader.records_fault(found)
         if fault is not None:
             yield _corrupt_row(reader.disk, fault)
 
 
-def _corrupt_row(disk: Disk, fault: Fault) -> Row:
+def _corrupt_row(disk: Disk, fault: CorruptRange) -> Row:
     header = fault.batch.header if fault.batch is not None else None
     file = disk.open_file(fault.part.file)
     try:
@@ -243,7 +243,7 @@ def _entries(reader: RangeReader, decode: Callable[[bytes], Iterable[_Entry]], k
     try:
         return decode(_read(reader))
     except FormatError as error:
-        reader.handle(Fault(reader.part, error.position or 0, reader.part.end_position, kind, error.message, None))
+        reader.handle(CorruptRange(reader.part, error.position or 0, reader.part.end_position, kind, error.message, None))
         return ()
 
 

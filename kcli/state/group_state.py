@@ -30,7 +30,6 @@ from typing import NamedTuple, TypeVar
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.protocol.message import Message
-from kcli.state.errors import StateError
 from kcli.state.group_records import (
     apply_current_consumer,
     apply_current_share,
@@ -58,6 +57,7 @@ from kcli.state.groups import (
     TaskKey,
 )
 from kcli.state.speculative_state import MapsState
+from kcli.state.state_error import StateError
 
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 

@@ -33,7 +33,6 @@ from typing import Any, ClassVar, Self
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, SNAPSHOT_HEADER, ControlRecord
 from kcli.protocol.message import Message
-from kcli.state.errors import StateError
 from kcli.state.metadata_values import (
     ACL_OPERATIONS,
     ACL_PATTERN_TYPES,
@@ -59,6 +58,7 @@ from kcli.state.metadata_values import (
     name_of,
     voters_of,
 )
+from kcli.state.state_error import StateError
 
 _KRAFT_VERSION_FEATURE = "kraft.version"
 _NO_CHANGE = -1  # of a leader recovery state

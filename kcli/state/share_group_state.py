@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
-from kcli.state.errors import StateError
 from kcli.state.speculative_state import MapsState
+from kcli.state.state_error import StateError
 
 _NO_CHANGE = -1  # of a start offset or leader epoch in an update
 NO_OFFSET = -1

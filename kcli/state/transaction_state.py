@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from kcli.format.record_batch import NO_PRODUCER_EPOCH
 from kcli.protocol.message import Message
-from kcli.state.errors import StateError
 from kcli.state.speculative_state import MapsState
+from kcli.state.state_error import StateError
 
 TRANSACTION_STATES = {
     0: "Empty",

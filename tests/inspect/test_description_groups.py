@@ -19,8 +19,8 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_partition
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_types
-from kcli.state.errors import StateError
 from kcli.state.group_state import GroupState
+from kcli.state.state_error import StateError
 from tests.log_builder import PartitionBuilder
 
 TYPES = message_types("group_records")

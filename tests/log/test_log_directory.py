@@ -10,7 +10,7 @@ import pytest
 from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import (
-    Target,
+    ResolvedPath,
     expand_pattern,
     is_live,
     read_checkpoints,
@@ -126,7 +126,7 @@ def test_a_partition_with_a_stray_file_stays_a_partition(tmp_path: Path, stray: 
     assert [kind(target) for target in targets] == ["partition"]
 
 
-def kind(target: Target) -> str:
+def kind(target: ResolvedPath) -> str:
     return "log directory" if target.log_directory else "partition" if target.partition else "file"
 
 

@@ -10,9 +10,9 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_types
-from kcli.state.errors import StateError
 from kcli.state.group_state import _HANDLERS, GroupState, OffsetKey
 from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup
+from kcli.state.state_error import StateError
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files, shown
 
 TYPES = message_types("group_records")

@@ -14,7 +14,6 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type, message_types
-from kcli.state.errors import StateError
 from kcli.state.metadata_image import _HANDLERS, MetadataImage
 from kcli.state.metadata_values import (
     DIRECTORY_LOST,
@@ -27,6 +26,7 @@ from kcli.state.metadata_values import (
     is_sensitive_config,
     name_of,
 )
+from kcli.state.state_error import StateError
 from tests.protocol.given_logs import dump_lines
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
-from kcli.state.errors import StateError
 from kcli.state.share_group_state import ShareGroupState, SharePartitionKey, StateBatch, combine_batches
+from kcli.state.state_error import StateError
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files, shown
 
 SNAPSHOT_KEY = message_type("share_records", "ShareSnapshotKey")

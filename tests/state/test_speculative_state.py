@@ -7,9 +7,9 @@ import copy
 import pytest
 
 from kcli.protocol.message import Message
-from kcli.state.errors import StateError
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.speculative_state import SnapshottedState
+from kcli.state.state_error import StateError
 from tests.state.test_image_records import applied, every_kind, state_of
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
-from kcli.state.errors import StateError
+from kcli.state.state_error import StateError
 from kcli.state.transaction_state import TRANSACTION_STATES, TransactionState
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files, shown
 

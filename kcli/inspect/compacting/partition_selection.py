@@ -31,7 +31,7 @@ from kcli.inspect.compacting.metadata_logs import WAIVER, MetadataLogs, UnfitErr
 from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics
 from kcli.inspect.description.remarks import missing_name
 from kcli.log.disk.port import parent_path
-from kcli.log.files.log_directory import PartitionDirectory, Target
+from kcli.log.files.log_directory import PartitionDirectory, ResolvedPath
 from kcli.log.log_config import LogConfig
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
 
@@ -80,7 +80,7 @@ class LeftOut(NamedTuple):
     is_refused: bool
 
 
-def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[Asked], list[tuple[str, str]]]:
+def asked_for(targets: Iterable[ResolvedPath], topics: tuple[str, ...]) -> tuple[list[Asked], list[tuple[str, str]]]:
     """Return the named partitions by log directory, and the problems.
 
     A problem is a path and a sentence: for a file, and for a topic pattern that matches nothing.

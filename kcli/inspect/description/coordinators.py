@@ -28,9 +28,9 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory
 from kcli.protocol.control_records import COMMIT, decode_control_record
 from kcli.protocol.internal_records import OFFSETS, SHARE_GROUP_STATE, TRANSACTION_LOG, Decoder
-from kcli.state.errors import StateError
 from kcli.state.group_state import GroupState
 from kcli.state.share_group_state import ShareGroupState
+from kcli.state.state_error import StateError
 from kcli.state.transaction_state import TransactionState
 
 if TYPE_CHECKING:

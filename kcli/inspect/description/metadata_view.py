@@ -27,8 +27,8 @@ from kcli.log.files.log_directory import FoundFile, PartitionDirectory
 from kcli.log.reading.batch_records import RecordWindow
 from kcli.protocol.control_records import SNAPSHOT_FOOTER, ControlRecord, decode_control_record
 from kcli.protocol.internal_records import CLUSTER_METADATA
-from kcli.state.errors import StateError
 from kcli.state.metadata_image import MetadataImage
+from kcli.state.state_error import StateError
 
 if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header

@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 PRODUCER_COST_PER_RUN = 16_384
 
 
-class OpenTransaction(NamedTuple):
+class TransactionAtLogEnd(NamedTuple):
     """A transaction that has begun in a partition and has not ended at the end of its log."""
 
     producer: ProducerStateEntry
     first_offset: int
 
 
-class SizedSegment(NamedTuple):
+class MeasuredSegment(NamedTuple):
     """A segment as the cleaner counts it."""
 
     base_offset: int
@@ -249,16 +249,16 @@ class PartitionLog:
         """The bytes of all `.log` files."""
         return sum(self.segment_sizes)
 
-    def largest_timestamp(self, sized: SizedSegment) -> int:
+    def largest_timestamp(self, sized: MeasuredSegment) -> int:
         """Return the largest timestamp of a closed segment as a broker uses it, in ms. Raises OSError, FormatError."""
         largest = indexed_max_timestamp(self._disk, sized.segment, is_last=False)
         return largest if largest >= 0 else self._disk.mtime_ms(sized.segment.log)
 
     @cached_property
-    def sized_segments(self) -> list[SizedSegment]:
+    def sized_segments(self) -> list[MeasuredSegment]:
         """The segments with the bytes of their `.log`."""
         sizes = zip(self.segments, self.segment_sizes, strict=True)
-        return [SizedSegment(segment.base_offset, size, segment) for segment, size in sizes]
+        return [MeasuredSegment(segment.base_offset, size, segment) for segment, size in sizes]
 
     def survey(self, slot: int, budget: HeaderBudget) -> SegmentSurvey:
         """Survey segment number `slot`; if it cannot be read, that is a problem."""
@@ -282,10 +282,10 @@ class PartitionLog:
     # --------------------------------------------------------------------------------------------------- producers
 
     @property
-    def open_transactions(self) -> list[OpenTransaction]:
+    def open_transactions(self) -> list[TransactionAtLogEnd]:
         """The transactions that have not ended, the oldest first; none if the producers are unknown."""
         found = [
-            OpenTransaction(entry, entry.current_txn_first_offset)
+            TransactionAtLogEnd(entry, entry.current_txn_first_offset)
             for entry in (self.producers or {}).values()
             if entry.current_txn_first_offset is not None
         ]

@@ -8,7 +8,7 @@ after a time. This is known only if all partitions of __transaction_state are gi
 from __future__ import annotations
 
 from kcli.inspect.description.describe_options import DescribeOptions
-from kcli.inspect.description.partition_log import OpenTransaction, PartitionLog
+from kcli.inspect.description.partition_log import PartitionLog, TransactionAtLogEnd
 from kcli.inspect.description.topic_sections import Surveyed, known_time
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.transaction_state import Transaction, TransactionState
@@ -53,7 +53,7 @@ def open_transaction_rows(surveyed: Surveyed, state: TransactionState, *, is_who
     ]
 
 
-def _open_row(log: PartitionLog, txn: OpenTransaction, transaction: Transaction | None, is_whole: bool) -> Row:
+def _open_row(log: PartitionLog, txn: TransactionAtLogEnd, transaction: Transaction | None, is_whole: bool) -> Row:
     topic, partition = log.directory.topic, log.directory.partition
     is_awaited = transaction is not None and (topic, partition) in transaction.partitions
     return {

@@ -34,8 +34,8 @@ from kcli.log.files.log_directory import (
     FoundFile,
     LogDirectory,
     PartitionDirectory,
+    ResolvedPath,
     Segment,
-    Target,
     is_file_name,
     read_partition,
     resolve_paths,
@@ -129,7 +129,7 @@ class Dump:
                 self._file(target.file)
         return self.finish()
 
-    def resolve(self, paths: Iterable[str]) -> list[Target]:
+    def resolve(self, paths: Iterable[str]) -> list[ResolvedPath]:
         """Return what the paths of the command line name; a path that names nothing is a problem."""
         targets, problems = resolve_paths(self.disk, paths)
         self._named = frozenset([target.path for target in targets])

@@ -15,7 +15,7 @@ from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.renderer import DumpResult, Renderer
 from kcli.inspect.dumping.selection import Range, Selection
 from kcli.log.disk.port import parent_path
-from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, Target, read_partition
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, ResolvedPath, Segment, read_partition
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk
@@ -66,7 +66,7 @@ class _FollowedDump:
         self._dump.begin_file(path)
         self._shown = path
 
-    def _followers(self, target: Target) -> list[Follower]:
+    def _followers(self, target: ResolvedPath) -> list[Follower]:
         if target.log_directory is not None:
             for path, message in target.log_directory.unreadable:
                 self._dump.problem(path, message)

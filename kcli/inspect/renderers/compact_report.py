@@ -50,7 +50,7 @@ class RunSummary(NamedTuple):
         return sum(getattr(plan, field) for plan in self.plans)
 
 
-class TextReport:
+class TextCompactReport:
     """The report as text."""
 
     def begin(self) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _recompress_row(outcome: PartitionOutcome) -> tuple[str, ...]:
     )
 
 
-class JsonReport:
+class JsonCompactReport:
     """The report as JSON."""
 
     def begin(self) -> Iterator[str]:

@@ -52,7 +52,7 @@ class RepairSummary(NamedTuple):
     left: int
 
 
-class TextReport:
+class TextRepairReport:
     """The text output; `colour` for a terminal with colours, `is_applied` if the changes are made."""
 
     def __init__(self, *, colour: bool = False, is_applied: bool = False) -> None:
@@ -168,7 +168,7 @@ def _what(change: Change) -> str:
     return f"{'replace ' if change.replaces else 'write   '} {name} ({format_bytes(change.size_bytes)})"
 
 
-class JsonReport:
+class JsonRepairReport:
     """The JSON output."""
 
     def begin(self) -> Iterator[str]:

@@ -51,7 +51,7 @@ from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import (
     LogDirectory,
     PartitionDirectory,
-    Target,
+    ResolvedPath,
     is_partition_directory,
     read_log_directory,
     read_partition,
@@ -373,7 +373,7 @@ class LogDirectoryRepair:
         return plan
 
 
-def is_whole(log_directory: str, targets: Iterable[Target]) -> bool:
+def is_whole(log_directory: str, targets: Iterable[ResolvedPath]) -> bool:
     """Return True if a log directory is to be repaired with its own files, not only some partitions in it."""
     path = log_directory.rstrip("/") or "/"
     return any(target.log_directory is not None and (target.path.rstrip("/") or "/") == path for target in targets)
@@ -387,7 +387,7 @@ def left_across(disk: Disk, directories: Sequence[LogDirectory]) -> list[Finding
     return serious(findings.finish())
 
 
-def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, list[PartitionDirectory]]]:
+def repair_targets(disk: Disk, targets: Iterable[ResolvedPath]) -> list[tuple[str, list[PartitionDirectory]]]:
     """Return the log directories to repair, each with its partitions; a file means its partition. Raises OSError.
 
     Partitions that are being deleted are left out. The metadata log is the first: the others are checked against it.

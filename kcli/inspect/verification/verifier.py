@@ -34,7 +34,15 @@ from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.files.log_dir_owner import metadata_owners
-from kcli.log.files.log_directory import FoundFile, LogDirectory, PartitionDirectory, Segment, Target, log_bytes, read_partition
+from kcli.log.files.log_directory import (
+    FoundFile,
+    LogDirectory,
+    PartitionDirectory,
+    ResolvedPath,
+    Segment,
+    log_bytes,
+    read_partition,
+)
 from kcli.log.files.quarantine import default_folder
 
 _MOST_NAMES = 3
@@ -66,7 +74,9 @@ class VerifyReport(NamedTuple):
 class Verifier:
     """One verification of the given targets; `quarantine_of` returns the folder of the quarantine of a log directory."""
 
-    def __init__(self, disk: Disk, targets: Iterable[Target], quarantine_of: Callable[[str], str] = default_folder) -> None:
+    def __init__(
+        self, disk: Disk, targets: Iterable[ResolvedPath], quarantine_of: Callable[[str], str] = default_folder
+    ) -> None:
         self._disk = disk
         self._quarantine_of = quarantine_of
         self._targets = list(targets)

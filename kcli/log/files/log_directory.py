@@ -354,7 +354,7 @@ def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set
     return any(_directory_name(name)[3] and disk.is_directory(join_path(path, name)) for name in names)
 
 
-class Target(NamedTuple):
+class ResolvedPath(NamedTuple):
     """The contents of a path: exactly one of `log_directory`, `partition` and `file` is set."""
 
     path: str
@@ -370,12 +370,12 @@ class PathProblem(NamedTuple):
     message: str
 
 
-def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[Target], list[PathProblem]]:
+def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[ResolvedPath], list[PathProblem]]:
     """Resolve paths of files, partition directories, log directories, or patterns (`*`, `?`, `[..]`) of these.
 
     Return the targets in the given order, those of a pattern sorted, without duplicates; and the problems.
     """
-    targets: list[Target] = []
+    targets: list[ResolvedPath] = []
     problems: list[PathProblem] = []
     seen: set[str] = set()
     for path in paths:
@@ -387,24 +387,24 @@ def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[Target], list[
                 resolved = _resolve(disk, found)
             except OSError as error:
                 resolved = PathProblem(found, f"{found}: {error.strerror or error}")
-            if isinstance(resolved, Target):
+            if isinstance(resolved, ResolvedPath):
                 targets.append(resolved)
             else:
                 problems.append(resolved)
     return targets, problems
 
 
-def _resolve(disk: Disk, path: str) -> Target | PathProblem:
+def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
     if not disk.exists(path):
         return PathProblem(path, f"{path}: {why_missing(path)}")
     if not disk.is_directory(path):
         if not disk.is_regular(path):
             return PathProblem(path, f"{path}: neither a plain file nor a directory (a pipe, socket, device or broken link)")
-        return Target(path, file=FoundFile(path, parse_file_name(base_name(path))))
+        return ResolvedPath(path, file=FoundFile(path, parse_file_name(base_name(path))))
     if is_partition_directory(disk, path):
-        return Target(path, partition=read_partition(disk, path))
+        return ResolvedPath(path, partition=read_partition(disk, path))
     if is_log_directory(disk, path):
-        return Target(path, log_directory=read_log_directory(disk, path))
+        return ResolvedPath(path, log_directory=read_log_directory(disk, path))
     if is_file_name(base_name(path)):
         return PathProblem(path, f"{path}: {DIRECTORY_NOT_FILE}")
     what = "an empty directory" if not disk.list_directory(path) else "a directory with no file of Kafka's in it"

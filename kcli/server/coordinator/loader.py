@@ -25,8 +25,8 @@ from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTra
 from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition
 from kcli.server.scheduler import SliceBudget
-from kcli.state.errors import StateError
 from kcli.state.speculative_state import RevertibleState, SpeculativeState
+from kcli.state.state_error import StateError
 
 _APPLY_US = 15
 

@@ -49,8 +49,8 @@ from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.errors import StateError
 from kcli.state.speculative_state import RevertibleState, SpeculativeState
+from kcli.state.state_error import StateError
 
 # What the records of one operation and the header of a batch add to the sizes of keys and values, at most.
 _BATCH_OVERHEAD_BYTES = 128

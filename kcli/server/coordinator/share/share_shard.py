@@ -33,8 +33,8 @@ from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.errors import StateError
 from kcli.state.share_group_state import ShareGroupState, SharePartition, StateBatch, combine_batches
+from kcli.state.state_error import StateError
 
 _UPDATES_KEY = "share.coordinator.snapshot.update.records.per.snapshot"
 _COLD_KEY = "share.coordinator.cold.partition.snapshot.interval.ms"

@@ -25,13 +25,12 @@ from typing import NamedTuple, Protocol
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import TRANSACTION_LOG
-from kcli.protocol.message_types import message_type
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import RETRY_MS, EndingTransaction, TransactionMarkerChannelManager
+from kcli.server.coordinator.transaction.transaction_shard import PendingChange, TransactionShard, transaction_record
 from kcli.server.coordinator.transaction.transitions import (
     IDLE,
     NO_TIMEOUT_MS,
@@ -47,12 +46,10 @@ from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.errors import StateError
 from kcli.state.metadata_values import Topic
-from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Transaction, TransactionState
+from kcli.state.transaction_state import TopicPartition, Transaction
 
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
-_STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
 
@@ -78,85 +75,6 @@ class ListFilter(NamedTuple):
     producer_ids: frozenset[int]
     duration_ms: int
     is_wanted: Callable[[str], bool]
-
-
-class PendingChange(NamedTuple):
-    """A change of an entry that is not committed: the entry before and after it, None if there is none."""
-
-    before: Transaction | None
-    after: Transaction | None
-
-
-class TransactionShard:
-    """The transactional ids of partition `index` of __transaction_state.
-
-    `changing` has the entries whose change is not committed.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        on_loaded: Callable[[TransactionShard, int], None],
-        on_unloaded: Callable[[TransactionShard], None],
-    ) -> None:
-        self.index = index
-        self.state = TransactionState()
-        self.changing: dict[str, PendingChange] = {}
-        self._on_loaded = on_loaded
-        self._on_unloaded = on_unloaded
-
-    def apply(self, record: ShardRecord, offset: int) -> None:
-        """Apply a record of the partition. Raises StateError."""
-        if isinstance(record, EndTransaction):
-            raise StateError("__transaction_state has no transactions")
-        change = self.changing.get(record.key.transactional_id)
-        if change is not None and change.after is not None:
-            self.state.put(change.after)  # it has the last epoch, which is not in the record
-        else:
-            self.state.apply(record.key, record.value)
-
-    def committed(self, transactional_id: str) -> Transaction | None:
-        """Return the committed entry of a transactional id."""
-        change = self.changing.get(transactional_id)
-        return self.state.transactions.get(transactional_id) if change is None else change.before
-
-    def committed_entries(self) -> list[Transaction]:
-        """Return all committed entries."""
-        entries = map(self.committed, [*self.state.transactions, *(self.changing.keys() - self.state.transactions.keys())])
-        return [entry for entry in entries if entry is not None]
-
-    def loaded(self, now_ms: int) -> None:
-        """Continue the transactions that were ending."""
-        self._on_loaded(self, now_ms)
-
-    def unloaded(self) -> None:
-        """Drop the markers that are not written yet."""
-        self._on_unloaded(self)
-
-
-def transaction_record(transactional_id: str, entry: Transaction | None, version: int) -> CoordinatorRecord:
-    """Return the record of an entry, a tombstone for None; `version` is the cluster's transaction.version."""
-    key = message_type("transaction_records", "TransactionLogKey").new(transactional_id=transactional_id)
-    if entry is None:
-        return CoordinatorRecord(key, None)
-    found = message_type("transaction_records", "TransactionLogValue")
-    make = found.classes["PartitionsSchema"]
-    partitions = [make(topic=name, partition_ids=numbers) for name, numbers in entry.partitions_by_topic.items()]
-    value = found.new(
-        schema_version=min(version, 1),
-        producer_id=entry.producer_id,
-        producer_epoch=entry.producer_epoch,
-        transaction_timeout_ms=entry.timeout_ms,
-        transaction_status=_STATE_IDS[entry.state],
-        transaction_partitions=None if entry.state == transitions.EMPTY else partitions,
-        transaction_last_update_timestamp_ms=entry.last_update_timestamp_ms,
-        transaction_start_timestamp_ms=entry.start_timestamp_ms,
-    )
-    if version:
-        value.previous_producer_id, value.next_producer_id = entry.previous_producer_id, entry.next_producer_id
-        value.next_producer_epoch = entry.next_producer_epoch
-        value.client_transaction_version = entry.client_transaction_version
-    return CoordinatorRecord(key, value)
 
 
 class ProducerIds(Protocol):
