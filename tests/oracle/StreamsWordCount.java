@@ -82,7 +82,8 @@ public class StreamsWordCount {
     System.exit(0);
   }
 
-  static KafkaStreams start(String bootstrap, String application, String guarantee, Path directory, int at) {
+  /** Counts words by way of a repartition topic and a store with a changelog. */
+  static Topology topology(String application) {
     StreamsBuilder builder = new StreamsBuilder();
     builder
         .<String, String>stream(application + "-words")
@@ -91,7 +92,10 @@ public class StreamsWordCount {
         .count(Materialized.as("counts"))
         .toStream()
         .to(application + "-counts", Produced.with(Serdes.String(), Serdes.Long()));
-    Topology topology = builder.build();
+    return builder.build();
+  }
+
+  static Properties settings(String bootstrap, String application, String guarantee, Path directory, int at) {
     Properties settings = new Properties();
     settings.put("bootstrap.servers", bootstrap);
     settings.put("application.id", application);
@@ -103,7 +107,15 @@ public class StreamsWordCount {
     settings.put("application.server", "localhost:" + (9000 + at));
     settings.put("default.key.serde", Serdes.String().getClass());
     settings.put("default.value.serde", Serdes.String().getClass());
-    KafkaStreams streams = new KafkaStreams(topology, settings);
+    return settings;
+  }
+
+  static KafkaStreams start(String bootstrap, String application, String guarantee, Path directory, int at) {
+    return start(application, settings(bootstrap, application, guarantee, directory, at));
+  }
+
+  static KafkaStreams start(String application, Properties settings) {
+    KafkaStreams streams = new KafkaStreams(topology(application), settings);
     streams.setUncaughtExceptionHandler(
         thrown -> {
           thrown.printStackTrace();

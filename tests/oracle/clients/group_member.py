@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -179,6 +180,11 @@ CLIENTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def main() -> None:
+    if sys.argv[1] == "program":
+        # A member in another language: this process becomes it, so that signals reach it.
+        command = json.loads(sys.argv[2])["command"]
+        os.execvp(command[0], [*command, sys.argv[2]])
+
     def wait_for_the_end() -> None:
         sys.stdin.readline()
         stopped.set()

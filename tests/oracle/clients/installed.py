@@ -83,13 +83,25 @@ def command_of(name: str, peer: Callable[[], Peer], work_dir: Path) -> list[str]
     return [sys.executable, "-c", code]
 
 
-def _built_franz_go(work_dir: Path) -> Path:
-    program = work_dir / "franz_go_driver"
+def member_command_of(name: str, peer: Callable[[], Peer], work_dir: Path) -> list[str]:
+    """The words that start a member of a group (see group_member.py); its settings, as JSON, follow them.
+
+    Where it cannot be had, the test is skipped, or fails under KCLI_STRICT.
+    """
+    if name == "java":
+        return peer().java_command("GroupMember")
+    if name == "franz-go":
+        return [str(_built_franz_go(work_dir, "member"))]
+    return ["node", str(_fetched_kafkajs(work_dir) / "member.js")]
+
+
+def _built_franz_go(work_dir: Path, package: str = "") -> Path:
+    program = work_dir / f"franz_go_{package or 'driver'}"
     if not program.exists():
         go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
         if go is None:
             missing("no go on the PATH to build the franz-go driver with")
-        _run([go, "build", "-mod=readonly", "-o", str(program), "."], HERE / "franz_go")
+        _run([go, "build", "-mod=readonly", "-o", str(program), f"./{package}"], HERE / "franz_go")
     return program
 
 
