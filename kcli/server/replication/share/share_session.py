@@ -103,6 +103,11 @@ class ShareSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of all sessions."""
+        return sum(len(session.targets) for session in self._sessions.values())
+
     def targets(self, key: MemberKey) -> list[ShareTarget]:
         """Return the partitions of a session, none without one."""
         session = self._sessions.get(key)
