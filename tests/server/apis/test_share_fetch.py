@@ -222,6 +222,19 @@ def test_a_connection_that_closes_takes_its_fetch_with_it(shared: ShareNode) -> 
     assert not shared.node.broker.share_partitions.partitions, "the group is empty"
 
 
+def test_an_old_connection_of_a_member_does_not_end_its_session_on_another(shared: ShareNode) -> None:
+    """A client that connects again may begin its session before the broker sees the end of the old connection."""
+    before, other = shared.member(), shared.member("other")
+    after = shared.member()
+    shared.produce(3)
+    assert acquired_of(after.fetch()) == {0: [(0, 2, 1)]}
+    shared.node.close(before.connection)
+    assert acquired_of(other.fetch()) == {}
+    assert codes_of(after.acknowledge({shared.first: [(0, 1, [ACCEPT])]})) == {0: 0}
+    shared.node.close(after.connection)
+    assert acquired_of(other.fetch(max_wait_ms=60_000)) == {0: [(2, 2, 2)]}
+
+
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
