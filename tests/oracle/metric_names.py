@@ -10,11 +10,14 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
+from kcli.protocol import apis
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.peer import Peer, free_ports
+from tests.oracle.raw_requests import RawClient
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "metrics" / "kafka-names.txt"
 AGENT = "jmx_prometheus_javaagent"
@@ -73,6 +76,26 @@ def _use(address: str) -> None:
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
     consumer.poll(3000)
+    _share(address)
+
+
+def _share(address: str) -> None:
+    """Read and acknowledge as a member of a share group."""
+    from confluent_kafka import ShareConsumer
+
+    client = RawClient(address)
+    struct, key = client.struct, apis.INCREMENTAL_ALTER_CONFIGS
+    value = struct(key, "AlterableConfig", name="share.auto.offset.reset", config_operation=0, value="earliest")
+    group = struct(key, "AlterConfigsResource", resource_type=32, resource_name="sharing", configs=[value])
+    client.ask(key, 1, resources=[group], validate_only=False)
+    client.close()
+    sharing = ShareConsumer({"bootstrap.servers": address, "group.id": "sharing"})
+    sharing.subscribe(["orders"])
+    end = time.monotonic() + 30
+    while not list(sharing.poll(1.0)) and time.monotonic() < end:
+        pass
+    sharing.commit_sync(10.0)
+    sharing.close()
 
 
 if __name__ == "__main__":

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conftest import ROOT
 from tests.oracle.conftest import Served
+from tests.oracle.member_process import Event, MemberProcess
 
 pytestmark = [pytest.mark.oracle]
 
@@ -47,43 +44,11 @@ PAUSE_S = 0.02  # of a poll of other processes, which give no other sign
 _NAMES = itertools.count()
 
 
-class Event(NamedTuple):
-    """An event of a member: the time in ns, what happened, and its numbers."""
-
-    at_ns: int
-    kind: str
-    numbers: tuple[int, ...]
-
-
-class Member:
-    """A member that runs; `gone_ns` is when it was killed or paused, from when on it does not know what it has."""
+class Member(MemberProcess):
+    """A member that reads partitions as their owner."""
 
     def __init__(self, client: str, **settings: Any) -> None:
-        self.events: list[Event] = []
-        self.errors: list[str] = []
-        self.gone_ns: int | None = None
-        command = [sys.executable, "-m", "tests.oracle.clients.group_member", client, json.dumps(settings)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            at_ns, kind, *numbers = line.split()
-            if kind == "error":
-                self.errors.append(line)
-            else:
-                self.events.append(Event(int(at_ns), kind, tuple(map(int, numbers))))
+        super().__init__([sys.executable, "-m", "tests.oracle.clients.group_member", client, json.dumps(settings)])
 
     @property
     def owned(self) -> set[int]:
@@ -95,32 +60,6 @@ class Member:
             elif event.kind in ("revoked", "lost"):
                 found -= set(event.numbers)
         return found
-
-    @property
-    def is_alive(self) -> bool:
-        return self.gone_ns is None and self.process.poll() is None
-
-    def leave(self) -> None:
-        """End as a client that closes its consumer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        self.process.wait(SETTLE_SECONDS)
-        self._reader.join(SETTLE_SECONDS)
-
-    def kill(self) -> None:
-        self.gone_ns = time.monotonic_ns()
-        self.process.kill()
-        self.process.wait(SETTLE_SECONDS)
-        self._reader.join(SETTLE_SECONDS)
-
-    def pause(self) -> None:
-        self.gone_ns = time.monotonic_ns()
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Go on; it counts again as alive from when it gets partitions anew."""
-        self.process.send_signal(signal.SIGCONT)
 
     def intervals(self) -> Iterator[tuple[int, int, int]]:
         """The partitions that it had, each with the times of its assignment and of the end."""
@@ -238,9 +177,7 @@ class Judge:
     def close(self) -> None:
         self._is_ending.set()
         for member in self.members:
-            if member.process.poll() is None:
-                member.process.kill()
-                member.process.wait(SETTLE_SECONDS)
+            member.close()
         self._asker.close()
 
 

@@ -183,10 +183,32 @@ def _acknowledge(context: RequestContext, request: Message, key: MemberKey, done
                 wanted[target] = batches
             else:
                 empty[target] = None
+
+    def acknowledged(found: Errors) -> None:
+        _count_acknowledged(context, wanted, {**found, **errors})
+        done({**found, **errors, **empty} if wanted else errors)
+
     if wanted:
-        broker.share_partitions.acknowledge(key, wanted, lambda found: done({**found, **errors, **empty}))
+        broker.share_partitions.acknowledge(key, wanted, acknowledged)
     else:
-        done(errors)
+        acknowledged({})
+
+
+def _count_acknowledged(
+    context: RequestContext, wanted: Mapping[ShareTarget, Sequence[AcknowledgementBatch]], errors: Errors
+) -> None:
+    """Count acknowledgements by their type and topic."""
+    broker = context.broker
+    names = {target: broker.metadata.topic_name(target[0]) for target in errors}
+    for name in set(names.values()) - {None}:
+        found = [error for target, error in errors.items() if names[target] == name]
+        topic = broker.metrics.topic(str(name))
+        topic.total_share_acknowledgement_requests += 1
+        topic.failed_share_acknowledgement_requests += any(error is not None for error in found)
+    for target, batches in wanted.items():
+        if errors.get(target) is None:
+            for batch in batches:
+                broker.metrics.share_acknowledgements.update(batch.types)
 
 
 def _are_valid(batches: Sequence[AcknowledgementBatch], most: int, *, may_renew: bool) -> bool:
@@ -327,12 +349,23 @@ class _ShareFetch:
         )
 
     def _count(self, results: Results) -> None:
-        """Count the bytes for the metrics of the topics."""
+        """Count the fetch and its bytes for the metrics of the topics."""
         broker = self._context.broker
+        topics: set[str] = set()
+        failed: set[str] = set()
         for (topic_id, _), result in results.items():
             name = broker.metadata.topic_name(topic_id)
-            if name is not None and result.records is not None:
+            if name is None:
+                continue
+            topics.add(name)
+            if result.error is not None:
+                failed.add(name)
+            if result.records is not None:
                 broker.metrics.topic(name).bytes_out += len(result.records)
+        for name in topics:
+            broker.metrics.topic(name).total_share_fetch_requests += 1
+        for name in failed:
+            broker.metrics.topic(name).failed_share_fetch_requests += 1
 
 
 def _failed(code: int) -> ShareFetchResult:

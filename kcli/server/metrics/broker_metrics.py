@@ -8,6 +8,7 @@ request more than a microsecond, and their errors are counted by topic.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -77,10 +78,14 @@ class TopicMetrics:
         "bytes_rejected",
         "failed_fetch_requests",
         "failed_produce_requests",
+        "failed_share_acknowledgement_requests",
+        "failed_share_fetch_requests",
         "invalid_message_crc_records",
         "messages_in",
         "total_fetch_requests",
         "total_produce_requests",
+        "total_share_acknowledgement_requests",
+        "total_share_fetch_requests",
     )
 
     def __init__(self) -> None:
@@ -89,10 +94,14 @@ class TopicMetrics:
         self.bytes_rejected = 0
         self.failed_fetch_requests = 0
         self.failed_produce_requests = 0
+        self.failed_share_acknowledgement_requests = 0
+        self.failed_share_fetch_requests = 0
         self.invalid_message_crc_records = 0
         self.messages_in = 0
         self.total_fetch_requests = 0
         self.total_produce_requests = 0
+        self.total_share_acknowledgement_requests = 0
+        self.total_share_fetch_requests = 0
 
     def counts(self) -> tuple[int, ...]:
         """Return the counters in the order of TOPIC_COUNTS."""
@@ -130,12 +139,16 @@ class ListenerMetrics:
 
 
 class BrokerMetrics:
-    """The counters of a broker. `topics` is by name, `requests` by API key and version, `deleted` the sum of deleted topics."""
+    """The counters of a broker. `topics` is by name, `requests` by API key and version, `deleted` the sum of deleted topics.
+
+    `share_acknowledgements` is by acknowledge type.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
         self.requests: dict[tuple[int, int], int] = {}
         self.errors = ErrorCounts()
+        self.share_acknowledgements: Counter[int] = Counter()
         self.deleted = TopicMetrics()  # so that the sums of all topics never decrease
 
     def topic(self, name: str) -> TopicMetrics:

@@ -35,6 +35,10 @@ kafka_server_brokertopicmetrics_totalproducerequests_total | counter | topic | A
 kafka_server_brokertopicmetrics_failedproducerequests_total | counter | topic | Refused appends*
 kafka_server_brokertopicmetrics_totalfetchrequests_total | counter | topic | Reads, one per partition of a request*
 kafka_server_brokertopicmetrics_failedfetchrequests_total | counter | topic | Refused reads*
+kafka_server_brokertopicmetrics_totalsharefetchrequests_total | counter | topic | Share fetches, one per topic of a request*
+kafka_server_brokertopicmetrics_failedsharefetchrequests_total | counter | topic | Refused share fetches*
+kafka_server_brokertopicmetrics_totalshareacknowledgementrequests_total | counter | topic | Acknowledging requests, by topic*
+kafka_server_brokertopicmetrics_failedshareacknowledgementrequests_total | counter | topic | Refused acknowledgements*
 kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Batches with a wrong CRC, of all topics
 kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
 kafka_network_requestmetrics_errors_total | counter | request error | Error codes in responses, except of Produce and Fetch
@@ -82,6 +86,17 @@ kafka_log_logcleanermanager_max_dirty_percent | gauge |  | The largest dirty per
 kafka_log_logcleanermanager_time_since_last_run_ms | gauge |  | Milliseconds since the last scan
 kafka_log_logcleanermanager_uncleanable_partitions_count | gauge | logDirectory | Uncleanable logs; `kcli describe` shows why
 kafka_log_logcleanermanager_uncleanable_bytes | gauge | logDirectory | Dirty bytes of uncleanable logs
+kafka_server_sharesessioncache_sharesessionscount | gauge |  | Share sessions
+kafka_server_sharesessioncache_sharepartitionscount | gauge |  | Partitions of all share sessions
+kafka_server_sharesessioncache_sharesessionevictions_total | counter |  | Evicted share sessions: always 0
+kafka_server_delayedsharefetchmetrics_expires_total | counter |  | Share fetches that timed out
+kafka_server_sharepartitionmetrics_inflightbatchcount | gauge | group topic partition | Batches in flight
+kafka_server_sharepartitionmetrics_inflightmessagecount | gauge | group topic partition | Offsets from start to end offset
+kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total | counter | group topic partition | Records whose lock expired
+kafka_server_sharegroupmetrics_recordacknowledgements_total | counter | ackType | Acknowledgements, one per range of a request
+kafka_server_share_coordinator_metrics_write | gauge |  | Written states of share partitions
+kafka_server_share_coordinator_metrics_write_rate | gauge |  | Written states of share partitions per second
+kafka_server_share_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0
 kafka_server_kafkaserver_brokerstate | gauge |  | 0 not running, 1 starting, 2 recovery, 3 running, 6 and 7 leaving
 kafka_server_delayedoperationpurgatory_purgatorysize | gauge | delayedOperation | Waiting requests, by kind
 kafka_server_delayedoperationpurgatory_numdelayedoperations | gauge | delayedOperation | The same
@@ -118,10 +133,16 @@ kafka_server_group_coordinator_metrics_group_completed_rebalance_count | gauge |
 kafka_server_group_coordinator_metrics_group_completed_rebalance_rate | gauge |  | Such rebalances per second
 kafka_server_group_coordinator_metrics_consumer_group_rebalance_count | gauge |  | Rebalances of consumer groups
 kafka_server_group_coordinator_metrics_consumer_group_rebalance_rate | gauge |  | Rebalances of consumer groups per second
+kafka_server_group_coordinator_metrics_share_group_rebalance_count | gauge |  | Rebalances of share groups
+kafka_server_group_coordinator_metrics_share_group_rebalance_rate | gauge |  | Rebalances of share groups per second
+kafka_server_group_coordinator_metrics_streams_group_rebalance_count | gauge |  | Rebalances of streams groups
+kafka_server_group_coordinator_metrics_streams_group_rebalance_rate | gauge |  | Rebalances of streams groups per second
 kafka_server_group_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0
 kafka_server_group_coordinator_metrics_num_partitions | gauge | state | Led partitions of __consumer_offsets by state
-kafka_server_group_coordinator_metrics_group_count | gauge | protocol | Groups by protocol: classic, consumer
+kafka_server_group_coordinator_metrics_group_count | gauge | protocol | Groups by protocol: classic, consumer, share, streams
 kafka_server_group_coordinator_metrics_consumer_group_count | gauge | state | Consumer groups by state
+kafka_server_group_coordinator_metrics_share_group_count | gauge | state | Share groups by state
+kafka_server_group_coordinator_metrics_streams_group_count | gauge | state | Streams groups by state
 kafka_coordinator_group_groupmetadatamanager_numoffsets | gauge |  | Committed offsets of all groups
 kafka_coordinator_group_groupmetadatamanager_numgroups | gauge |  | Classic groups
 kafka_coordinator_group_groupmetadatamanager_numgroupsempty | gauge |  | Classic groups that are Empty

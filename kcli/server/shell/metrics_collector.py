@@ -27,6 +27,7 @@ from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, Erro
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.shell.controller_samples import add_delivered, sample_controller
 from kcli.server.shell.group_samples import GROUP_RATES, sample_groups
+from kcli.server.shell.share_samples import SHARE_RATES, sample_shares
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"
@@ -99,6 +100,7 @@ def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer 
     _add_errors(cores, raw)
     if broker is not None:
         _sample_broker(broker, raw)
+        yield from sample_shares(broker, raw.add)
         yield from sample_groups(broker.groups, raw.add)
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
@@ -151,7 +153,11 @@ def _sample_broker(broker: Broker, raw: RawSamples) -> None:
     for name in ALWAYS_ZERO:
         raw.add(name, 0)
     replicas, sessions = broker.replica_manager, broker.fetch.sessions
-    for kind, purgatory in (("Produce", replicas.produce_purgatory), ("Fetch", replicas.fetch_purgatory)):
+    for kind, purgatory in (
+        ("Produce", replicas.produce_purgatory),
+        ("Fetch", replicas.fetch_purgatory),
+        ("ShareFetch", replicas.share_fetch_purgatory),
+    ):
         raw.add("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
         raw.add("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
     raw.add("kafka_server_delayedproducemetrics_expires_total", replicas.produce_purgatory.expired_count)
@@ -254,6 +260,7 @@ RATES = {
     f"{_SOCKETS}outgoing_byte": f"{_SOCKETS}outgoing_byte_rate",
     "kafka_server_raft_metrics_log_end_offset": "kafka_server_raft_metrics_append_records_rate",
     **GROUP_RATES,
+    **SHARE_RATES,
 }
 
 

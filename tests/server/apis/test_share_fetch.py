@@ -12,6 +12,7 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
+from kcli.server.metrics.broker_metrics import TOPIC_COUNTS
 from kcli.server.replication.share_persister import ShareKey
 from kcli.state.metadata_values import ConfigResource
 from tests.server.apis.share_requests import ACCEPT, REJECT, RELEASE, RENEW, ShareMember, acquired_of, codes_of
@@ -86,6 +87,29 @@ def test_records_are_acquired_acknowledged_and_not_seen_again(shared: ShareNode)
     answer = member.fetch({shared.first: [(2, 2, [REJECT])]})
     assert [part.acknowledge_error_code for part in answer.responses[0].partitions] == [0]
     assert answer.responses[0].partitions[0].acquired_records == []
+
+
+def test_fetches_and_acknowledgements_are_counted(shared: ShareNode) -> None:
+    metrics, coordinator = shared.node.broker.metrics, shared.node.broker.share_coordinator
+    member = shared.member()
+    shared.produce(4)
+    member.fetch()
+    topic = metrics.topic("topic")
+    before, written = topic.counts(), coordinator.written_count
+    member.acknowledge({shared.first: [(0, 0, [ACCEPT]), (1, 3, [RELEASE, REJECT, ACCEPT])], shared.second: [(9, 9, [ACCEPT])]})
+    member.fetch({shared.first: [(7, 7, [ACCEPT])]})
+    counted = {name: now - then for name, now, then in zip(TOPIC_COUNTS, topic.counts(), before, strict=True) if now - then}
+    assert counted.pop("bytes_out") > 0
+    assert counted == {
+        "total_share_acknowledgement_requests": 2,
+        "failed_share_acknowledgement_requests": 2,
+        "total_share_fetch_requests": 1,
+    }
+    assert metrics.share_acknowledgements == {ACCEPT: 2, RELEASE: 1, REJECT: 1}
+    assert coordinator.written_count == written + 1
+    shared.node.advance(31_000)
+    (partition,) = [found for key, found in shared.node.broker.share_partitions.partitions.items() if key.partition == 0]
+    assert partition.lock_timeout_count == 1
 
 
 def test_two_members_get_different_records(shared: ShareNode) -> None:
@@ -196,6 +220,19 @@ def test_a_connection_that_closes_takes_its_fetch_with_it(shared: ShareNode) -> 
     assert purgatory.size == 0
     assert len(shared.node.broker.share_partitions.sessions) == 0
     assert not shared.node.broker.share_partitions.partitions, "the group is empty"
+
+
+def test_an_old_connection_of_a_member_does_not_end_its_session_on_another(shared: ShareNode) -> None:
+    """A client that connects again may begin its session before the broker sees the end of the old connection."""
+    before, other = shared.member(), shared.member("other")
+    after = shared.member()
+    shared.produce(3)
+    assert acquired_of(after.fetch()) == {0: [(0, 2, 1)]}
+    shared.node.close(before.connection)
+    assert acquired_of(other.fetch()) == {}
+    assert codes_of(after.acknowledge({shared.first: [(0, 1, [ACCEPT])]})) == {0: 0}
+    shared.node.close(after.connection)
+    assert acquired_of(other.fetch(max_wait_ms=60_000)) == {0: [(2, 2, 2)]}
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions

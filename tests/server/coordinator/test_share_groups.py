@@ -116,6 +116,7 @@ def test_members_share_partitions_and_take_over_those_of_one_that_leaves(node: W
     owned = sorted(index for member in members for found in member.assigned.values() for index in found)
     assert all(owned.count(index) == 2 for index in range(3)) or len(owned) >= 4
     assert {0, 1, 2} == set(owned)
+    assert node.broker.groups.metrics.share_rebalances >= 4
     for member in members[1:]:
         assert member.send(-1).member_epoch == -1
     members[0].beat()

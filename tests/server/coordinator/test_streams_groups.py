@@ -26,6 +26,7 @@ from kcli.server.coordinator.group.streams_group_manager import StreamsGroupMana
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import StreamsGroup
@@ -67,6 +68,7 @@ class Groups:
         self.state = GroupState()
         self.timer = Timer(START_MS)
         self.lines: list[str] = []
+        self.metrics = GroupMetrics()
         self.written: list[CoordinatorRecord] = []
         self.log: list[tuple[bytes, bytes | None]] = []
         self.manager = self._manager(self.state)
@@ -80,6 +82,7 @@ class Groups:
             self.timer,
             self._write,
             self._remove_classic,
+            self.metrics,
             self.lines.append,
         )
 
@@ -220,6 +223,7 @@ def test_two_members_join_and_leave(groups: Groups) -> None:
     groups.reload()
     assert active(groups.heartbeat("second", 3)) == {"0": [2]}
     assert groups.group().state == "Stable"
+    assert groups.metrics.streams_rebalances == 2
     assert groups.heartbeat("second", -1).member_epoch == -1
     assert groups.kinds() == ["-22", "-21", "-19", "17"]
     groups.heartbeat("first", -1)

@@ -20,10 +20,15 @@ server_*_channel_metrics_* | A node has no connections to other nodes
 server_group_coordinator_metrics_b* server_group_coordinator_metrics_event_[!q]* server_group_coordinator_metrics_thread_* \
 server_group_coordinator_metrics_event_queue_time* | Operations of coordinators wait for no thread, and batches for no other
 server_group_coordinator_metrics_partition_load_time_* | The log of a broker says how long a load took
-server_group_coordinator_metrics_s[ht]* | Groups of these kinds do not rebalance here
 coordinator_transaction_* server_transaction_coordinator_metrics_* server_addpartitionstotxnmanager_* \
 server_replicamanager_partitionswithlatetransactionscount | Transactions have no metrics yet
-server_share* server_brokertopicmetrics_*share* | Share groups are not served
+server_share_coordinator_metrics_b* server_share_coordinator_metrics_event_[!q]* server_share_coordinator_metrics_thread_* \
+server_share_coordinator_metrics_event_queue_time* | As of group coordinators
+server_share_coordinator_metrics_partition_load_time_* server_share_coordinator_metrics_write_latency_* \
+server_sharegroupmetrics_partitionloadtimems* server_sharegroupmetrics_requesttopicpartitionsfetchratio* \
+server_sharegroupmetrics_topicpartitionsacquiretimems* server_sharepartitionmetrics_fetchlock* \
+server_sharepartitionmetrics_inflightbatchmessagecount* | Fetches of \
+share groups take no lock; they, loads and writes of states are not timed
 server_brokertopicmetrics_replication* server_brokertopicmetrics_reassignment* server_replicafetchermanager_* \
 | Nothing is replicated between nodes
 server_replicaalterlogdirsmanager_* server_assignmentsmanager_* | Moves between log directories are copies, without a fetcher

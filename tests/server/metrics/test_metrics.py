@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE
+from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, INITIALIZE_SHARE_GROUP_STATE, METADATA, PRODUCE, SHARE_FETCH
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
 from kcli.server.metrics.broker_metrics import BrokerMetrics, ErrorCounts
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
@@ -27,6 +28,7 @@ from kcli.server.shell.request_times import MAX_SAMPLES, NAME, NS_PER_MS, Reques
 from tests.conftest import ROOT
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.metric_names import names_of
+from tests.oracle.raw_requests import RawClient
 from tests.server.metrics.metrics_page import MISSING
 from tests.server.serving import SECONDS, address_of, serving
 
@@ -35,7 +37,10 @@ KAFKAS = {
     for name, labels in (line.split() for line in (ROOT / "fixtures" / "metrics" / "kafka-names.txt").read_text().splitlines())
 }
 # Kafka has these once a fault of its own happened to that topic, which cannot be brought about.
-NOT_SEEN = {("kafka_server_brokertopicmetrics_failedfetchrequests_total", "topic")}
+NOT_SEEN = {
+    (f"kafka_server_brokertopicmetrics_failed{kind}requests_total", "topic")
+    for kind in ("fetch", "sharefetch", "shareacknowledgement")
+}
 
 
 def forms(metric: Metric) -> set[tuple[str, str]]:
@@ -65,15 +70,36 @@ def test_each_of_kafkas_names_is_told_or_left_out_for_a_reason() -> None:
     assert matched == {pattern for group in MISSING for pattern in group.patterns}, "a pattern of nothing"
 
 
+def share_fetch(address: str) -> RawClient:
+    """Begin to read orders as a member of a share group; it leaves when the client is closed."""
+    client = RawClient(address)
+    (topic,) = client.ask(METADATA, 12, topics=None).topics
+    state = client.struct(INITIALIZE_SHARE_GROUP_STATE, "PartitionData", partition=0, state_epoch=1, start_offset=0)
+    begun = client.struct(INITIALIZE_SHARE_GROUP_STATE, "InitializeStateData", topic_id=topic.topic_id, partitions=[state])
+    code, until = -1, time.monotonic() + SECONDS
+    while code and time.monotonic() < until:
+        client.ask(FIND_COORDINATOR, 6, key_type=2, coordinator_keys=[f"sharing:{topic.topic_id}:0"])
+        answer = client.ask(INITIALIZE_SHARE_GROUP_STATE, 0, group_id="sharing", topics=[begun])
+        code = answer.results[0].partitions[0].error_code
+    part = client.struct(SHARE_FETCH, "FetchPartition", partition_index=0)
+    read = client.struct(SHARE_FETCH, "FetchTopic", topic_id=topic.topic_id, partitions=[part])
+    limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1, "max_records": 1, "batch_size": 1}
+    answer = client.ask(SHARE_FETCH, 1, group_id="sharing", member_id="m", share_session_epoch=0, topics=[read], **limits)
+    assert answer.error_code == 0
+    return client
+
+
 def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
     with serving(tmp_path, "--metrics-port", "0") as lines:
         log = "".join(lines)
         url = re.search(r"http://\S+", log)
         assert url is not None
         ask_all(address_of(lines), [create("orders", {})], 0)
+        sharing = share_fetch(address_of(lines))
         with urllib.request.urlopen(url[0], timeout=SECONDS) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             text = answer.read().decode()
+        sharing.close()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(url[0] + "x", timeout=SECONDS)
     shown = {tuple(line.split()) for line in names_of(text).splitlines()}
@@ -82,7 +108,10 @@ def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
     assert told == {metric.name for metric in METRICS}, "a metric of the catalog is not told"
     for expected in (
         'kafka_log_log_logendoffset{partition="0",topic="orders"} 0.0',
-        "kafka_server_replicamanager_partitioncount 1.0",
+        "kafka_server_replicamanager_partitioncount 51.0",  # orders and __share_group_state
+        "kafka_server_sharesessioncache_sharesessionscount 1.0",
+        'kafka_server_sharepartitionmetrics_inflightmessagecount{group="sharing",partition="0",topic="orders"} 0.0',
+        'kafka_server_brokertopicmetrics_totalsharefetchrequests_total{topic="orders"} 1.0',
         "kafka_controller_kafkacontroller_activecontrollercount 1.0",
         "kafka_server_kafkaserver_brokerstate 3.0",
         'kafka_network_requestmetrics_requests_total{request="CreateTopics",version="7"} 1.0',

@@ -94,13 +94,13 @@ class GroupShard:
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
         self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, metrics, report)
-        self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, report)
+        self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, metrics, report)
         migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
         self.consumer = ConsumerGroupManager(
             self.state, config, metadata, hashes, timer, rng, self._write, migration, metrics, report
         )
         self.streams = StreamsGroupManager(
-            self.state, config, metadata, hashes, timer, self._write, self._remove_classic, report
+            self.state, config, metadata, hashes, timer, self._write, self._remove_classic, metrics, report
         )
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 

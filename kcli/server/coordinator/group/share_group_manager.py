@@ -55,6 +55,7 @@ from kcli.server.coordinator.group.share_records import (
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.groups import Partitions, ShareGroup, ShareMember
@@ -121,6 +122,7 @@ class ShareGroupManager:
         hashes: TopicHashes,
         timer: Timer,
         write: Write,
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self._state = state
@@ -129,6 +131,7 @@ class ShareGroupManager:
         self._hashes = hashes
         self._timer = timer
         self._write = write
+        self._metrics = metrics
         self._report = report
         self._sessions = MemberSessions(timer, write, self._expire, report)
         self._checked: dict[str, tuple[int, int]] = {}  # when a group's topics were compared: topics_version and group epoch
@@ -240,6 +243,7 @@ class ShareGroupManager:
         has_changed = has_changed or found != group.metadata_hash
         if has_changed:
             change.epoch += 1
+            self._metrics.share_rebalances += 1
             change.records.append(group_record(group.group_id, change.epoch, found))
         self._checked[group.group_id] = version, change.epoch
         return has_changed

@@ -57,6 +57,7 @@ from kcli.server.coordinator.group.streams_topology import (
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_records import subtopologies
 from kcli.state.group_state import GroupState
@@ -125,6 +126,7 @@ class StreamsGroupManager:
         timer: Timer,
         write: Write,
         remove_classic: Callable[[str], Records],
+        metrics: GroupMetrics,
         report: Callable[[str], None],
     ) -> None:
         self._state = state
@@ -134,6 +136,7 @@ class StreamsGroupManager:
         self._timer = timer
         self._write = write
         self._remove_classic = remove_classic
+        self._metrics = metrics
         self._report = report
         self._sessions = MemberSessions(timer, write, self._expire, report)
         self._live: dict[str, _Live] = {}
@@ -291,6 +294,7 @@ class StreamsGroupManager:
         configs = {STANDBY_CONFIG: str(self._group_int(group.group_id, "group.streams.num.standby.replicas"))}
         if is_changed or validated != group.validated_topology_epoch or configs != group.assignment_configs:
             change.begin_epoch(found, validated, configs)
+            self._metrics.streams_rebalances += 1
         live.checked = (version, change.epoch)
         return configured
 

@@ -47,6 +47,7 @@ class ShareCoordinator:
         self._metadata = metadata
         self._replica_manager = replica_manager
         self._report = report
+        self.written_count = 0
         self.runtime = CoordinatorRuntime[ShareShard](
             SHARE_GROUP_STATE,
             lambda index: ShareShard(index, config, metadata, timer, self),

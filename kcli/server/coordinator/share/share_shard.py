@@ -58,6 +58,8 @@ class ShareRefusal(CoordinatorError):
 class ShardTasks(Protocol):
     """What a shard has its coordinator do from time to time."""
 
+    written_count: int  # the written states, for the metrics
+
     def snapshot_cold_partitions(self, shard: ShareShard) -> None:
         """Write the snapshots that `cold_snapshots` decides."""
         ...
@@ -146,6 +148,7 @@ class ShareShard:
         self._check_leader_epoch(key, change.leader_epoch)
         self._check_state_epoch(key, change.state_epoch)
         self._check_exists(key)
+        self._tasks.written_count += 1
         return Decision(None, (self._change_record(key, state, change, state.leader_epoch),))
 
     def read_summary(self, key: ShareKey) -> Decision[ShareSummary]:

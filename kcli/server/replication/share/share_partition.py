@@ -94,6 +94,7 @@ class SharePartition:
         self._timer = timer
         self._find_start = find_start
         self._changed = changed
+        self.lock_timeout_count = 0  # of records, for the metrics
         self._state_epoch = 0
 
     @property
@@ -232,6 +233,7 @@ class SharePartition:
             return
         released = release_expired(self.records, lock, self._most_deliveries)
         if released:
+            self.lock_timeout_count += sum(batch.last_offset - batch.first_offset + 1 for batch in released)
             self._write(released, self._expiry_written)
             self._changed()
 

@@ -47,12 +47,16 @@ class ShareSessionError(Exception):
 
 
 class ShareSession:
-    """The partitions of a member, in the order in which they are read; True for one whose next answer is sent in any case."""
+    """The partitions of a member, in the order in which they are read; True for one whose next answer is sent in any case.
 
-    __slots__ = ("epoch", "key", "targets")
+    `connection` is the one that has begun it.
+    """
 
-    def __init__(self, key: MemberKey, targets: Iterable[ShareTarget]) -> None:
+    __slots__ = ("connection", "epoch", "key", "targets")
+
+    def __init__(self, key: MemberKey, targets: Iterable[ShareTarget], connection: Connection) -> None:
         self.key = key
+        self.connection = connection
         self.epoch = 1
         self.targets: dict[ShareTarget, bool] = dict.fromkeys(targets, False)
 
@@ -103,6 +107,11 @@ class ShareSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of all sessions."""
+        return sum(len(session.targets) for session in self._sessions.values())
+
     def targets(self, key: MemberKey) -> list[ShareTarget]:
         """Return the partitions of a session, none without one."""
         session = self._sessions.get(key)
@@ -137,7 +146,7 @@ class ShareSessionCache:
                 raise ShareSessionError(
                     error_codes.SHARE_SESSION_LIMIT_REACHED, f"there are {len(self._sessions)} share sessions"
                 )
-            session = self._sessions[key] = ShareSession(key, targets)
+            session = self._sessions[key] = ShareSession(key, targets, connection)
             self._members[key.group_id] = self._members.get(key.group_id, 0) + 1
             self._keys[connection] = key
             return SharePlan(list(session.targets), None, epoch)
@@ -174,7 +183,8 @@ class ShareSessionCache:
         key = self._keys.pop(connection, None)
         if key is None:
             return
-        if key in self._sessions:
+        session = self._sessions.get(key)
+        if session is not None and session.connection == connection:  # not a later session of the member
             self._member_left(key)
             self.remove(key)
         if not self._members.get(key.group_id):
