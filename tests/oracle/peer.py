@@ -7,6 +7,7 @@
     AppendLog.java    what does a leader make of these batches of a client
     JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
     StreamsWordCount  can Kafka Streams count words on a broker
+    StreamsTopology   do administrators see the topology of a static member of a streams group
     KeptTopologies    a broker of Kafka 4.4 with a plugin for the descriptions of topologies
     RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
     JavaClient.java   the Java clients as a driver of clients/plan.py

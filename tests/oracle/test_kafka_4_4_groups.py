@@ -311,3 +311,25 @@ def test_descriptions_of_topologies(kafka_4_4: Peer, tmp_path: Path) -> None:
     setting = "group.streams.topology.description.plugin.class=KeptTopologies"
     with running_kcli(tmp_path / "kcli", *SETTINGS, setting) as address:
         assert_same(describe_topologies(address), kafkas)
+
+
+@pytest.mark.parametrize("kind", ["kcli", "kafka"])
+def test_java_sees_the_topology_of_a_static_member(kafka_4_4: Peer, tmp_path: Path, kind: str) -> None:
+    """Kafka Streams sends the description that it is asked for, and administrators get it; the member comes back."""
+    kafka_4_4.add_libraries("org.apache.kafka:kafka-streams:4.4.0")
+    setting = "group.streams.topology.description.plugin.class=KeptTopologies"
+    running = kafka_with_plugin(kafka_4_4, tmp_path / kind) if kind == "kafka" else running_kcli(tmp_path, *SETTINGS, setting)
+    with running as address:
+        ran = kafka_4_4.run_java("StreamsTopology", [address, str(tmp_path / "state")], timeout_seconds=120)
+    assert ran.exit_code == 0, ran.stdout.decode() + ran.stderr[-3000:]
+    names = "Processor:KSTREAM-FILTER-0000000005", "Processor:KSTREAM-KEY-SELECT-0000000001", "Sink:KSTREAM-SINK-0000000004"
+    assert ran.stdout.decode().splitlines() == [
+        "status AVAILABLE",
+        f"part 0 [{', '.join(names)}, Source:KSTREAM-SOURCE-0000000000]",
+        "part 1 [Processor:KSTREAM-AGGREGATE-0000000003, Source:KSTREAM-SOURCE-0000000006]",
+        "store [all-STATE-STORE-0000000007]",
+        "assignor sticky",
+        "instance first-1",
+        "members 1",
+        "back 1",
+    ]
