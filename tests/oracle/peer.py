@@ -9,6 +9,8 @@
     StreamsWordCount  can Kafka Streams count words on a broker
     StreamsInstance   one instance of that application, which may be killed
     GroupMember.java  the Java consumer as a member of a group, as clients/group_member.py
+    StreamsTopology   do administrators see the topology of a static member of a streams group
+    KeptTopologies    a broker of Kafka 4.4 with a plugin for the descriptions of topologies
     RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
     JavaClient.java   the Java clients as a driver of clients/plan.py
     Answers.java      nothing: the loop over questions that most of them share

@@ -1,6 +1,6 @@
 """Protects the answers to streams groups' requests against Apache Kafka's own, and the records that both write.
 
-One exchange with both has right and wrong requests.
+One exchange with both has right and wrong requests: in version 0 with Kafka 4.3.1, in version 1 with Kafka 4.4.0.
 
 Left out of the comparison: the order of groups, members, subtopologies and tasks.
 """
@@ -79,11 +79,12 @@ def until(is_so: Callable[[], Any]) -> Any:
 class Exchange:
     """The exchange with one broker; `answers` has a label and plain values for each request."""
 
-    def __init__(self, client: RawClient) -> None:
+    def __init__(self, client: RawClient, version: int) -> None:
         self.client = client
+        self.version = version
         self.answers: list[tuple[str, Any]] = []
         self.create(TOPICS)
-        for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints"):
+        for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints", "static", "described"):
             key = {"key_type": 0, "coordinator_keys": [group_id]}
             until(lambda key=key: not client.ask(apis.FIND_COORDINATOR, 4, **key).coordinators[0].error_code)
 
@@ -121,7 +122,7 @@ class Exchange:
             request["user_endpoint"] = struct(BEAT, "Endpoint", host=host, port=port)
 
         def is_answered() -> Message | None:
-            answer = self.client.ask(BEAT, 0, **request)
+            answer = self.client.ask(BEAT, self.version, **request)
             return None if answer.error_code in BUSY else answer
 
         return until(is_answered)
@@ -144,7 +145,7 @@ class Exchange:
 
     def describe(self, label: str, *group_ids: str) -> None:
         fields = {"group_ids": list(group_ids), "include_authorized_operations": True}
-        self.note(label, plain(self.client.ask(DESCRIBE, 0, **fields)))
+        self.note(label, plain(self.client.ask(DESCRIBE, self.version, **fields)))
 
     def list_groups(self, label: str, **fields: Any) -> None:
         self.note(label, plain(self.client.ask(apis.LIST_GROUPS, 5, **fields)))
@@ -165,26 +166,19 @@ class Exchange:
 def invalid_heartbeats(exchange: Exchange) -> None:
     beat, struct = exchange.beat, exchange.client.struct
     tasks = [struct(BEAT, "TaskIds", subtopology_id="0", partitions=[0])]
-    offsets = [struct(BEAT, "TaskOffset", subtopology_id="0", partition=0, offset=1)]
     beat("no member id", member="")
     beat("blank member id", member=" ")
     beat("no group", group_id="")
-    beat("an instance", instance_id="i")
-    beat("empty instance", instance_id="")
     beat("empty rack", rack_id="")
     beat("no rebalance timeout", rebalance_timeout_ms=-1)
-    for role in ("active", "standby", "warmup"):
+    for role in ("active", "standby"):
         beat(f"{role} tasks of a new member", **{f"{role}_tasks": tasks})
         beat(f"no {role} tasks", **{f"{role}_tasks": None})
     beat("no topology", topology=None)
     beat("topology of a later epoch", epoch=2, topology=SIMPLE)
     beat("tasks of one role", epoch=2, active_tasks=[])
-    beat("offsets", task_offsets=offsets)
-    beat("no offsets", task_offsets=[])
-    beat("end offsets", task_end_offsets=offsets)
     beat("epoch -3", epoch=-3)
     beat("-2 without instance", epoch=-2)
-    beat("-2 with instance", epoch=-2, instance_id="i")
     beat("-1 of no group", epoch=-1)
     beat("epoch of no group", epoch=3)
     beat("a pattern", topology=topology(subtopology("0", ["in"], source_topic_regex=["a.*"])))
@@ -197,6 +191,20 @@ def invalid_heartbeats(exchange: Exchange) -> None:
     beat("loop", group_id="loop", topology=topology(subtopology("0", [], repartition=["r"], repartition_sink_topics=["r"])))
     beat("no writer", group_id="loop", topology=topology(subtopology("0", [], repartition=["r"])))
     exchange.describe("no group", "other", "")
+
+
+def unsupported(exchange: Exchange) -> None:
+    """What Kafka 4.3 refuses, whatever else is wrong."""
+    beat, struct = exchange.beat, exchange.client.struct
+    tasks = [struct(BEAT, "TaskIds", subtopology_id="0", partitions=[0])]
+    offsets = [struct(BEAT, "TaskOffset", subtopology_id="0", partition=0, offset=1)]
+    beat("an instance", instance_id="i")
+    beat("empty instance", instance_id="")
+    beat("warmup tasks", epoch=2, warmup_tasks=tasks)
+    beat("offsets", task_offsets=offsets)
+    beat("no offsets", task_offsets=[])
+    beat("end offsets", task_end_offsets=offsets)
+    beat("-2 with instance", epoch=-2, instance_id="i")
 
 
 def members_come_and_go(exchange: Exchange) -> None:
@@ -262,7 +270,8 @@ def full_and_other_protocols(exchange: Exchange) -> None:
     beat, client = exchange.beat, exchange.client
     beat("third", member="m3")
     beat("full", member="m4")
-    beat("full, known member", member="m1")
+    if exchange.version:  # Kafka 4.3 refuses it
+        beat("full, known member", member="m3")
     beat("consumer heartbeat", epoch=3, shutdown_application=True)
     beat("second hears", member="m2", epoch=3)
     for key, fields in (
@@ -285,7 +294,8 @@ def full_and_other_protocols(exchange: Exchange) -> None:
     exchange.note("delete", plain(deleted))
     for member in ("m1", "m2", "m3"):
         beat("leaves", member=member, epoch=-1)
-    exchange.describe("empty", "g")
+    if exchange.version:  # in Kafka 4.3 the target keeps its epoch
+        exchange.describe("empty", "g")
     exchange.commit("of the empty group", "", -1)
     answer = client.ask(apis.JOIN_GROUP, 9, group_id="g", protocols=[protocol], **join)
     exchange.note("classic join of the empty group", answer.error_code)
@@ -399,6 +409,80 @@ def settings_of_the_group(exchange: Exchange) -> None:
     exchange.describe("early", "delayed")
 
 
+def static_members(exchange: Exchange) -> None:
+    """Members with an instance id, and the offsets of their tasks.
+
+    All come back with another process, which begins a group epoch. Otherwise Kafka 4.4.0 gives them no tasks until the next
+    one, and kcli gives them those that they had.
+    """
+
+    def beat(label: str, member: str, epoch: int = 0, instance: str | None = "i", **fields: Any) -> None:
+        exchange.beat(label, member, epoch, group_id="static", instance_id=instance, **fields)
+
+    def describe(label: str) -> None:
+        exchange.describe(label, "static")
+
+    offsets = [exchange.client.struct(BEAT, "TaskOffset", subtopology_id="0", partition=0, offset=1)]
+    beat("empty instance", "m1", instance="")
+    beat("unknown group", "m1", -2)
+    beat("joins", "m1", task_offsets=offsets)
+    describe("joined")
+    beat("without instance", "m1", 2, None)
+    beat("another instance", "m1", 2, "j")
+    beat("the instance of another", "m2", 2)
+    beat("offsets", "m1", 2, task_offsets=offsets)
+    beat("end offsets", "m1", 2, task_end_offsets=offsets)
+    describe("offsets")
+    beat("no offsets", "m1", 2, task_offsets=[])
+    describe("no offsets")
+    beat("another one joins", "m2")
+    beat("joins again", "m1")
+    beat("joins again without instance", "m1", instance=None)
+    beat("second", "m5", instance="n")
+    beat("another one leaves for a time", "m2", -2)
+    beat("leaves for a time, another instance", "m1", -2, "z")
+    beat("revokes", "m1", 2, owned={"active": {"0": [0, 1]}})
+    beat("second gets", "m5", 3, "n")
+    beat("leaves for a time", "m1", -2)
+    describe("has left for a time")
+    beat("was away", "m1", 3)
+    beat("leaves again", "m1", -2)
+    beat("comes back with another process", "m3")
+    describe("has come back")
+    beat("the old id", "m1", 3)
+    beat("the old id leaves", "m1", -1)
+    beat("leaves for a time again", "m3", -2)
+    beat("comes back under the same id", "m3", process_id="another")
+    beat("leaves for a time again", "m3", -2)
+    beat("comes back under another id", "m4")
+    beat("offsets", "m4", 6, task_offsets=offsets)
+    beat("second shuts down", "m5", 3, "n", shutdown_application=True)
+    beat("third", "m6", instance="o")
+    beat("second leaves while it has to revoke", "m5", -2, "n")
+    describe("second has left")
+    beat("the group is full", "m8", instance="p")
+    beat("second comes back", "m7", instance="n")
+    describe("second has come back")
+    beat("second leaves", "m7", -1, "n")
+    beat("leaves without instance", "m4", -1, None)
+    beat("leaves once more", "m4", -1)
+    beat("third leaves", "m6", -1, "o")
+    describe("empty")
+
+
+def topology_descriptions(exchange: Exchange) -> None:
+    """No plugin is configured: nothing is requested or stored."""
+    struct, key = exchange.client.struct, apis.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    for group_id in ("described", ""):
+        description = struct(key, "TopologyDescription")
+        fields = {"group_id": group_id, "member_id": "m1", "topology_epoch": 0, "topology_description": description}
+        exchange.note("update", plain(exchange.client.ask(key, 0, **fields)))
+    exchange.beat("joins", "m1", group_id="described")
+    for group_id in ("described", "none"):
+        fields = {"group_ids": [group_id], "include_topology_description": True}
+        exchange.note("describe", plain(exchange.client.ask(DESCRIBE, 1, **fields)))
+
+
 PARTS = (
     invalid_heartbeats,
     members_come_and_go,
@@ -408,28 +492,35 @@ PARTS = (
     endpoints,
     settings_of_the_group,
 )
-COMPARED_RECORDS = ("g", "endpoints", "delayed")  # of `topics` there are as many as there were heartbeats
+PARTS_OF_VERSION = ((unsupported,), (static_members, topology_descriptions))
+COMPARED_RECORDS = ("g", "endpoints", "delayed", "static")  # of `topics` there are as many as there were heartbeats
 
 
-def records(data: Path) -> dict[str, list[Any]]:
-    """The records of streams groups in a log directory, by group: without times, and hashes, which have ids of topics."""
+def records(data: Path, version: int) -> dict[str, list[Any]]:
+    """The records of streams groups in a log directory, by group: without times, and hashes, which have ids of topics.
+
+    In version 0 also without the epochs of targets: Kafka 4.3 writes none for a group that is now empty.
+    """
     found: dict[str, list[Any]] = {group_id: [] for group_id in COMPARED_RECORDS}
     for directory in sorted(data.glob("__consumer_offsets-*")):
         for record in offline_records(directory):
             key, value = OFFSETS.decode(record.key or b"", record.value)
-            if key is not None and key.STRUCT.name.startswith("StreamsGroup") and key.group_id in found:
+            if key is None or (not version and key.STRUCT.name == "StreamsGroupTargetAssignmentMetadataKey"):
+                continue
+            if key.STRUCT.name.startswith("StreamsGroup") and key.group_id in found:
                 shown = plain(value, frozenset(("assignment_timestamp", "metadata_hash")))
                 found[key.group_id].append((key.STRUCT.name, plain(key), shown))
     return found
 
 
-def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_answers(each_kafka: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The whole exchange, in one group of each kind after the other."""
     homes = tmp_path_factory.mktemp("streams-groups")
     (homes / "kafka").mkdir()
-    with new_broker(kafka_peer, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
-        mine, kafkas = Exchange(RawClient(ours)), Exchange(RawClient(theirs))
-        for part in PARTS:
+    with new_broker(each_kafka, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
+        version = int(each_kafka.version == "4.4.0")
+        mine, kafkas = (Exchange(RawClient(address), version) for address in (ours, theirs))
+        for part in (*PARTS, *PARTS_OF_VERSION[version]):
             for exchange in (mine, kafkas):
                 exchange.answers.clear()
                 part(exchange)
@@ -438,7 +529,7 @@ def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> 
             assert not differing, part.__name__
         mine.client.close()
         kafkas.client.close()
-    own, other = records(homes / "kcli" / "data"), records(homes / "kafka" / "data")
-    for group_id in COMPARED_RECORDS:
+    own, other = records(homes / "kcli" / "data", version), records(homes / "kafka" / "data", version)
+    for group_id in COMPARED_RECORDS[: 3 + version]:
         assert len(own[group_id]) > 10
         assert own[group_id] == other[group_id]

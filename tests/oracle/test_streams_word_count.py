@@ -1,4 +1,4 @@
-"""Protects Kafka Streams 4.3.1 on kcli: words are counted by group.protocol=streams, also after an instance has stopped.
+"""Protects Kafka Streams 4.3.1 and 4.4.0 on kcli: words are counted by group.protocol=streams, also after an instance has stopped.
 
 Two instances share the tasks of two subtopologies with a repartition topic, a changelog and standby tasks, which the broker
 makes and assigns; with transactions, too.
@@ -32,11 +32,12 @@ def counted(halves: int) -> str:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_words_are_counted(served: Served, kafka_peer: Peer, tmp_path: Path, guarantee: str) -> None:
+def test_words_are_counted(served: Served, each_kafka: Peer, tmp_path: Path, guarantee: str) -> None:
     """Every word is counted once, and the group is as Kafka's tools see it."""
-    kafka_peer.add_libraries("org.apache.kafka:kafka-streams:4.3.1")
-    arguments = [served.bootstrap, f"count-{guarantee.replace('_', '-')}", guarantee, str(tmp_path)]
-    ran = kafka_peer.run_java("StreamsWordCount", arguments, timeout_seconds=240)
+    each_kafka.add_libraries(f"org.apache.kafka:kafka-streams:{each_kafka.version}")
+    application = f"count-{guarantee.replace('_', '-')}-{each_kafka.version}"
+    arguments = [served.bootstrap, application, guarantee, str(tmp_path)]
+    ran = each_kafka.run_java("StreamsWordCount", arguments, timeout_seconds=240)
     seen = dict(line.split(" ", 1) for line in ran.stdout.decode().splitlines())
     assert ran.exit_code == 0, (seen, ran.stderr[-4000:])
     committed = str(2 * LINES) if guarantee == "at_least_once" else "true"

@@ -39,6 +39,7 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.SHARE_ACKNOWLEDGE: ("share_fetch", "handle_share_acknowledge"),
     apis.STREAMS_GROUP_HEARTBEAT: ("streams_groups", "handle_streams_group_heartbeat"),
     apis.STREAMS_GROUP_DESCRIBE: ("streams_groups", "handle_streams_group_describe"),
+    apis.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: ("streams_groups", "handle_topology_description_update"),
     apis.OFFSET_COMMIT: ("group_offsets", "handle_offset_commit"),
     apis.OFFSET_FETCH: ("group_offsets", "handle_offset_fetch"),
     apis.OFFSET_DELETE: ("group_offsets", "handle_offset_delete"),

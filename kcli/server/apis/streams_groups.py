@@ -6,15 +6,19 @@ StreamsGroupHeartbeat READ on the group, DESCRIBE on the       when the records 
                       topics of the topology                   topics are then requested, which needs CREATE on the cluster
                                                                or on each of them
 StreamsGroupDescribe  DESCRIBE on the group and its topics     streams groups; GROUP_ID_NOT_FOUND for any other
+StreamsGroupTopology- READ on the group                        after the description of the topology is kept (KIP-1331);
+DescriptionUpdate                                              UNSUPPORTED_VERSION without a plugin class for it
 
-Without streams.version 1, or without `streams` in group.coordinator.rebalance.protocols, both are refused with
-UNSUPPORTED_VERSION. Like Kafka 4.3, they do not serve static members, patterns of topics, and offsets of tasks yet.
+Without streams.version 1, or without `streams` in group.coordinator.rebalance.protocols, they are refused with
+UNSUPPORTED_VERSION. Version 0 of the heartbeat is that of Kafka 4.3, without static members and offsets of tasks. Version 1 is
+that of Kafka 4.4. Neither serves patterns of topics.
 
 heartbeat                                                                        refused with
 -------------------------------------------------------------------------------  ---------------------------------------
 a topology with Kafka's own topics, or names that no topic can have              STREAMS_INVALID_TOPOLOGY
-an instance id, offsets of tasks, warm-up tasks, a pattern                       INVALID_REQUEST
-no member id, no group id, a blank rack id; an epoch below -2, or -2             INVALID_REQUEST
+a pattern; in version 0 an instance id, offsets of tasks, warm-up tasks          INVALID_REQUEST
+no member id, no group id, a blank instance or rack id; an epoch below -2, or    INVALID_REQUEST
+-2 without instance id
 epoch 0 without a rebalance timeout or a topology, or with tasks; a topology     INVALID_REQUEST
 with any other epoch; tasks of some roles only
 a changelog topic with a number of partitions                                    STREAMS_INVALID_TOPOLOGY
@@ -28,6 +32,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.consumer_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.topology_description import described_topology, update_topology_description
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
@@ -35,14 +40,22 @@ from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.member_sessions import group_int
 from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import FIRST_TARGET_EPOCH
-from kcli.server.coordinator.group.streams_group_manager import StreamsHeartbeat, StreamsHeartbeatResult
+from kcli.server.coordinator.group.streams_heartbeat import (
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
+    TaskOffset,
+    TaskOffsets,
+)
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.streams_topology import MISSING_INTERNAL_TOPICS, ConfiguredSubtopology, Status
+from kcli.server.coordinator.group.topology_descriptions import AVAILABLE, NOT_STORED
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.state.groups import InternalTopic, StreamsGroup, StreamsMember, Subtopology, TargetTasks, Tasks
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 _STREAMS_FEATURE = "streams.version"
+_KAFKA_4_4 = 1  # the version of both APIs since Kafka 4.4
+_ASSIGNOR = "sticky"
 _NAMED_ERRORS = 3  # in one status
 
 
@@ -56,7 +69,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Message) ->
     """Answer a StreamsGroupHeartbeatRequest."""
     try:
         _check_access(context, request)
-        _check_features(request)
+        _check_features(request, context.version)
         _check_heartbeat(request)
     except CoordinatorError as error:
         return _refused(context, error)
@@ -69,6 +82,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Message) ->
         member_id=request.member_id,
         member_epoch=request.member_epoch,
         endpoint_epoch=request.endpoint_information_epoch,
+        instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
         client_id=context.client_id or "",
@@ -78,7 +92,10 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Message) ->
         process_id=request.process_id,
         user_endpoint=None if endpoint is None else (endpoint.host, endpoint.port),
         client_tags=None if tags is None else {tag.key: tag.value for tag in tags},
+        task_offsets=_task_offsets(request.task_offsets),
+        task_end_offsets=_task_offsets(request.task_end_offsets),
         shuts_down=request.shutdown_application,
+        can_describe=context.version >= _KAFKA_4_4,
     )
 
     def decide(shard: GroupShard) -> Decision[StreamsHeartbeatResult]:
@@ -102,6 +119,10 @@ def _refused(context: RequestContext, error: CoordinatorError) -> Message:
 
 def _tasks(given: list[Message]) -> Tasks:
     return {tasks.subtopology_id: tasks.partitions for tasks in given}
+
+
+def _task_offsets(given: list[Message] | None) -> tuple[TaskOffset, ...] | None:
+    return None if given is None else tuple(TaskOffset(one.subtopology_id, one.partition, one.offset) for one in given)
 
 
 # ----------------------------------------------------------------------------------------------------------------- checks
@@ -129,18 +150,17 @@ def _check_access(context: RequestContext, request: Message) -> None:
         raise CoordinatorError(error_codes.TOPIC_AUTHORIZATION_FAILED, "")
 
 
-def _check_features(request: Message) -> None:
-    """Check that a heartbeat uses only what Kafka 4.3 serves. Raises CoordinatorError."""
+def _check_features(request: Message, version: int) -> None:
+    """Check that a heartbeat uses only what Kafka serves in this version. Raises CoordinatorError."""
     parts = request.topology.subtopologies if request.topology is not None else ()
-    for is_used, text in (
-        (request.instance_id is not None, "Static membership is not yet supported."),
-        (request.task_offsets is not None, "TaskOffsets are not supported yet."),
-        (request.task_end_offsets is not None, "TaskEndOffsets are not supported yet."),
-        (bool(request.warmup_tasks), "WarmupTasks are not supported yet."),
+    is_old = version < _KAFKA_4_4
+    _refuse_first(
+        (is_old and request.instance_id is not None, "Static membership is not yet supported."),
+        (is_old and request.task_offsets is not None, "TaskOffsets are not supported yet."),
+        (is_old and request.task_end_offsets is not None, "TaskEndOffsets are not supported yet."),
+        (is_old and bool(request.warmup_tasks), "WarmupTasks are not supported yet."),
         (any(part.source_topic_regex for part in parts), "Regular expressions for source topics are not supported yet."),
-    ):
-        if is_used:
-            raise CoordinatorError(error_codes.INVALID_REQUEST, text)
+    )
 
 
 def _check_heartbeat(request: Message) -> None:
@@ -149,6 +169,7 @@ def _check_heartbeat(request: Message) -> None:
     _refuse_first(
         (is_blank(request.member_id), "MemberId can't be empty."),
         (is_blank(request.group_id), "GroupId can't be empty."),
+        (is_blank(request.instance_id), "InstanceId can't be empty."),
         (is_blank(request.rack_id), "RackId can't be empty."),
         (is_joining and request.rebalance_timeout_ms == -1, "RebalanceTimeoutMs must be provided in first request."),
         (is_joining and request.active_tasks != [], "ActiveTasks must be empty when (re-)joining."),
@@ -164,7 +185,7 @@ def _check_heartbeat(request: Message) -> None:
     tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     has_some = any(found is not None for found in tasks) and any(found is None for found in tasks)
     _refuse_first(
-        (epoch == LEAVE_STATIC_EPOCH, "InstanceId can't be null."),
+        (epoch == LEAVE_STATIC_EPOCH and request.instance_id is None, "InstanceId can't be null."),
         (epoch < LEAVE_STATIC_EPOCH, f"MemberEpoch is {epoch}, but must be greater than or equal to -2."),
         (has_some, "If one task-type is non-null, all must be non-null."),
         (not is_joining and request.topology is not None, "Topology can only be provided when (re-)joining."),
@@ -197,6 +218,9 @@ def _heartbeat_answer(context: RequestContext, group_id: str, result: StreamsHea
         member_id=result.member_id,
         member_epoch=result.member_epoch,
         heartbeat_interval_ms=result.heartbeat_interval_ms,
+        task_offset_interval_ms=result.task_offset_interval_ms if context.version >= _KAFKA_4_4 else 0,
+        acceptable_recovery_lag=result.acceptable_recovery_lag,
+        topology_description_required=result.requires_description,
         status=[context.new("Status", status_code=status.code, status_detail=status.detail) for status in statuses],
         active_tasks=active_tasks,
         standby_tasks=standby_tasks,
@@ -246,12 +270,18 @@ def _endpoint_partitions(context: RequestContext, found: EndpointPartitions) -> 
 # --------------------------------------------------------------------------------------------------------------- describe
 
 
+def handle_topology_description_update(context: RequestContext, request: Message) -> Message | None:
+    """Answer a StreamsGroupTopologyDescriptionUpdateRequest."""
+    return update_topology_description(context, request, is_enabled=is_enabled(context))
+
+
 def handle_streams_group_describe(context: RequestContext, request: Message) -> None:
     """Answer a StreamsGroupDescribeRequest."""
-    describe_groups(context, request, partial(_describe, context), is_enabled=is_enabled(context))
+    describe = partial(_describe, context, with_topology=request.include_topology_description)
+    describe_groups(context, request, describe, is_enabled=is_enabled(context))
 
 
-def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> Decision[None]:
+def _describe(context: RequestContext, answer: Message, shard: GroupShard, *, with_topology: bool) -> Decision[None]:
     group = shard.streams.find(answer.group_id)
     configured = shard.streams.configured(answer.group_id)
     parts: dict[str, Subtopology] | dict[str, ConfiguredSubtopology] = group.subtopologies
@@ -272,7 +302,16 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     answer.group_state, answer.group_epoch = group.state, max(group.group_epoch, FIRST_GROUP_EPOCH)
     answer.assignment_epoch = max(group.assignment_epoch, FIRST_TARGET_EPOCH)
     answer.topology = context.new("Topology", epoch=group.topology_epoch, subtopologies=subtopologies)
-    answer.members = [_member(context, group, member) for member in group.members.values()]
+    answer.members = [
+        _member(context, group, member, shard.streams.offsets(group.group_id, member.member_id))
+        for member in group.members.values()
+    ]
+    answer.assignor_name = _ASSIGNOR
+    if with_topology:
+        description = shard.streams.descriptions.find(group.group_id, group.topology_epoch)
+        answer.topology_description_status = NOT_STORED if description is None else AVAILABLE
+        if description is not None:
+            answer.topology_description = described_topology(context, description)
     return Decision(None)
 
 
@@ -301,7 +340,7 @@ def _topic_info(context: RequestContext, topic: InternalTopic) -> Message:
     )
 
 
-def _member(context: RequestContext, group: StreamsGroup, member: StreamsMember) -> Message:
+def _member(context: RequestContext, group: StreamsGroup, member: StreamsMember, offsets: TaskOffsets) -> Message:
     target, tasks = group.target_assignment.get(member.member_id, TargetTasks()), member.assigned_tasks
     current = TargetTasks({key: list(found) for key, found in tasks.active.items()}, tasks.standby, tasks.warmup)
     endpoint = member.user_endpoint
@@ -317,6 +356,8 @@ def _member(context: RequestContext, group: StreamsGroup, member: StreamsMember)
         process_id=member.process_id,
         user_endpoint=None if endpoint is None else context.new("Endpoint", host=endpoint[0], port=endpoint[1]),
         client_tags=[context.new("KeyValue", key=key, value=value) for key, value in member.client_tags.items()],
+        task_offsets=[context.new("TaskOffset", **one._asdict()) for one in offsets.reached],
+        task_end_offsets=[context.new("TaskOffset", **one._asdict()) for one in offsets.ends],
         assignment=_assignment(context, current),
         target_assignment=_assignment(context, target),
     )

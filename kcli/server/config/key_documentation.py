@@ -120,6 +120,8 @@ group.share.partition.max.record.locks: The number of records of a partition tha
 group.share.record.lock.duration.ms: How long a member of a share group holds records that it has acquired, in ms.
 group.share.session.timeout.ms: The time without a heartbeat after which a member of a share group is removed, in ms.
 group.min.session.timeout.ms: The shortest session timeout of a member of a classic group, in ms.
+group.streams.acceptable.recovery.lag: How many records of a task's changelogs a member of a streams group may lack when it \
+takes over the task; for its information.
 group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group, in ms.
 group.streams.heartbeat.interval.ms: How often the members of streams groups send heartbeats, in ms.
 group.streams.initial.rebalance.delay.ms: How long the first assignment of an empty streams group waits for more members, in ms.
@@ -131,8 +133,12 @@ group.streams.max.standby.replicas: The highest number of standby tasks that a s
 group.streams.min.assignment.interval.ms: The lowest assignment interval that a streams group may set, in ms.
 group.streams.min.heartbeat.interval.ms: The lowest heartbeat interval that a streams group may set, in ms.
 group.streams.min.session.timeout.ms: The lowest session timeout that a streams group may set, in ms.
+group.streams.min.task.offset.interval.ms: The lowest task offset interval that a streams group may set, in ms.
 group.streams.num.standby.replicas: The number of standby tasks for each task with a state.
 group.streams.session.timeout.ms: The time without a heartbeat after which a member of a streams group is removed, in ms.
+group.streams.task.offset.interval.ms: How often the members of streams groups report the offsets of their tasks, in ms.
+group.streams.topology.description.plugin.class: Any class name, also of a class that is not there: the descriptions of \
+topologies that clients send are kept in memory.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.

@@ -1,7 +1,7 @@
 """Protects streams groups (KIP-1071): no task runs twice, groups settle and are balanced, and records are Kafka's.
 
 The manager runs on a real state and timer. Every record of an operation is encoded, decoded and applied, as by a load.
-Statuses, epochs and errors are those of Apache Kafka 4.3.1; tests/oracle/test_streams_group_answers.py compares them.
+Statuses, epochs and errors are those of Apache Kafka; tests/oracle/test_streams_group_answers.py compares them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, STREAMS_GROUP_HEARTBEAT
+from kcli.protocol.apis import API_KEYS, STREAMS_GROUP_HEARTBEAT, STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
@@ -22,8 +22,15 @@ from kcli.server.config.loading import load_config
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager, StreamsHeartbeat, StreamsHeartbeatResult
+from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
+from kcli.server.coordinator.group.streams_heartbeat import (
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
+    TaskOffset,
+    TaskOffsets,
+)
 from kcli.server.coordinator.group.streams_records import topology_value
+from kcli.server.coordinator.group.topology_descriptions import MAX_DESCRIPTION_BYTES
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -141,6 +148,7 @@ class Groups:
             "client_host": "/127.0.0.1",
             "endpoint_epoch": 0,
             "shuts_down": False,
+            "can_describe": True,
         }
         if epoch == 0:
             request |= {"topology": SIMPLE, "rebalance_timeout_ms": 60_000, "owned": NO_TASKS, "process_id": f"of-{member_id}"}
@@ -236,7 +244,7 @@ def test_a_heartbeat_of_a_stable_member_writes_nothing(groups: Groups) -> None:
     """It is answered without tasks, and in the same way after a restart."""
     epoch = groups.heartbeat().member_epoch
     for _ in range(2):
-        assert groups.heartbeat("m1", epoch) == StreamsHeartbeatResult("m1", epoch, 5000)
+        assert groups.heartbeat("m1", epoch) == StreamsHeartbeatResult("m1", epoch, 5000, 60_000, 10_000)
         assert not groups.written
         groups.reload()
 
@@ -393,16 +401,126 @@ def test_what_is_refused_changes_nothing(groups: Groups, code: int, fields: dict
     assert groups.heartbeat("m1", 2, owned=OwnedTasks({"0": [0]}, {}, {})).member_epoch == 3
 
 
-def test_a_full_group_refuses_every_join() -> None:
-    """Also that of a member that it has, as Kafka does."""
+def test_a_full_group_refuses_new_members() -> None:
+    """Not a member that it has, nor a static member that comes back, as Kafka 4.4."""
     groups = Groups("group.streams.max.size=1", *AT_ONCE)
     groups.set_topic("in", 3)
-    epoch = groups.heartbeat("m1").member_epoch
-    for member_id in ("m1", "m2"):
+    epoch = groups.heartbeat("m1", instance_id="i").member_epoch
+    for instance_id in (None, "j"):
         with pytest.raises(CoordinatorError) as caught:
-            groups.heartbeat(member_id)
+            groups.heartbeat("m2", instance_id=instance_id)
         assert caught.value.code == error_codes.GROUP_MAX_SIZE_REACHED
-    assert groups.heartbeat("m1", epoch).member_epoch == epoch
+    assert groups.heartbeat("m1").member_epoch == epoch
+    groups.heartbeat("m1", -2, instance_id="i")
+    assert groups.heartbeat("m2", instance_id="i").member_id == "m2"
+
+
+def test_a_static_member_that_comes_back_has_its_tasks(groups: Groups) -> None:
+    """Under a new id, also after a restart; another member does not get them, and the old id is fenced."""
+    epoch = groups.heartbeat("m1", instance_id="i").member_epoch
+    groups.heartbeat("m2", instance_id="j")
+    groups.heartbeat("m1", epoch, owned=OwnedTasks({"0": [0, 1]}, {}, {}))
+    groups.heartbeat("m2", epoch + 1)
+    before = groups.group().members["m1"].assigned_tasks
+    assert groups.heartbeat("m1", -2, instance_id="i").member_epoch == -2
+    assert groups.group().state == "Reconciling"
+    groups.reload()
+    assert groups.heartbeat("m2", epoch + 1).tasks is None
+    back = groups.heartbeat("m3", instance_id="i", process_id="of-m1")
+    assert back.member_epoch == epoch + 1, "no group epoch begins"
+    assert back.tasks is not None and set(back.tasks.active["0"]) == set(before.active["0"])
+    assert set(groups.group().members) == {"m2", "m3"}
+    groups.reload()
+    with pytest.raises(CoordinatorError) as caught:
+        groups.heartbeat("m1", epoch + 1, instance_id="i")
+    assert caught.value.code == error_codes.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_loses_its_tasks(groups: Groups) -> None:
+    """When its session ends."""
+    groups.heartbeat("m1", instance_id="i")
+    groups.heartbeat("m1", -2, instance_id="i")
+    groups.advance(44_000)
+    assert set(groups.group().members) == {"m1"}
+    groups.advance(2_000)
+    assert groups.group().state == "Empty"
+    assert groups.group().assignment_epoch == groups.group().group_epoch
+    with pytest.raises(CoordinatorError) as caught:
+        groups.heartbeat("m1", -2, instance_id="i")
+    assert caught.value.code == error_codes.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_tasks_are_those_that_a_member_stated_last(groups: Groups) -> None:
+    """Each list on its own; they are lost with the member. Those of the heartbeat that makes the group are not kept."""
+    epoch = groups.heartbeat("m1", task_offsets=(TaskOffset("0", 1, 1),)).member_epoch
+    assert groups.manager.offsets(GROUP, "m1") == TaskOffsets()
+    groups.heartbeat("m1", epoch, task_offsets=(TaskOffset("0", 1, 5),))
+    groups.heartbeat("m1", epoch, task_end_offsets=(TaskOffset("0", 1, 9),))
+    assert groups.manager.offsets(GROUP, "m1") == TaskOffsets((TaskOffset("0", 1, 5),), (TaskOffset("0", 1, 9),))
+    groups.heartbeat("m1", epoch, task_offsets=())
+    assert groups.manager.offsets(GROUP, "m1") == TaskOffsets((), (TaskOffset("0", 1, 9),))
+    groups.heartbeat("m2")
+    groups.heartbeat("m1", -1)
+    assert groups.manager.offsets(GROUP, "m1") == TaskOffsets()
+
+
+def described(*nodes: dict[str, Any], member_id: str = "m1", epoch: int = 0) -> Message:
+    """A request with a description of one subtopology."""
+    request = API_KEYS[STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE].request
+    made = [request.classes["TopologyDescriptionNode"](**node) for node in nodes]
+    part = request.classes["TopologyDescriptionSubtopology"](subtopology_id="0", nodes=made)
+    description = request.classes["TopologyDescription"](subtopologies=[part])
+    return request.new(group_id=GROUP, member_id=member_id, topology_epoch=epoch, topology_description=description)
+
+
+def test_the_description_of_a_topology_is_asked_for_until_it_comes() -> None:
+    """Of one member at a time, after longer and longer waits; again after a restart. Without a plugin of none."""
+    plain = Groups(*AT_ONCE)
+    plain.set_topic("in", 3)
+    assert not plain.heartbeat().requires_description
+    groups = Groups("group.streams.topology.description.plugin.class=any", "group.streams.session.timeout.ms=60000", *AT_ONCE)
+    groups.set_topic("in", 3)
+    assert not groups.heartbeat("m1", can_describe=False).requires_description
+    answer = groups.heartbeat("m1")
+    assert answer.requires_description
+    for wait_ms in (30_000, 60_000 - 10_000):
+        assert not groups.heartbeat("m1", answer.member_epoch).requires_description
+        groups.advance(wait_ms - 1)
+        assert not groups.heartbeat("m1", answer.member_epoch).requires_description
+        groups.advance(1)
+        asks = groups.heartbeat("m1", answer.member_epoch).requires_description
+        assert asks == (wait_ms == 30_000)
+    request = described({"name": "source", "node_type": 1})
+    groups.manager.describe_topology(request)
+    assert groups.manager.descriptions.find(GROUP, 0) is request.topology_description
+    assert groups.manager.descriptions.find(GROUP, 1) is None
+    groups.advance(59_000)
+    assert not groups.heartbeat("m1", answer.member_epoch).requires_description
+    groups.reload()
+    assert groups.heartbeat("m1", answer.member_epoch).requires_description
+
+
+def test_a_description_that_is_too_large_is_not_asked_for_again() -> None:
+    groups = Groups("group.streams.topology.description.plugin.class=any", *AT_ONCE)
+    groups.set_topic("in", 3)
+    epoch = groups.heartbeat("m1").member_epoch
+    with pytest.raises(CoordinatorError) as caught:
+        nodes = [{"name": "x" * 1024, "node_type": 1}] * (MAX_DESCRIPTION_BYTES // 1024)
+        groups.manager.describe_topology(described(*nodes))
+    assert caught.value.code == error_codes.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED
+    groups.advance(31_000)
+    assert not groups.heartbeat("m1", epoch).requires_description
+
+
+def test_the_epochs_of_descriptions_that_kafka_has_stay_in_the_records(groups: Groups) -> None:
+    """Its plugin has the description of that topology; kcli knows nothing of it and changes nothing."""
+    epoch = groups.heartbeat("m1").member_epoch
+    group = groups.group()
+    group.stored_description_epoch, group.failed_description_epoch = 0, 7
+    groups.heartbeat("m2")
+    values = [record.value for record in groups.written if record.key.STRUCT.name == "StreamsGroupMetadataKey"]
+    assert [(value.epoch, value.stored_description_topology_epoch) for value in values if value] == [(epoch + 1, 0)]
+    assert [value.failed_description_topology_epoch for value in values if value] == [7]
 
 
 def test_a_member_with_an_older_topology_is_told(groups: Groups) -> None:

@@ -40,7 +40,7 @@ def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember
     return group.members[leaving.member_id]
 
 
-def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember | None:
+def static_member(group: _Group[_AnyMember], instance_id: str, member_id: str) -> _AnyMember | None:
     """Return the member with an instance id; it is looked for if it is not the one with this member id."""
     expected = group.members.get(member_id)
     if expected is not None and expected.instance_id == instance_id:
@@ -48,7 +48,7 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Con
     return next((member for member in group.members.values() if member.instance_id == instance_id), None)
 
 
-def check_static(member: ConsumerMember | None, instance_id: str, member_id: str) -> ConsumerMember:
+def check_static(member: _AnyMember | None, instance_id: str, member_id: str) -> _AnyMember:
     """Return the member with an instance id if it has this member id. Raises CoordinatorError."""
     if member is None:
         raise CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")

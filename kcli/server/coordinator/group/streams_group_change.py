@@ -4,7 +4,8 @@
     --------------  ------------------------------------------------------------------------------------------------------
     put_member      the member
     put_topology    the topology of a group that has none
-    remove_member   tombstones
+    remove_member   tombstones; the epoch of the target of a group that is now empty
+    replace_member  tombstones, and the member, its target and its tasks under the new id
     begin_epoch     the next group epoch
     assign          the target of each member that has another one, and the epoch of the target
     reconcile       the next tasks of the member
@@ -15,6 +16,7 @@ The group itself does not change: the records are applied when the operation is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
@@ -59,17 +61,36 @@ class StreamsGroupChange:
         """Let the group have a topology."""
         self.records.append(topology_record(self.group.group_id, value))
 
+    def replace_member(self, replaced: StreamsMember, member_id: str) -> StreamsMember:
+        """Let a static member with a new id take the place of the one with the same instance id; return the new member."""
+        group_id, old_id = self.group.group_id, replaced.member_id
+        member = copy(replaced)
+        member.member_id, member.member_epoch, member.previous_member_epoch = member_id, 0, 0
+        target = self._targets.get(old_id, TargetTasks())
+        self.members = {key: found for key, found in self.members.items() if key != old_id} | {member_id: member}
+        self._targets = {key: found for key, found in self._targets.items() if key != old_id} | {member_id: target}
+        self.records += (
+            *member_tombstones(group_id, old_id),
+            member_record(group_id, member),
+            target_record(group_id, member_id, target),
+            current_record(group_id, member),
+        )
+        return member
+
     def remove_member(self, member_id: str) -> None:
         """Remove a member, and begin a group epoch with all else as before."""
         group = self.group
         self.members = {key: member for key, member in self.members.items() if key != member_id}
         self.records += member_tombstones(group.group_id, member_id)
         self.begin_epoch(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
+        if not self.members:
+            self.target_epoch = self.epoch
+            self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
 
     def begin_epoch(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
         """Begin the next group epoch."""
         self.epoch += 1
-        record = group_record(self.group.group_id, self.epoch, metadata_hash, validated_topology_epoch, configs)
+        record = group_record(self.group, self.epoch, metadata_hash, validated_topology_epoch, configs)
         self.records.append(record)
 
     def is_assignment_early(self, interval_ms: int) -> bool:

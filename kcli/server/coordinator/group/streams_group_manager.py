@@ -4,7 +4,9 @@
     -----------------------  -------------------------------------------------------------------------------------------
     heartbeat, epoch 0       a new member, or one that begins again; the first one brings the topology
     heartbeat, above 0       a new target if the group has changed, the member's next tasks
-    heartbeat, -1 or -2      the member leaves
+    heartbeat, -1            the member leaves
+    heartbeat, -2            a static member leaves for a time, and keeps its tasks
+    describe_topology        the description of the topology, for administrators
     session timeout          the member is removed
     rebalance timeout        a member that has not revoked tasks in time is removed
     initial rebalance delay  the first target of a group that was empty, so that its members join before it
@@ -12,7 +14,7 @@
 Group epoch, target epoch and member epoch follow each other as in consumer groups. A group epoch begins when a member joins,
 leaves or changes, when the hash of the topics changes, when the topology becomes ready or is no longer ready, and with another
 streams.num.standby.replicas. All of that is in records. Only these are not, and a load begins them anew: the timers, what the
-topology needs of its topics, the epoch of the endpoints, and the request to shut the application down.
+topology needs of its topics, the epoch of the endpoints, the offsets of tasks, and the request to shut the application down.
 
     refused                                                       error
     ------------------------------------------------------------  ------------------------------------------------------
@@ -21,16 +23,16 @@ topology needs of its topics, the epoch of the endpoints, and the request to shu
     tasks of the member: its answer may have been lost)
     another topology of the same epoch, or of a later one         INVALID_REQUEST
     tasks that the topology does not have                         INVALID_REQUEST
-    epoch 0 while the group is full                               GROUP_MAX_SIZE_REACHED
+    a new member while the group is full                          GROUP_MAX_SIZE_REACHED
+    instance id of a member that has not left, of another member  UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID
 
 A member with an older topology stays, with the status STALE_TOPOLOGY.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -38,13 +40,22 @@ from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_rebalances import Records, Write
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
-from kcli.server.coordinator.group.consumer_members import committing_member, fenced_epoch, find_member
-from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks, contains
+from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
+from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions, endpoint_partitions
+from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
 from kcli.server.coordinator.group.streams_group_change import STANDBY_CONFIG, StreamsGroupChange
-from kcli.server.coordinator.group.streams_records import group_tombstones
+from kcli.server.coordinator.group.streams_heartbeat import (
+    LEAVE_FOR_A_TIME,
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
+    TaskOffsets,
+    known_member,
+    left_for_a_time,
+    sending_member,
+)
+from kcli.server.coordinator.group.streams_records import current_record, group_tombstones
 from kcli.server.coordinator.group.streams_topology import (
     ASSIGNMENT_DELAYED,
     SHUTDOWN_APPLICATION,
@@ -54,6 +65,7 @@ from kcli.server.coordinator.group.streams_topology import (
     Topology,
     configure_topology,
 )
+from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
@@ -61,54 +73,20 @@ from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_records import subtopologies
 from kcli.state.group_state import GroupState
-from kcli.state.groups import NO_EPOCH, CurrentTasks, InternalTopic, StreamsGroup, StreamsMember
-
-
-class StreamsHeartbeat(NamedTuple):
-    """A heartbeat; None is a field that has not changed. `topology` is the value of the topology's record."""
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    endpoint_epoch: int
-    rack_id: str | None
-    rebalance_timeout_ms: int | None
-    client_id: str
-    client_host: str
-    topology: Message | None
-    owned: OwnedTasks | None
-    process_id: str | None
-    user_endpoint: tuple[str, int] | None
-    client_tags: dict[str, str] | None
-    shuts_down: bool
-
-
-class StreamsHeartbeatResult(NamedTuple):
-    """The answer to a heartbeat; `tasks` and `endpoints` are None if they are as before.
-
-    `missing_topics` are the internal topics that the broker must create.
-    """
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int = 0
-    statuses: tuple[Status, ...] = ()
-    tasks: CurrentTasks | None = None
-    endpoint_epoch: int = 0
-    endpoints: list[EndpointPartitions] | None = None
-    missing_topics: tuple[InternalTopic, ...] = ()
+from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsMember
 
 
 class _Live:
     """What a coordinator knows of a group without a record; `checked` are topics_version and group epoch of the last hash."""
 
-    __slots__ = ("checked", "configured", "endpoint_epoch", "shutdown_member_id")
+    __slots__ = ("checked", "configured", "endpoint_epoch", "offsets", "shutdown_member_id")
 
     def __init__(self) -> None:
         self.checked: tuple[int, int] | None = None
         self.configured: ConfiguredTopology | None = None
         self.endpoint_epoch = 0
         self.shutdown_member_id: str | None = None
+        self.offsets: dict[str, TaskOffsets] = {}
 
 
 class StreamsGroupManager:
@@ -139,6 +117,7 @@ class StreamsGroupManager:
         self._metrics = metrics
         self._report = report
         self._sessions = MemberSessions(timer, write, self._expire, report)
+        self.descriptions = TopologyDescriptions(config)
         self._live: dict[str, _Live] = {}
         self._delays: dict[str, TimerTask] = {}
 
@@ -157,6 +136,7 @@ class StreamsGroupManager:
             task.cancel()
         self._delays.clear()
         self._live.clear()
+        self.descriptions.clear()
 
     def find(self, group_id: str, missing: str = "Group {} not found.") -> StreamsGroup:
         """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND, with the text `missing` if there is no such group."""
@@ -170,6 +150,21 @@ class StreamsGroupManager:
         """Return the topology of a group with its topics, None if it is not ready or not known since the load."""
         live = self._live.get(group_id)
         return live.configured if live is not None and live.configured is not None and live.configured.is_ready else None
+
+    def offsets(self, group_id: str, member_id: str) -> TaskOffsets:
+        """Return the offsets of tasks that a member has stated."""
+        live = self._live.get(group_id)
+        return TaskOffsets() if live is None else live.offsets.get(member_id, TaskOffsets())
+
+    def describe_topology(self, request: Message) -> Decision[None]:
+        """Keep the description of a topology that a member sends. Raises CoordinatorError."""
+        group = self.find(request.group_id)
+        find_member(group, request.member_id)
+        if request.topology_epoch != group.topology_epoch:
+            text = f"does not match the group's current topology epoch {group.topology_epoch}."
+            raise CoordinatorError(error_codes.INVALID_REQUEST, f"Topology epoch {request.topology_epoch} {text}")
+        self.descriptions.store(group.group_id, group.topology_epoch, request)
+        return Decision(None)
 
     def _change(self, group: StreamsGroup) -> StreamsGroupChange:
         return StreamsGroupChange(group, self._timer.wall.at(self._timer.clock_ms))
@@ -186,12 +181,13 @@ class StreamsGroupManager:
         group, records = self._group_of(request)
         change = self._change(group)
         change.records += records
-        member = self._find_member(group, request)
+        member = sending_member(change, request)
+        is_new = member.member_id not in change.members
         updated = self._updated_member(change, member, request)
         topology = self._topology(change, request)
         # A group without records is made anew when they are applied, and then knows nothing of this.
         live = self._live.setdefault(group.group_id, _Live()) if group.group_id in self._state.groups else _Live()
-        configured = self._advance(change, live, topology, request, is_changed=updated is not member)
+        configured = self._advance(change, live, topology, request, is_changed=is_new or updated is not member)
         statuses = [] if group.topology_epoch <= updated.topology_epoch else [_stale(group, updated)]
         delay = self._update_target(change, configured)
         statuses += [] if delay is None else [delay]
@@ -201,7 +197,13 @@ class StreamsGroupManager:
             self._watch_revocation(group.group_id, moved)
         if request.shuts_down and live.shutdown_member_id is None:
             live.shutdown_member_id = request.member_id
-        return Decision(self._result(group, live, configured, (member, moved), statuses, request), change.records)
+        _keep_offsets(live, change.members, request)
+        result = self._result(group, live, configured, (member, moved), statuses, request)
+        is_stale = group.topology_epoch > updated.topology_epoch
+        if request.can_describe and not is_stale:
+            asks = self.descriptions.ask(group.group_id, topology.epoch, self._timer.clock_ms)
+            result = result._replace(requires_description=asks)
+        return Decision(result, change.records)
 
     def _group_of(self, request: StreamsHeartbeat) -> tuple[StreamsGroup, Records]:
         """Return the group, and the records that remove an empty classic one. Raises CoordinatorError."""
@@ -214,31 +216,19 @@ class StreamsGroupManager:
             records = () if group is None else self._remove_classic(group_id)
             group = StreamsGroup(group_id)
         max_size = self._config.get_int("group.streams.max.size")
-        if len(group.members) >= max_size:
+        is_known = request.member_id in group.members
+        if request.instance_id is not None and not is_known:
+            is_known = static_member(group, request.instance_id, request.member_id) is not None
+        if len(group.members) >= max_size and not is_known:
             text = f"The streams group has reached its maximum capacity of {max_size} members."
             raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
         return group, records
-
-    def _find_member(self, group: StreamsGroup, request: StreamsHeartbeat) -> StreamsMember:
-        member_id, epoch = request.member_id, request.member_epoch
-        if epoch == 0:
-            new = StreamsMember(member_id, member_epoch=0, previous_member_epoch=0)
-            return group.members.get(member_id, new)
-        member = find_member(group, member_id)
-        if epoch == member.member_epoch:
-            return member
-        tasks, owned = member.assigned_tasks, request.owned
-        if epoch != member.previous_member_epoch or epoch > member.member_epoch or owned is None:
-            raise fenced_epoch("streams", member, epoch)
-        standby, warmup = ({key: set(found) for key, found in part.items()} for part in (tasks.standby, tasks.warmup))
-        if not (contains(tasks.active, owned.active) and contains(standby, owned.standby) and contains(warmup, owned.warmup)):
-            raise fenced_epoch("streams", member, epoch)
-        return member
 
     def _updated_member(self, change: StreamsGroupChange, member: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
         """Take over what the member states."""
         updated = changed_subscription(
             member,
+            instance_id=request.instance_id,
             rack_id=request.rack_id,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             topology_epoch=None if request.topology is None else request.topology.epoch,
@@ -278,7 +268,6 @@ class StreamsGroupManager:
     ) -> ConfiguredTopology:
         """Compare the topology with its topics, and begin a group epoch if anything has changed. Raises CoordinatorError."""
         group = change.group
-        is_changed = is_changed or request.member_id not in group.members
         configured, found, version = live.configured, group.metadata_hash, self._metadata.topics_version
         is_new = group.topology_epoch == NO_EPOCH
         is_old = live.checked is None or live.checked[0] != version or live.checked[1] > change.epoch
@@ -328,6 +317,8 @@ class StreamsGroupManager:
             member.member_id,
             member.member_epoch,
             self._group_int(group.group_id, "group.streams.heartbeat.interval.ms"),
+            self._group_int(group.group_id, "group.streams.task.offset.interval.ms"),
+            self._group_int(group.group_id, "group.streams.acceptable.recovery.lag"),
             tuple(statuses),
             member.assigned_tasks if has_tasks else None,
             live.endpoint_epoch if group.group_id in self._state.groups else 0,
@@ -375,8 +366,10 @@ class StreamsGroupManager:
         if request.shuts_down:
             live = self._live.setdefault(request.group_id, _Live())
             live.shutdown_member_id = live.shutdown_member_id or request.member_id
-        member = find_member(group, request.member_id)
+        member = known_member(group, request)
         result = StreamsHeartbeatResult(request.member_id, request.member_epoch)
+        if request.member_epoch == LEAVE_FOR_A_TIME:
+            return Decision(result, (current_record(group.group_id, left_for_a_time(member)),))
         return Decision(result, self._fence(group, member, "it has left"))
 
     def _fence(self, group: StreamsGroup, member: StreamsMember, reason: str) -> Records:
@@ -387,8 +380,10 @@ class StreamsGroupManager:
         change = self._change(group)
         change.remove_member(member.member_id)
         live = self._live.get(group.group_id)
-        if live is not None and not change.members:
-            live.shutdown_member_id = None
+        if live is not None:
+            live.offsets.pop(member.member_id, None)
+            if not change.members:
+                live.shutdown_member_id = None
         return change.records
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
@@ -449,10 +444,21 @@ class StreamsGroupManager:
         if group.members:
             raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
         self._live.pop(group.group_id, None)
+        self.descriptions.remove(group.group_id)
         delay = self._delays.pop(group.group_id, None)
         if delay is not None:
             delay.cancel()
         return group_tombstones(group)
+
+
+def _keep_offsets(live: _Live, members: Container[str], request: StreamsHeartbeat) -> None:
+    """Keep the offsets that a member states, and no longer those of members that the group does not have."""
+    given, ends = request.task_offsets, request.task_end_offsets
+    if given is not None or ends is not None:
+        known = live.offsets.get(request.member_id, TaskOffsets())
+        live.offsets = {member_id: found for member_id, found in live.offsets.items() if member_id in members}
+        stated = TaskOffsets(known.reached if given is None else given, known.ends if ends is None else ends)
+        live.offsets[request.member_id] = stated
 
 
 def _stale(group: StreamsGroup, member: StreamsMember) -> Status:

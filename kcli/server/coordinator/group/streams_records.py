@@ -27,18 +27,23 @@ def _struct(kind: str, struct: str, **fields: Any) -> Message:
 
 
 def group_record(
-    group_id: str, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
+    group: StreamsGroup, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
 ) -> CoordinatorRecord:
-    """Make the record of a group's epoch; `configs` are those of the assignor."""
+    """Make the record of a group's epoch; `configs` are those of the assignor.
+
+    The epochs of the topologies that Kafka's plugin has described are those that the group had.
+    """
     value = {
         "epoch": epoch,
         "metadata_hash": metadata_hash,
         "validated_topology_epoch": validated_topology_epoch,
+        "stored_description_topology_epoch": group.stored_description_epoch,
+        "failed_description_topology_epoch": group.failed_description_epoch,
         "last_assignment_configs": [
             _struct("Metadata", "LastAssignmentConfig", key=key, value=configs[key]) for key in sorted(configs)
         ],
     }
-    return _record("Metadata", {"group_id": group_id}, value)
+    return _record("Metadata", {"group_id": group.group_id}, value)
 
 
 def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
