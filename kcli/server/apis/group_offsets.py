@@ -35,7 +35,7 @@ from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
 from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.replication.partition import PartitionError
+from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
 from kcli.state.transaction_state import TopicPartition
 
@@ -196,12 +196,17 @@ class _TxnOffsetCommit:
             return
         operation = _OPERATIONS[min(max(context.version, 3), 5)]
         verification = context.broker.txn_verification
-        self._guard = verification.begin(partition.log.producers, self._producer, operation)
+        begin = partial(self._begin, partition, operation)
+        begin()
         if self._guard is None:
             self._write()
         else:
             where = [partition.key]
-            verification.verify(request.transactional_id, self._producer, where, operation, self._verified)
+            verification.verify(request.transactional_id, self._producer, where, operation, self._verified, begin)
+
+    def _begin(self, partition: Partition, operation: TransactionSupportedOperation) -> None:
+        if partition.log is not None:
+            self._guard = self._context.broker.txn_verification.begin(partition.log.producers, self._producer, operation)
 
     def _verified(self, codes: dict[TopicPartition, int], now_ms: int) -> None:
         code = next(iter(codes.values()))

@@ -15,7 +15,8 @@ was aborted opens one that no coordinator ends.
     VERIFY (Produce 3 to 10)     checks                                    INVALID_TXN_STATE
     VERIFY_ABORTABLE (11)        checks                                    TRANSACTION_ABORTABLE
     ADD (12 and above)           adds the partition: transaction.version 2 added. CONCURRENT_TRANSACTIONS is tried again
-                                                                           for add.partitions.to.txn.retry.backoff.max.ms
+                                                                           for add.partitions.to.txn.retry.backoff.max.ms,
+                                                                           each time with new guards
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class TransactionSupportedOperation(Enum):
 class _Verification:
     """One transaction that is being verified, or to which partitions are being added, until `deadline_ms`."""
 
-    __slots__ = ("callback", "deadline_ms", "operation", "partitions", "producer", "transactional_id")
+    __slots__ = ("begin_again", "callback", "deadline_ms", "operation", "partitions", "producer", "transactional_id")
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class _Verification:
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
         callback: Callable[[Codes, int], None],
+        begin_again: Callable[[], object],
         deadline_ms: int,
     ) -> None:
         self.transactional_id = transactional_id
@@ -66,6 +68,7 @@ class _Verification:
         self.partitions = list(partitions)
         self.operation = operation
         self.callback = callback
+        self.begin_again = begin_again
         self.deadline_ms = deadline_ms
 
     def answer(self, code: int, now_ms: int) -> None:
@@ -140,10 +143,15 @@ class AddPartitionsToTxnManager:
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
         callback: Callable[[Codes, int], None],
+        begin_again: Callable[[], object],
     ) -> None:
-        """Verify or add partitions; `callback(error code of each, now_ms)` is called once."""
+        """Verify or add partitions; `callback(error code of each, now_ms)` is called once.
+
+        `begin_again` takes the guards of the partitions anew. It is called before each retry: the marker of the producer's
+        previous transaction may have been appended, which removes the guards that were taken before it.
+        """
         deadline_ms = self._timer.clock_ms + self._config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
-        self._ask(_Verification(transactional_id, producer, partitions, operation, callback, deadline_ms))
+        self._ask(_Verification(transactional_id, producer, partitions, operation, callback, begin_again, deadline_ms))
 
     def _ask(self, verification: _Verification) -> None:
         node_id, now_ms = self._coordinator_of(verification.transactional_id), self._timer.clock_ms
@@ -193,6 +201,7 @@ class AddPartitionsToTxnManager:
 
     def _ask_again(self, verification: _Verification, now_ms: int) -> None:
         if not self._is_closed:
+            verification.begin_again()
             self._ask(verification)
 
     def _is_tried_again(self, verification: _Verification, codes: Codes, now_ms: int) -> bool:

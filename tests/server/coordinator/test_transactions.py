@@ -234,6 +234,39 @@ def test_a_batch_after_the_abort_does_not_open_a_transaction_again(node: WholeNo
     assert fetched(node)[0] == 2
 
 
+def test_a_transaction_may_begin_before_the_marker_of_the_last_one(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EndTxn is answered before the markers are written, and the client goes on at once; its guard is older than the marker."""
+    client = Client(node)
+    client.init()
+    find(node, 0, "g")
+    assert client.send(b"a") == client.commit_offset(5) == "NONE"
+    markers: list[Any] = []
+    peers = node.broker.transactions._markers._peers
+    send = peers.send
+
+    def send_markers_after_an_answer(*arguments: Any) -> None:
+        *words, answered, deadline_ms = arguments
+        if apis.WRITE_TXN_MARKERS in words and len(markers) < 2:
+            markers.append(arguments)
+            return
+
+        def answered_then(*results: Any) -> None:
+            answered(*results)
+            while len(markers) == 1 and markers[0] is not None:
+                held, markers[0] = markers[0], None
+                send(*held)
+
+        send(*words, answered_then, deadline_ms)
+
+    for operation in (lambda: client.send(b"b"), lambda: client.commit_offset(6)):
+        with monkeypatch.context() as patch:
+            patch.setattr(peers, "send", send_markers_after_an_answer)
+            assert client.end() == "NONE" and client.entry().state == "PrepareCommit"
+            assert operation() == "NONE"
+        assert markers == [None] and client.entry().state == "Ongoing"
+        markers.clear()
+
+
 def test_verification_may_be_off(tmp_path: Path) -> None:
     node = WholeNode(tmp_path / "data", "transaction.partition.verification.enable=false", *SETTINGS)
     node.create_topic("t")
