@@ -1,4 +1,4 @@
-"""Protects Kafka Streams 4.3.1 and 4.4.0 on kcli: words are counted by group.protocol=streams, also after an instance has stopped.
+"""Protects Kafka Streams 4.3.1 and 4.4.0 on kcli: words are counted by group.protocol=streams, also after an instance ends.
 
 Two instances share the tasks of two subtopologies with a repartition topic, a changelog and standby tasks, which the broker
 makes and assigns; with transactions, too.

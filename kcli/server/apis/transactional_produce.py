@@ -18,7 +18,7 @@ any other                                                unchanged
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from struct import Struct
 
@@ -104,12 +104,12 @@ class TransactionalProduce:
             size_bytes = self._hold()
             verified = partial(self._verified, proceed, size_bytes)
             verification, (producer,) = context.broker.txn_verification, producers
-            verification.verify(
-                self._request.transactional_id, producer, self._guards, self._operation, self._begin_again, verified
-            )
+            transactional_id, guards = self._request.transactional_id, self._guards
+            begin_again = partial(self._begin, guards)  # a guard for any other partition would stand for no verification
+            verification.verify(transactional_id, producer, guards, self._operation, begin_again, verified)
 
-    def _begin(self) -> set[Producer]:
-        """Find the partitions to verify; return the producers of their batches."""
+    def _begin(self, only: Container[TopicPartition] | None = None) -> set[Producer]:
+        """Find the partitions to verify, among `only` if it is given; return the producers of their batches."""
         context, producers = self._context, set[Producer]()
         broker = context.broker
         for topic in self._request.topic_data:
@@ -119,6 +119,8 @@ class TransactionalProduce:
             for data in topic.partition_data:
                 partition = broker.replica_manager.partition(name, data.index)
                 if partition is None or not partition.is_leader or partition.log is None:
+                    continue
+                if only is not None and partition.key not in only:
                     continue
                 if data.records is None or not is_transactional(data.records):
                     continue
@@ -130,9 +132,6 @@ class TransactionalProduce:
                     self._guards[partition.key] = guard
                     producers.add(producer)
         return producers
-
-    def _begin_again(self) -> None:
-        self._begin()
 
     def _hold(self) -> int:
         """Copy the batches, since the shell reuses the frame after this event; return their size in bytes."""

@@ -77,7 +77,7 @@ class _Verification:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
-        begin_again: Callable[[], None],
+        begin_again: Callable[[], object],
         callback: Callable[[Codes, int], None],
         deadline_ms: int,
     ) -> None:
@@ -157,7 +157,7 @@ class AddPartitionsToTxnManager:
         producer: Producer,
         partitions: Iterable[TopicPartition],
         operation: TransactionSupportedOperation,
-        begin_again: Callable[[], None],
+        begin_again: Callable[[], object],
         callback: Callable[[Codes, int], None],
     ) -> None:
         """Verify or add partitions; `callback(error code of each, now_ms)` is called once.
