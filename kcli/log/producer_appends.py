@@ -194,7 +194,8 @@ def check_data_batch(
         )
     if origin is AppendOrigin.CLIENT:
         sequence = batch.base_sequence
-        if verification is not None:
+        # A fenced producer may wait for its verification while the transaction of the next epoch is open (not so in Kafka).
+        if verification is not None and (entry.current_txn_first_offset is None or epoch != known_epoch):
             _check_first_sequence(entry, batch, offset, verification)
         if epoch != known_epoch:
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
