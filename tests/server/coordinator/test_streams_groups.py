@@ -441,6 +441,16 @@ def test_assignments_have_an_interval() -> None:
     assert (result.member_epoch, statuses(result)) == (3, [])
 
 
+def test_a_clock_that_was_set_back_does_not_stop_assignments() -> None:
+    """The last assignment is in the future then."""
+    groups = Groups("group.streams.initial.rebalance.delay.ms=0")
+    groups.set_topic("in", 2)
+    groups.timer.wall.off_ms = 3_600_000
+    groups.heartbeat("m1")
+    groups.timer.wall.off_ms = 0
+    assert statuses(groups.heartbeat("m2")) == []
+
+
 def test_a_session_ends(groups: Groups) -> None:
     """A member that is silent is removed, also by the coordinator that has loaded the group."""
     groups.heartbeat("m1")
