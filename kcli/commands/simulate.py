@@ -64,8 +64,9 @@ def _workload(name: str) -> tuple[type[Simulation], Callable[[int], NodeMaker], 
     """Return the simulation of a workload, its nodes, and its number of steps."""
     if name == "coordination":
         from kcli.simulator.coordination import workload
+        from kcli.simulator.coordination.node_settings import make_coordination_node
 
-        return workload.CoordinationSimulation, workload.make_coordination_node, workload.DEFAULT_STEPS
+        return workload.CoordinationSimulation, make_coordination_node, workload.DEFAULT_STEPS
     from kcli.simulator import runner
     from kcli.simulator.node_maker import NodeMaker
 

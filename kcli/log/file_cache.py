@@ -66,6 +66,11 @@ class FileCache:
     def __len__(self) -> int:
         return len(self._files)
 
+    @property
+    def max_held(self) -> int:
+        """How many files a caller may use together; more could be closed while they are needed."""
+        return max(1, self.max_open // 2)
+
     def get(self, path: str, *, create: bool = False) -> LogFile:
         """Return the open file at `path`; with `create` a missing one is made. Raises OSError."""
         files = self._files

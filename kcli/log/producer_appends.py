@@ -194,7 +194,9 @@ def check_data_batch(
         )
     if origin is AppendOrigin.CLIENT:
         sequence = batch.base_sequence
-        if verification is not None and verification.producer_epoch == epoch:  # else it is of a late request of an older epoch
+        # A fenced producer may wait for its verification while the transaction of the next epoch is open (not so in Kafka).
+        is_first = entry.current_txn_first_offset is None or epoch != known_epoch
+        if verification is not None and verification.producer_epoch == epoch and is_first:
             _check_first_sequence(entry, batch, offset, verification)
         if epoch != known_epoch:
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:

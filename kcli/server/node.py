@@ -109,6 +109,7 @@ class Node:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Take an event and return the effects, in their order. Raises what ends the node."""
+        self.timer.observe(now_ms)
         if isinstance(event, RequestReceived):
             self._request(event.connection, event.frame, now_ms)
         elif isinstance(event, DeadlineReached):

@@ -48,7 +48,7 @@ class TimerTask:
 
 
 class Timer:
-    """Tasks by the node's time; `clock_ms` is the time of the last `advance`, and `wall` the wall clock at that time."""
+    """Tasks by the node's time; `clock_ms` is the time of the last event, and `wall` the wall clock at that time."""
 
     def __init__(self, start_ms: int = 0, wall: WallTime | None = None) -> None:
         self.clock_ms = start_ms
@@ -91,6 +91,11 @@ class Timer:
             heapq.heappop(self._coming)
             del self._levels[level][at_ms]
         return None
+
+    def observe(self, now_ms: int) -> None:
+        """Set the time without running tasks: what an event schedules counts from its own time."""
+        if now_ms > self.clock_ms:
+            self.clock_ms = now_ms
 
     def advance(self, now_ms: int) -> None:
         """Run the tasks that are due at `now_ms`; an earlier time than the last does nothing. Raises what a callback raises."""

@@ -18,6 +18,7 @@ from kcli.log.errors import (
 )
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import AppendOrigin
+from kcli.log.producer_state_manager import VerificationStateEntry
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
 
 
@@ -214,6 +215,17 @@ def test_markers_are_checked(live: LiveLog) -> None:
     assert (
         "marker" in live.refused(new_batch([b"x"], keys=[b"\0"], producer=(7, 5, -1), attributes=0x30), origin=origin).message
     )
+
+
+def test_a_fenced_producer_that_is_verified_does_not_disturb_the_transaction(live: LiveLog) -> None:
+    """Its batch waits with sequence 0, but only the first batch of a transaction is compared with that."""
+    live.append(of_producer(7, 0, 3, epoch=5, transactional=True))
+    waiting = VerificationStateEntry(4, NOW_MS, 0, is_epoch_bumped=True)
+    live.log.producers.verifications[7] = waiting
+    live.append(of_producer(7, 3, 3, epoch=5, transactional=True))
+    live.append(marker(7, abort=False, epoch=6))
+    live.log.producers.verifications[7] = waiting
+    assert type(live.refused(of_producer(7, 3, 1, epoch=6, transactional=True))) is OutOfOrderSequenceError
 
 
 def test_snapshots_are_taken_when_segments_are_rolled(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ STEPS = st.lists(
         st.tuples(st.just("schedule"), DELAYS),
         st.tuples(st.just("cancel"), st.integers(0, 60)),
         st.tuples(st.just("advance"), st.one_of(st.integers(-100, 500), DELAYS)),
+        st.tuples(st.just("observe"), st.one_of(st.integers(0, 500), DELAYS)),
     ),
     max_size=60,
 )
@@ -31,6 +32,7 @@ def test_it_does_what_a_sorted_list_does(steps: list[tuple[str, int]]) -> None:
     waiting: dict[int, tuple[int, int]] = {}  # by number: (time, order)
     ran: list[int] = []
     expected: list[int] = []
+    has_observed = False
     for what, value in steps:
         if what == "schedule":
             number = len(tasks)
@@ -39,7 +41,11 @@ def test_it_does_what_a_sorted_list_does(steps: list[tuple[str, int]]) -> None:
         elif what == "cancel" and value < len(tasks):
             tasks[value].cancel()
             waiting.pop(value, None)
-        elif what == "advance":
+        elif what == "observe":
+            now_ms = max(now_ms, now_ms + value)
+            timer.observe(now_ms)
+            has_observed = True
+        elif what == "advance" and (value >= 0 or not has_observed):
             # A clock that went back runs nothing but what was due before; the wheel's own clock stays.
             asked_ms = now_ms + value
             now_ms = max(now_ms, asked_ms)
@@ -70,6 +76,20 @@ def test_who_follows_the_deadlines_is_never_late(delays: list[int]) -> None:
     assert len(ran) == len(delays)
     assert all(now_ms == at_ms for at_ms, now_ms in ran)
     assert calls <= 8 * len(delays), "each task costs a wake-up a level at most"
+
+
+def test_the_time_of_an_event_runs_nothing() -> None:
+    """A delay that begins with an event counts from its time; what is due waits for `advance`."""
+    timer, ran = Timer(START_MS), []
+    timer.schedule(START_MS + 10, ran.append)
+    timer.observe(START_MS + 500)
+    timer.observe(START_MS + 400)
+    assert (timer.clock_ms, ran) == (START_MS + 500, [])
+    timer.schedule(timer.clock_ms + 1000, ran.append)
+    timer.advance(START_MS + 1499)
+    assert ran == [START_MS + 1499]
+    timer.advance(START_MS + 1500)
+    assert ran == [START_MS + 1499, START_MS + 1500]
 
 
 def test_a_task_that_arms_itself_for_now_runs_at_the_next_call() -> None:

@@ -116,7 +116,7 @@ class FetchHandler:
         self.broker = broker
         self.sessions = FetchSessionCache(broker.config.get_int(MAX_SESSIONS_KEY), rng)
         self.max_bytes = broker.config.get_int(MAX_BYTES_KEY)
-        self.max_files = max(1, min(MAX_FILES_PER_FETCH, broker.replica_manager.log_manager.files.max_open // 2))
+        self.max_files = min(MAX_FILES_PER_FETCH, broker.replica_manager.log_manager.files.max_held)
         self.waiting: dict[Connection, DelayedFetch] = {}
         broker.config.watch((MAX_BYTES_KEY, MAX_SESSIONS_KEY), self._reconfigure)
 

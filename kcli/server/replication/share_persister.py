@@ -10,6 +10,10 @@ and the group coordinator initializes, deletes and summarizes.
     send      calls for one group, API and coordinator share a request; a share partition is in a request once
     retry     after an error that may pass, at most 5 attempts; the delays are Kafka's (2 s, doubled, up to 30 s, jitter 20 %)
     done      with the result or an error code
+    next      the next call for the share partition; the writes that have waited are one
+
+Calls for a share partition are executed in their order, with all retries, except for summaries. Otherwise a write could undo
+the start offset of a later one, and records would be delivered again that were accepted.
 
     errors that may pass: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR,
     UNKNOWN_TOPIC_OR_PARTITION, NETWORK_EXCEPTION, REQUEST_TIMED_OUT
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
@@ -147,6 +151,7 @@ class DefaultStatePersister:
         self._listener = listener
         self._timer = timer
         self._queues: dict[tuple[int, int, str], list[_Call]] = {}  # by broker, API and group
+        self._waiting: dict[ShareKey, list[_Call]] = {}  # behind the call that is being executed
         self._is_closed = False
 
     def close(self) -> None:
@@ -161,23 +166,23 @@ class DefaultStatePersister:
         def answered(part: Message | int) -> None:
             done(part if isinstance(part, int) else ShareState(part.state_epoch, part.start_offset, _batches(part)))
 
-        self._call(_Call(apis.READ_SHARE_GROUP_STATE, key, {"leader_epoch": leader_epoch}, answered))
+        self._begin(_Call(apis.READ_SHARE_GROUP_STATE, key, {"leader_epoch": leader_epoch}, answered))
 
     def write(self, key: ShareKey, update: ShareUpdateBatches, done: Callable[[int], None]) -> None:
         """Write a change of a state; see SharePersister."""
         make = API_KEYS[apis.WRITE_SHARE_GROUP_STATE].request.classes["StateBatch"]
         part = update._asdict() | {"state_batches": [make(**batch._asdict()) for batch in update.batches]}
         del part["batches"]
-        self._call(_Call(apis.WRITE_SHARE_GROUP_STATE, key, part, partial(_done, done)))
+        self._begin(_Call(apis.WRITE_SHARE_GROUP_STATE, key, part, partial(_done, done)))
 
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int, done: Callable[[int], None]) -> None:
         """Begin a state; see SharePersister."""
         part: dict[str, object] = {"state_epoch": state_epoch, "start_offset": start_offset}
-        self._call(_Call(apis.INITIALIZE_SHARE_GROUP_STATE, key, part, partial(_done, done)))
+        self._begin(_Call(apis.INITIALIZE_SHARE_GROUP_STATE, key, part, partial(_done, done)))
 
     def delete(self, key: ShareKey, done: Callable[[int], None]) -> None:
         """Delete a state; see SharePersister."""
-        self._call(_Call(apis.DELETE_SHARE_GROUP_STATE, key, {}, partial(_done, done)))
+        self._begin(_Call(apis.DELETE_SHARE_GROUP_STATE, key, {}, partial(_done, done)))
 
     def read_summary(self, key: ShareKey, done: Callable[[ShareSummary | int], None]) -> None:
         """Read a summary; see SharePersister."""
@@ -191,6 +196,25 @@ class DefaultStatePersister:
         self._call(_Call(apis.READ_SHARE_GROUP_STATE_SUMMARY, key, {"leader_epoch": 0}, answered))
 
     # -------------------------------------------------------------------------------------------------------- requests
+
+    def _begin(self, call: _Call) -> None:
+        """Execute a call after those before it for its share partition."""
+        waiting = self._waiting.get(call.key)
+        if waiting is not None:
+            waiting.append(call)
+            return
+        self._waiting[call.key] = []
+        self._call(call)
+
+    def _finish(self, call: _Call, result: Message | int) -> None:
+        """End a call, and begin those that have waited for it."""
+        if call.api_key != apis.READ_SHARE_GROUP_STATE_SUMMARY:
+            waiting = self._waiting[call.key]
+            if waiting:
+                self._call(_take_joined(waiting))
+            else:
+                del self._waiting[call.key]
+        call.done(result)
 
     def _call(self, call: _Call) -> None:
         node_id, now_ms = self._coordinator_of(call.key), self._timer.clock_ms
@@ -209,7 +233,7 @@ class DefaultStatePersister:
     def _try_again(self, call: _Call, attempts: int, code: int) -> None:
         """Repeat a call after a delay, or end it if it was tried often enough."""
         if attempts >= _MAX_ATTEMPTS:
-            call.done(code)
+            self._finish(call, code)
             return
         delay_ms = _BACKOFF.delay_ms(attempts, self._peers.rng)
         if call.look_ups == 1:
@@ -262,7 +286,28 @@ class DefaultStatePersister:
                 call.attempts += 1
                 self._try_again(call, call.attempts, code)
             else:
-                call.done(code if part is None or code else part)
+                self._finish(call, code if part is None or code else part)
+
+
+def _take_joined(waiting: list[_Call]) -> _Call:
+    """Take the first call that waits, or one write for all of the first ones that are writes of the same epochs."""
+    first = waiting.pop(0)
+    if first.api_key != apis.WRITE_SHARE_GROUP_STATE:
+        return first
+    calls = [first]
+    while waiting and waiting[0].api_key == first.api_key and _epochs(waiting[0]) == _epochs(first):
+        calls.append(waiting.pop(0))
+    batches = [batch for call in calls for batch in cast("list[Message]", call.part["state_batches"])]
+
+    def done(result: Message | int) -> None:
+        for call in calls:
+            call.done(result)
+
+    return _Call(first.api_key, first.key, calls[-1].part | {"state_batches": batches}, done)
+
+
+def _epochs(call: _Call) -> tuple[object, object]:
+    return call.part["state_epoch"], call.part["leader_epoch"]
 
 
 def _done(done: Callable[[int], None], part: Message | int) -> None:

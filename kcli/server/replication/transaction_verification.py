@@ -131,11 +131,12 @@ class AddPartitionsToTxnManager:
         if is_transaction_open(producers, producer):
             return None
         guard = producers.verifications.get(producer.producer_id)
-        if guard is None or guard.producer_epoch != producer.producer_epoch:
+        if guard is None or guard.producer_epoch < producer.producer_epoch:
             created_ms, is_bumped = self._timer.wall.at(self._timer.clock_ms), operation is TransactionSupportedOperation.ADD
             guard = VerificationStateEntry(producer.producer_epoch, created_ms, sequence, is_epoch_bumped=is_bumped)
             producers.verifications[producer.producer_id] = guard
-        guard.lowest_sequence = min(guard.lowest_sequence, sequence)
+        if guard.producer_epoch == producer.producer_epoch:  # not a fenced producer, whose batches are refused
+            guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
 
     @property

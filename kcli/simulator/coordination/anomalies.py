@@ -22,6 +22,7 @@ repeated_epochs       a transactional id got a producer epoch twice, or an earli
 unprocessed_inputs    a record below the committed offset of a transforming group has no output, or several, or one above it
                       has an output
 stuck_transactions    at the end a transaction is open, or the last stable offset of a partition is below its end
+(share groups)        kcli.simulator.coordination.share_anomalies
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
+from kcli.simulator.coordination import share_anomalies
 from kcli.simulator.coordination.history import (
     NO_GENERATION,
     NO_OFFSET,
@@ -353,6 +355,12 @@ ANOMALIES: tuple[Check, ...] = (
     repeated_epochs,
     unprocessed_inputs,
     unseen_writes,
+    share_anomalies.redelivered_records,
+    share_anomalies.two_holders,
+    share_anomalies.refused_holders,
+    share_anomalies.wrong_delivery_counts,
+    share_anomalies.lost_deliveries,
+    share_anomalies.stuck_share_partitions,
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
-from kcli.protocol.apis import CONSUMER_GROUP_HEARTBEAT
+from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import HEARTBEAT_MS, CommitWork, GroupMember
@@ -21,7 +21,6 @@ from kcli.simulator.coordination.stage import RETRIABLE
 
 REBALANCE_MS = 3000
 LEAVE_EPOCH = -1
-_MEMBER_IDS_VERSION = 1  # from here on the member makes its id
 _FENCED = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH))
 _ASSIGNORS = (None, "uniform", "range")
 
@@ -30,6 +29,8 @@ class ConsumerMember(GroupMember):
     """See the head of this module."""
 
     is_consumer = True
+    _api = CONSUMER_GROUP_HEARTBEAT
+    _first_own_ids_version = 1  # from here on the member makes its id
     _next_beat_ms = 0
     _is_full = True  # the next heartbeat states everything
     _has_changed = False  # the partitions have changed since the last heartbeat with a response
@@ -44,15 +45,14 @@ class ConsumerMember(GroupMember):
 
     def _beat(self) -> Task[None]:
         stage, caller = self._stage, self._caller
-        version = caller.version(CONSUMER_GROUP_HEARTBEAT)
-        if not self.member_id and version >= _MEMBER_IDS_VERSION:
+        version = caller.version(self._api)
+        if not self.member_id and version >= self._first_own_ids_version:
             self.member_id = str(Uuid(self._rng.randbytes(16)))
         elif self.member_id and self.generation == 0:
-            version = max(version, _MEMBER_IDS_VERSION) if self._rng.random() < 0.5 else version
-        sent_ms, request = stage.now_ms, self._request()
+            version = max(version, self._first_own_ids_version) if self._rng.random() < 0.5 else version
+        sent_ms, (request, has_owned) = stage.now_ms, self._request()
         # A late heartbeat that states partitions could give them away for the member.
-        may_repeat = request.topic_partitions is None
-        response = yield from caller.call(CONSUMER_GROUP_HEARTBEAT, version, request, may_repeat=may_repeat)
+        response = yield from caller.call(self._api, version, request, may_repeat=not has_owned)
         self._next_beat_ms = stage.now_ms + HEARTBEAT_MS
         if response is None:
             self._is_full = True
@@ -60,7 +60,7 @@ class ConsumerMember(GroupMember):
         if response.error_code in _FENCED:
             self._refused(response.error_code)
             return
-        caller.check(response.error_code, "ConsumerGroupHeartbeat")
+        caller.check(response.error_code, API_KEYS[self._api].name)
         if response.error_code:
             self._is_full = True
             return
@@ -68,7 +68,8 @@ class ConsumerMember(GroupMember):
         self._has_changed = False
         yield from self._take(response, sent_ms)
 
-    def _request(self) -> Message:
+    def _request(self) -> tuple[Message, bool]:
+        """Return a heartbeat, and whether it states partitions."""
         world, is_full = self._stage.world, self._is_full or self.generation == 0
         by_topic: dict[str, list[int]] = {}
         for name, index in self.owned:
@@ -82,7 +83,8 @@ class ConsumerMember(GroupMember):
             )
             for name, indexes in sorted(by_topic.items())
         ]
-        return world.request(
+        has_owned = is_full or self._has_changed
+        request = world.request(
             CONSUMER_GROUP_HEARTBEAT,
             group_id=self.group,
             member_id=self.member_id,
@@ -90,30 +92,37 @@ class ConsumerMember(GroupMember):
             rebalance_timeout_ms=REBALANCE_MS if is_full else -1,
             subscribed_topic_names=[self._topic] if is_full else None,
             server_assignor=self._rng.choice(_ASSIGNORS) if is_full else None,
-            topic_partitions=owned if is_full or self._has_changed else None,
+            topic_partitions=owned if has_owned else None,
         )
+        return request, has_owned
+
+    def _assigned(self, response: Message) -> set[TopicPartition] | None:
+        """Return the partitions that a response assigns, None if they are as before."""
+        if response.assignment is None:
+            return None
+        return {
+            (self._stage.topic_name(topic.topic_id), index)
+            for topic in response.assignment.topic_partitions
+            for index in topic.partitions
+        }
 
     def _take(self, response: Message, sent_ms: int) -> Task[None]:
         """Take over the epoch and the assignment of a response."""
         is_new_epoch = response.member_epoch != self.generation
         self.member_id, self.is_stale = response.member_id or self.member_id, False
         before, after = self.generation, response.member_epoch
-        if response.assignment is not None:
-            target = {
-                (self._stage.topic_name(topic.topic_id), index)
-                for topic in response.assignment.topic_partitions
-                for index in topic.partitions
-            }
+        target = self._assigned(response)
+        if target is not None:
             revoked = [partition for partition in self.owned if partition not in target]
             self.generation = after
             yield from self._revoke(revoked)
             if self.is_stale:
                 return
             added = sorted(target.difference(self.owned))
-            self._has_changed = bool(revoked or added)
+            self._has_changed = self._has_changed or bool(revoked or added)
             self.owned = [partition for partition in self.owned if partition in target] + added
         self.generation = after
-        if is_new_epoch or response.assignment is not None:
+        if is_new_epoch or target is not None:
             self.note_ownership(sent_ms)
         if after < before:
             self._caller.check(error_codes.UNKNOWN_SERVER_ERROR, f"a heartbeat with epoch {before} got epoch {after}; it")
@@ -139,10 +148,9 @@ class ConsumerMember(GroupMember):
         caller = self._caller
         if self.member_id and self.generation > 0:
             request = self._stage.world.request(
-                CONSUMER_GROUP_HEARTBEAT, group_id=self.group, member_id=self.member_id, member_epoch=LEAVE_EPOCH
+                self._api, group_id=self.group, member_id=self.member_id, member_epoch=LEAVE_EPOCH
             )
-            version = caller.version(CONSUMER_GROUP_HEARTBEAT)
-            response = yield from caller.call(CONSUMER_GROUP_HEARTBEAT, version, request, may_repeat=False)
+            response = yield from caller.call(self._api, caller.version(self._api), request, may_repeat=False)
             if response is not None:
-                caller.check(response.error_code, "ConsumerGroupHeartbeat", RETRIABLE | _FENCED)
+                caller.check(response.error_code, API_KEYS[self._api].name, RETRIABLE | _FENCED)
         self._die()

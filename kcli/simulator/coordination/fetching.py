@@ -128,7 +128,7 @@ def consumed(answer: Message, position: int, isolation: int) -> Fetched:
     for batch in whole_batches(data):
         while aborted and aborted[0][0] <= batch.last_offset:
             active.add(aborted.pop(0)[1])
-        rows = _rows(data, batch)
+        rows = batch_rows(data, batch)
         if batch.is_control:
             if any(control_type_id(key) == ABORT for _, key, _ in rows):
                 active.discard(batch.producer_id)
@@ -138,7 +138,7 @@ def consumed(answer: Message, position: int, isolation: int) -> Fetched:
     return Fetched(records, position)
 
 
-def _rows(data: bytes, batch: RecordBatch) -> list[tuple[int, bytes | None, bytes | None]]:
+def batch_rows(data: bytes, batch: RecordBatch) -> list[tuple[int, bytes | None, bytes | None]]:
     """Return the offset, key and value of each record of a batch."""
     body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
     plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)

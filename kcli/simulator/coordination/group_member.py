@@ -4,7 +4,8 @@
     ------------------------------------------------------  --------------------
     of the classic protocol                                 classic_member
     of the consumer protocol (KIP-848)                      consumer_member
-    of a share group, of a streams group                    none yet: a subclass here, and a line in workload.MEMBER_KINDS
+    of the streams protocol (KIP-1071)                      streams_member
+    of a share group (KIP-932), which commits no offsets    share_member; it is not a GroupMember
 
     work                  what is done with the records of a poll
     --------------------  ------------------------------------------------------------------------------------------------

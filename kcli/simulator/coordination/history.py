@@ -8,6 +8,7 @@
     OffsetCommit  an offset that was committed, or may have been; in a transaction it counts when that is committed
     OffsetRead    the answer to an OffsetFetch
     Ownership     a partition that a coordinator has assigned to a member in a generation or member epoch
+    shares        the deliveries and acknowledgements of share groups: kcli.simulator.coordination.share_history
     GivenEpoch    a producer id and epoch that a transactional id got
 
 Times are virtual ms. A stray request is one that was repeated or got no response, so that the broker may execute it later.
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import NamedTuple
+
+from kcli.simulator.coordination.share_history import ShareHistory
 
 TopicPartition = tuple[str, int]
 NO_OFFSET = -1
@@ -51,13 +54,16 @@ class Transaction:
 class Write:
     """A record of a producer's session; `offset` is None until it is acknowledged."""
 
-    __slots__ = ("is_acknowledged", "offset", "partition", "session", "transaction", "value")
+    __slots__ = ("is_acknowledged", "offset", "partition", "sent_ms", "session", "transaction", "value")
 
-    def __init__(self, value: bytes, partition: TopicPartition, session: str, transaction: Transaction | None) -> None:
+    def __init__(
+        self, value: bytes, partition: TopicPartition, session: str, transaction: Transaction | None, sent_ms: int
+    ) -> None:
         self.value = value
         self.partition = partition
         self.session = session
         self.transaction = transaction
+        self.sent_ms = sent_ms
         self.offset: int | None = None
         self.is_acknowledged = False
 
@@ -182,6 +188,7 @@ class History:
         # Of a group that transforms records: its input and its output topic.
         self.transforms: dict[str, tuple[str, str]] = {}
         self.readers_of: dict[str, str] = {}  # group -> the topic that its members read to the end
+        self.shares = ShareHistory()
         self._view_count = 0
 
     def begin_transaction(self, transactional_id: str) -> Transaction:
@@ -190,10 +197,12 @@ class History:
         self.transactions.append(transaction)
         return transaction
 
-    def write(self, value: bytes, partition: TopicPartition, session: str, transaction: Transaction | None) -> Write:
+    def write(
+        self, value: bytes, partition: TopicPartition, session: str, transaction: Transaction | None, sent_ms: int = 0
+    ) -> Write:
         """Add a record that is about to be sent."""
         assert value not in self.writes, "two records have one value"
-        self.writes[value] = Write(value, partition, session, transaction)
+        self.writes[value] = Write(value, partition, session, transaction, sent_ms)
         return self.writes[value]
 
     def new_view(self) -> int:
@@ -217,3 +226,4 @@ class FinalState(NamedTuple):
     stable: dict[TopicPartition, tuple[int, int]]  # last stable offset, high watermark
     open_transactions: list[str]
     committed: dict[str, dict[TopicPartition, int]]  # by group
+    share_lags: dict[str, dict[TopicPartition, int]]  # by share group; -1 if it is not known

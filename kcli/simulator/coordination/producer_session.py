@@ -236,7 +236,8 @@ class ProducerSession:
             outcome = yield from self._add_partition(partition)
             if outcome is not Outcome.DONE:
                 return outcome
-        writes = [stage.history.write(value, partition, self._session, self.transaction) for value in values]
+        session, transaction = self._session, self.transaction
+        writes = [stage.history.write(value, partition, session, transaction, stage.now_ms) for value in values]
         records = [SentRecord(stage.now_ms, None, value) for value in values]
         codec, sequence = self._rng.choice(CODECS), self._sequences.get(partition, 0)
         is_transactional = self.transaction is not None

@@ -20,11 +20,12 @@ from kcli.simulator.coordination.history import History, TopicPartition
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS, World
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
+GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 TIMEOUTS_MS = (300, 1000, REQUEST_TIMEOUT_MS)
 REPEATED_SHARE = 0.04
 REPEATED_AFTER_MS = 3000
-_KEYS_VERSION = 4  # of FindCoordinator: from here on it has several keys
+# Of FindCoordinator: from here on it has several keys, and the keys of the share coordinator.
+_KEYS_VERSION, _SHARE_VERSION = 4, 6
 # The broker or its coordinator is not ready, or another one is; a client asks again.
 RETRIABLE = frozenset(
     (
@@ -119,12 +120,16 @@ class Caller:
         self.was_stray = self.was_stray or response is None
         return response
 
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._client.disconnect()
+
     def find_coordinator(self, key_type: int, key: str) -> Task[None]:
         """Ask for a coordinator until the broker has one. Raises SimulationFailure."""
         world = self._stage.world
         yield from world.negotiate_versions(self._client)
         while not self._stage.is_over:
-            version = self.version(FIND_COORDINATOR, 1)
+            version = self.version(FIND_COORDINATOR, _SHARE_VERSION if key_type == SHARE_KEY else 1)
             fields = {"coordinator_keys": [key]} if version >= _KEYS_VERSION else {"key": key}
             request = world.request(FIND_COORDINATOR, key_type=key_type, **fields)
             response = yield from self.call(FIND_COORDINATOR, version, request, may_repeat=False)

@@ -4,7 +4,9 @@
     ---------------------------------------  ------------------------------------------------------------------------------
     transactional producers, two with one    write `input`
       transactional id; an idempotent one
-    members of a classic, a consumer group   read `input` and commit; one group with read_committed
+    members of a classic, a consumer and a   read `input` and commit; one group with read_committed
+      streams group
+    members of share groups                  acquire records of `input` and `output` and acknowledge them
     members of groups that transform         read `input`, write `output` in transactions
     members of a group                       read `output` with read_committed
     a committer without a group's protocol   commits offsets only
@@ -27,8 +29,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, LIST_TRANSACTIONS, METADATA
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
+from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC
 from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC
 from kcli.simulator.administrator import SET_OPERATION, TOPIC_RESOURCE
 from kcli.simulator.chaos import Chaos
@@ -39,61 +43,33 @@ from kcli.simulator.coordination.consumer_member import ConsumerMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
 from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition
+from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter
 from kcli.simulator.coordination.producer_session import Outcome, ProducerSession
-from kcli.simulator.coordination.stage import GROUP_KEY, TRANSACTION_KEY, Caller, Stage, StageTopic
+from kcli.simulator.coordination.share_history import ShareTerms
+from kcli.simulator.coordination.share_member import ShareMember
+from kcli.simulator.coordination.share_states import configure_share_group, share_lags
+from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage, StageTopic
+from kcli.simulator.coordination.streams_member import StreamsMember
 from kcli.simulator.coordination.transactional_producer import TransactionalProducer
 from kcli.simulator.coordination.transforming import Transform
 from kcli.simulator.network import NetworkConditions
-from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.runner import MAX_QUIET_STEPS, NodeFactory, Simulation
 from kcli.simulator.world import PAUSE_MS
 
-DEFAULT_STEPS = 5000
-POWER_LOSS_SHARE = 0.3  # of all seeds
+DEFAULT_STEPS = 7000
 INPUT, OUTPUT = "input", "output"
 SEGMENT_BYTES = "internal.segment.bytes"
-DAY_MS = 86_400_000
 # How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
 MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
-# The kinds of members. Members of share and streams groups are added here and in `_add_groups`.
-MEMBER_KINDS: Mapping[str, type[GroupMember]] = {"classic": ClassicMember, "consumer": ConsumerMember}
-
-
-def loses_power(seed: int) -> bool:
-    """Return True if power may be lost in the seed."""
-    return Random(f"{seed} power").random() < POWER_LOSS_SHARE
-
-
-def make_coordination_node(seed: int) -> NodeMaker:
-    """Return the nodes of a seed: short timeouts, few and small partitions of the coordinators' topics."""
-    rng = Random(f"{seed} coordination")
-    settings: dict[str, object] = {
-        "offsets.topic.replication.factor": 1,
-        "offsets.topic.num.partitions": rng.choice((1, 2, 3)),
-        "offsets.topic.segment.bytes": 1 << 20,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "transaction.state.log.num.partitions": rng.choice((1, 2)),
-        "transaction.state.log.segment.bytes": 1 << 20,
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": rng.choice((200, 1000, 3000)),
-        "group.initial.rebalance.delay.ms": rng.choice((0, 0, 300)),
-        "group.min.session.timeout.ms": 100,
-        "group.consumer.min.session.timeout.ms": 100,
-        "group.consumer.session.timeout.ms": rng.choice((1500, 3000)),
-        "group.consumer.min.heartbeat.interval.ms": 50,
-        "group.consumer.heartbeat.interval.ms": 300,
-        "group.consumer.assignment.interval.ms": rng.choice((0, 300)),
-        "group.coordinator.append.linger.ms": rng.choice((-1, -1, 0, 5)),
-        "log.index.size.max.bytes": 4096,  # each start preallocates the indexes
-        "log.message.timestamp.after.max.ms": DAY_MS,
-        "log.retention.check.interval.ms": 300_000,
-    }
-    if loses_power(seed):
-        settings["log.flush.interval.messages"] = 1
-    return NodeMaker(seed, extra_settings=settings)
+QUIET_MS = 5000  # more than a client waits for an answer
+MEMBER_KINDS: Mapping[str, type[GroupMember]] = {
+    "classic": ClassicMember,
+    "consumer": ConsumerMember,
+    "streams": StreamsMember,
+}
 
 
 class CoordinationSimulation(Simulation):
@@ -127,6 +103,7 @@ class CoordinationSimulation(Simulation):
         rng = self._rng("clients")
         self.stage = Stage(self.world, loses_power=loses_power(self.seed))
         self.members: list[GroupMember] = []
+        self.share_members: list[ShareMember] = []
         self.transactional_ids: list[str] = []
         self._reader = Caller(self.stage, "reader", self._rng("reader"))
         self._input_partitions = rng.choice((2, 3))
@@ -134,6 +111,7 @@ class CoordinationSimulation(Simulation):
         if not self.stage.loses_power:
             self.writers.append(self._writer("i0", None))
         self._add_groups(rng)
+        self._add_share_groups(self._rng("share groups"))
         self.committer = OffsetCommitter(self.stage, "committer", self._rng("committer"), "simple", INPUT)
 
     def _writer(self, name: str, transactional_id: str | None) -> TransactionalProducer:
@@ -143,7 +121,7 @@ class CoordinationSimulation(Simulation):
 
     def _add_groups(self, rng: Random) -> None:
         """Create the members of all groups; which protocols there are depends on the seed."""
-        for group, kind in (("reads-1", "classic"), ("reads-2", "consumer")):
+        for group, kind in (("reads-1", "classic"), ("reads-2", "consumer"), ("reads-3", "streams")):
             isolation = READ_COMMITTED if self.stage.loses_power else rng.choice((READ_COMMITTED, READ_UNCOMMITTED))
             for number in range(rng.choice((1, 2, 3))):
                 name = f"{group}.{number}"
@@ -161,6 +139,17 @@ class CoordinationSimulation(Simulation):
         work = CommitWork(self._rng(f"{group} work"), self.stage, READ_COMMITTED)
         self._add_member(MEMBER_KINDS[kind], group, group, OUTPUT, work)
 
+    def _add_share_groups(self, rng: Random) -> None:
+        """Create the members of share groups: one that reads the input, and in half of the seeds one for the output."""
+        limit, lock_ms = share_terms(self.seed)
+        for group, topic in (("shares-1", INPUT), ("shares-2", OUTPUT))[: rng.choice((1, 2))]:
+            is_committed_only = self.stage.loses_power or rng.random() < 0.5
+            terms = self.stage.history.shares.terms[group] = ShareTerms(topic, limit, lock_ms, is_committed_only)
+            for number in range(rng.choice((1, 2, 3))):
+                name = f"{group}.{number}"
+                member = ShareMember(self.stage, group, name, self._rng(name), terms, may_end=number > 0)
+                self.share_members.append(member)
+
     def _add_member(
         self, kind: type[GroupMember], group: str, name: str, topic: str, work: Work, *, may_end: bool = False
     ) -> None:
@@ -174,7 +163,8 @@ class CoordinationSimulation(Simulation):
         return sum(write.is_acknowledged for write in self.stage.history.writes.values())
 
     def _records_read(self) -> int:
-        return sum(member.record_count for member in self.members)
+        members: list[GroupMember | ShareMember] = [*self.members, *self.share_members]
+        return sum(member.record_count for member in members)
 
     # ----------------------------------------------------------------------------------------------------------------- phases
 
@@ -184,8 +174,8 @@ class CoordinationSimulation(Simulation):
         world.run(self._create_topics())
         self._until(lambda: not world.tasks_running, "the topics exist")
         world.run(self.chaos.run())
-        clients: list[TransactionalProducer | GroupMember | OffsetCommitter]
-        clients = [*self.writers, *self.members, self.committer]
+        clients: list[TransactionalProducer | GroupMember | ShareMember | OffsetCommitter]
+        clients = [*self.writers, *self.members, *self.share_members, self.committer]
         for client in clients:
             world.run(client.run())
         for _ in range(self.steps):
@@ -217,7 +207,10 @@ class CoordinationSimulation(Simulation):
         # Both coordinators' topics are created with their first lookup.
         yield from caller.find_coordinator(GROUP_KEY, "simple")
         yield from caller.find_coordinator(TRANSACTION_KEY, "tp0")
+        yield from caller.find_coordinator(SHARE_KEY, f"shares-1:{Uuid(self.stage.topics[INPUT].topic_id)}:0")
         yield from self._shrink_segments()
+        for group, terms in self.stage.history.shares.terms.items():
+            yield from configure_share_group(self.stage, caller, group, is_committed_only=terms.is_committed_only)
 
     def _shrink_segments(self) -> Task[None]:
         """Make the segments of the coordinators' topics so small that they are rolled and cleaned."""
@@ -233,7 +226,7 @@ class CoordinationSimulation(Simulation):
                 resource_name=name,
                 configs=[entry],
             )
-            for name in (GROUP_TOPIC, TRANSACTION_TOPIC)
+            for name in (GROUP_TOPIC, TRANSACTION_TOPIC, SHARE_STATE_TOPIC)
         ]
         request = world.request(INCREMENTAL_ALTER_CONFIGS, resources=resources, validate_only=False)
         version = world.versions[INCREMENTAL_ALTER_CONFIGS][1]
@@ -287,13 +280,37 @@ class CoordinationSimulation(Simulation):
                 for group, topic in self.stage.history.readers_of.items()
                 for partition, end in ends.items()
                 if partition[0] == topic
-            ):
+            ) and (yield from self._are_shares_done(ends, begin_ms)):
                 # Transforming members may have written more since then, and a writer that was pausing may have gone on.
                 later = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
                 open_ids = yield from self._open_transactions()
                 if later == ends and not open_ids:
                     break
         done.append(True)
+
+    def _are_shares_done(self, ends: Mapping[TopicPartition, int], begin_ms: int) -> Task[bool]:
+        """Return whether the share groups have finished all partitions; the members have only read since `begin_ms`.
+
+        The broker does not write that records of aborted transactions are archived, so a group with read_committed that was
+        begun again may have a lag at the end: it is done when it gets nothing any more.
+        """
+        shares, now_ms = self.stage.history.shares, self.stage.now_ms
+        lags = yield from self._share_lags()
+        for group, found in lags.items():
+            terms = shares.terms[group]
+            last_ms = max((one.answered_ms for one in shares.deliveries if one.group == group), default=0)
+            last_ms = max(last_ms, begin_ms)
+            is_quiet = terms.is_committed_only and now_ms > last_ms + 2 * terms.lock_ms + QUIET_MS
+            if any(lag and ends[partition] for partition, lag in found.items()) and not is_quiet:
+                return False
+        return True
+
+    def _share_lags(self) -> Task[dict[str, dict[TopicPartition, int]]]:
+        """Return the lags of all share groups."""
+        lags: dict[str, dict[TopicPartition, int]] = {}
+        for group, terms in self.stage.history.shares.terms.items():
+            lags[group] = yield from share_lags(self.stage, self._reader, group, self.stage.topics[terms.topic])
+        return lags
 
     def _end_transactions(self) -> Task[None]:
         """End all transactions as new producers: a clock that was set back has moved their timeouts far away."""
@@ -352,7 +369,8 @@ class CoordinationSimulation(Simulation):
             ]
         open_ids = yield from self._open_transactions()
         committed = yield from self._committed()
-        found.append(FinalState(logs, stable, open_ids, committed))
+        starts = yield from self._share_lags()
+        found.append(FinalState(logs, stable, open_ids, committed, starts))
 
     def _end_offset(self, fetcher: Fetcher, partition: TopicPartition, isolation: int) -> Task[int]:
         for _ in range(MAX_QUIET_STEPS):

@@ -29,8 +29,8 @@ UNKNOWN_ID = Uuid(b"\x09" * 16)
 class ShareNode:
     """A node with a topic of two partitions, and a group that begins at the start of them."""
 
-    def __init__(self, directory: Path, *overrides: str) -> None:
-        self.node = WholeNode(directory, *SHARE_TOPIC, *overrides)
+    def __init__(self, directory: Path, *overrides: str, max_open_files: int = 256) -> None:
+        self.node = WholeNode(directory, *SHARE_TOPIC, *overrides, max_open_files=max_open_files)
         self.topic_id = self.node.create_topic("topic", 2)
         self.first, self.second = (self.topic_id, 0), (self.topic_id, 1)
         self.initialize("group", self.first, self.second)
@@ -69,6 +69,16 @@ def shared(tmp_path: Path) -> ShareNode:
 
 
 # ------------------------------------------------------------------------------------------------------------- records
+
+
+def test_a_fetch_reads_no_more_partitions_than_files_may_be_open(tmp_path: Path) -> None:
+    """With two files that stay open, the records of one partition are in an answer; those of the other are in the next one."""
+    shared = ShareNode(tmp_path, max_open_files=2)
+    member = shared.member()
+    shared.produce(2, 0)
+    shared.produce(3, 1)
+    found = [acquired_of(member.fetch(min_bytes=100_000, max_wait_ms=10_000)) for _ in range(2)]
+    assert sorted(found, key=lambda one: min(one)) == [{0: [(0, 1, 1)]}, {1: [(0, 2, 1)]}]
 
 
 def test_records_are_acquired_acknowledged_and_not_seen_again(shared: ShareNode) -> None:

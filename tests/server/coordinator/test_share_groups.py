@@ -93,6 +93,19 @@ def describe(node: WholeNode, group_id: str = "g") -> Message:
     return ask(node, apis.SHARE_GROUP_DESCRIBE, 1, group_ids=[group_id]).groups[0]  # type: ignore[no-any-return]
 
 
+def test_a_clock_that_was_set_back_does_not_stop_assignments(tmp_path: Path) -> None:
+    """The last assignment is in the future then."""
+    node = WholeNode(tmp_path / "data", *SETTINGS[:2])
+    node.create_topic("t", 3)
+    find(node)
+    node.wall.off_ms += 3_600_000
+    member = Member(node, "m", "t")
+    member.join()
+    node.wall.off_ms -= 3_600_000
+    settled(node, member)
+    assert member.assigned == {node.broker.image.topic_ids["t"]: [0, 1, 2]}
+
+
 def test_a_member_gets_partitions_when_their_states_are_initialized(node: WholeNode) -> None:
     member, topic_id = Member(node, "m", "t"), node.broker.image.topic_ids["t"]
     first = member.join()

@@ -563,6 +563,27 @@ def test_assignments_have_an_interval() -> None:
     assert (result.member_epoch, statuses(result)) == (3, [])
 
 
+def test_an_answer_that_was_lost_is_repeated() -> None:
+    """A member that states fewer tasks than it has gets all of them again; one that states its tasks does not."""
+    groups = Groups(*AT_ONCE)
+    groups.set_topic("in", 2)
+    epoch = groups.heartbeat("m1").member_epoch
+    assert groups.heartbeat("m1", epoch).tasks is None
+    result = groups.heartbeat("m1", epoch, owned=OwnedTasks({}, {}, {}))
+    assert active(result) == {"0": [0, 1]}
+    assert groups.heartbeat("m1", epoch, owned=OwnedTasks({"0": [0, 1]}, {}, {})).tasks is None
+
+
+def test_a_clock_that_was_set_back_does_not_stop_assignments() -> None:
+    """The last assignment is in the future then."""
+    groups = Groups("group.streams.initial.rebalance.delay.ms=0")
+    groups.set_topic("in", 2)
+    groups.timer.wall.off_ms = 3_600_000
+    groups.heartbeat("m1")
+    groups.timer.wall.off_ms = 0
+    assert statuses(groups.heartbeat("m2")) == []
+
+
 def test_a_session_ends(groups: Groups) -> None:
     """A member that is silent is removed, also by the coordinator that has loaded the group."""
     groups.heartbeat("m1")

@@ -44,6 +44,14 @@ FIRST_GROUP_EPOCH = 1
 _AnyMember = TypeVar("_AnyMember", ConsumerMember, StreamsMember)
 
 
+def is_assignment_early(since_ms: int, interval_ms: int, now_ms: int) -> bool:
+    """Return whether a group whose last assignment was at `since_ms` (0: none) must wait for the assignment interval.
+
+    A later time than now is from before the clock was set back.
+    """
+    return bool(since_ms and interval_ms) and since_ms <= now_ms < since_ms + interval_ms
+
+
 class ConsumerGroupChange:
     """A change of `group` at `now_ms` on the wall clock. `records`, `epoch`, `members` and `regexes` are those after it."""
 
@@ -142,9 +150,7 @@ class ConsumerGroupChange:
     def update_target(self, default_assignor: str, interval_ms: int) -> None:
         """Assign the partitions again if the group is in a later epoch, and `interval_ms` after the last assignment."""
         group = self.group
-        since_ms = group.assignment_timestamp_ms
-        # A later time than now is from before the clock was set back.
-        is_early = bool(since_ms and interval_ms) and since_ms <= self._now_ms < since_ms + interval_ms
+        is_early = is_assignment_early(group.assignment_timestamp_ms, interval_ms, self._now_ms)
         if self.epoch <= self._target_epoch or is_early:
             return
         image = self._metadata.image

@@ -34,7 +34,7 @@ from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import MemberSpec, Targets
 from kcli.server.coordinator.group.classic_rebalances import Records, Write
-from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
+from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.consumer_members import unknown_member
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
@@ -263,9 +263,9 @@ class ShareGroupManager:
     def _update_target(self, change: _Change) -> None:
         """Assign again if the group is in a later epoch, and the interval since the last assignment is over."""
         group, now_ms = change.group, self._wall_ms()
-        since_ms = group.assignment_timestamp_ms
         interval_ms = self._group_int(group.group_id, "group.share.assignment.interval.ms")
-        if change.epoch <= change.target_epoch or (since_ms and interval_ms and now_ms < since_ms + interval_ms):
+        is_early = is_assignment_early(group.assignment_timestamp_ms, interval_ms, now_ms)
+        if change.epoch <= change.target_epoch or is_early:
             return
         image = self._metadata.image
         members = [

@@ -20,7 +20,7 @@ from copy import copy
 
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
+from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.current_tasks import OwnedTasks, next_tasks
 from kcli.server.coordinator.group.streams_records import (
     current_record,
@@ -95,8 +95,7 @@ class StreamsGroupChange:
 
     def is_assignment_early(self, interval_ms: int) -> bool:
         """Return whether the last assignment is not `interval_ms` ago yet."""
-        since_ms = self.group.assignment_timestamp_ms
-        return bool(since_ms and interval_ms and self._now_ms < since_ms + interval_ms)
+        return is_assignment_early(self.group.assignment_timestamp_ms, interval_ms, self._now_ms)
 
     def assign(self, topology: ConfiguredTopology, configs: Mapping[str, str]) -> None:
         """Make the targets of the group's epoch; they are empty as long as the topology is not ready."""

@@ -303,6 +303,7 @@ class StreamsGroupManager:
         """Return the answer; `members` are the member before and after the heartbeat."""
         before, member = members
         has_tasks = request.member_epoch == 0 or before.assigned_tasks != member.assigned_tasks
+        has_tasks = has_tasks or _misses_tasks(member, request.owned)
         if has_tasks and member.user_endpoint is not None:
             live.endpoint_epoch += 1
         endpoints = None
@@ -464,6 +465,18 @@ def _keep_offsets(live: _Live, members: Container[str], request: StreamsHeartbea
 def _stale(group: StreamsGroup, member: StreamsMember) -> Status:
     epochs = f"epoch {member.topology_epoch} is behind the group's topology epoch {group.topology_epoch}"
     return Status(STALE_TOPOLOGY, f"The member's topology {epochs}.")
+
+
+def _misses_tasks(member: StreamsMember, owned: OwnedTasks | None) -> bool:
+    """Return whether a member does not know all of its tasks: the answer that had them was lost.
+
+    Kafka 4.3 does not return them again, so the member does not begin with them until the group changes.
+    """
+    if owned is None:
+        return False
+    tasks = member.assigned_tasks
+    active = {key: list(found) for key, found in tasks.active.items()}
+    return not all(contains(known, part) for part, known in zip((active, tasks.standby, tasks.warmup), owned))
 
 
 def _check_tasks(configured: ConfiguredTopology, owned: OwnedTasks | None) -> None:

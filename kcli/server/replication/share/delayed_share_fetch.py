@@ -9,7 +9,8 @@
 A partition has records to acquire if some in flight are available, or fewer are in flight than its limit. max_bytes are
 divided evenly among these partitions; the first one with records returns at least one batch. The answer has whole batches of
 the log, from the one with the first acquired record to the one with the last, as regions of files: records never pass through
-Python, only the headers of batches are read.
+Python, only the headers of batches are read. An answer has records of at most as many partitions as files may be used together
+(FileCache.max_held).
 
 If the log start offset has passed the next fetch offset, the share partition follows it, and the answer is empty: the client
 asks again.
@@ -128,14 +129,20 @@ class DelayedShareFetch(DelayedOperation):
         ]
         if not found:
             return []
-        left_bytes = self._params.max_bytes
+        left_bytes, is_first = self._params.max_bytes, True
         share, rest = divmod(left_bytes, len(found))
-        reads, has_records = [], False
+        reads: list[_Read] = []
+        left_files = self._replica_manager.log_manager.files.max_held
         for slot, (target, partition) in enumerate(found):
+            if not left_files:
+                # The next fetch of the session begins with another partition.
+                reads[-1] = reads[-1]._replace(is_enough=True)
+                break
             max_bytes = share + rest if slot == 0 and share else share or int(slot < left_bytes)
-            read = self._read(target, partition, min(max_bytes, left_bytes), is_first=not has_records)
+            read = self._read(target, partition, min(max_bytes, left_bytes), is_first=is_first)
             if read.data is not None and read.data.size:
-                has_records = True
+                is_first = False
+                left_files -= 1
                 left_bytes = max(0, left_bytes - read.data.size)
             reads.append(read)
         return reads

@@ -1,0 +1,143 @@
+"""The anomalies of share groups, one function for each; kcli.simulator.coordination.anomalies lists them.
+
+anomaly                   what is wrong
+------------------------  ----------------------------------------------------------------------------------------------------
+redelivered_records       a record was delivered after the broker had answered that it is accepted or rejected
+two_holders               a record was delivered again while a member certainly held it, or a member that did not hold it any
+                          more acknowledged it
+refused_holders           an acknowledgement was refused although the member held the records
+wrong_delivery_counts     a delivery count is not above that of an earlier delivery, or above the number of deliveries
+lost_deliveries           a visible record was neither accepted nor rejected, nor delivered up to the limit
+stuck_share_partitions    at the end a group has a lag in a partition
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from kcli.simulator.coordination.history import FinalState, History, TopicPartition
+from kcli.simulator.coordination.share_history import FINAL, RELEASE, Acknowledgement, Delivery, ShareHistory
+
+_Place = tuple[str, TopicPartition, int]  # a group and an offset
+
+
+def _named(place: _Place) -> str:
+    group, (topic, index), offset = place
+    return f"offset {offset} of {topic}-{index} in {group}"
+
+
+def _deliveries(shares: ShareHistory) -> dict[_Place, list[Delivery]]:
+    """Return the deliveries of each offset, in the order of their answers."""
+    found: dict[_Place, list[Delivery]] = defaultdict(list)
+    for one in shares.deliveries:
+        found[one.group, one.partition, one.offset].append(one)
+    return found
+
+
+def _acknowledgements(shares: ShareHistory) -> dict[_Place, list[Acknowledgement]]:
+    found: dict[_Place, list[Acknowledgement]] = defaultdict(list)
+    for one in shares.acknowledgements:
+        delivery = one.delivery
+        found[delivery.group, delivery.partition, delivery.offset].append(one)
+    return found
+
+
+def redelivered_records(history: History, final: FinalState) -> Iterator[str]:
+    """Yield deliveries of offsets that were accepted, rejected or acknowledged as a gap before."""
+    deliveries = _deliveries(history.shares)
+    for place, acknowledgements in _acknowledgements(history.shares).items():
+        ends = [one.answered_ms for one in acknowledgements if one.kind in FINAL and one.answered_ms is not None]
+        for one in deliveries[place] if ends else ():
+            if one.sent_ms > min(ends):
+                yield (
+                    f"{one.member} got {_named(place)} at {one.answered_ms} ms, which was acknowledged for good at "
+                    f"{min(ends)} ms"
+                )
+
+
+def two_holders(history: History, final: FinalState) -> Iterator[str]:
+    """Yield deliveries and acknowledgements of offsets that another delivery certainly holds."""
+    acknowledgements = _acknowledgements(history.shares)
+    for place, deliveries in _deliveries(history.shares).items():
+        for held in deliveries:
+            for one in deliveries:
+                if one.sent_ms > held.answered_ms and one.answered_ms <= held.held_until_ms:
+                    yield (
+                        f"{one.member} got {_named(place)} at {one.answered_ms} ms, but {held.member} has held it since "
+                        f"{held.answered_ms} ms until {held.held_until_ms} ms"
+                    )
+            for late in acknowledgements[place]:
+                if late.answered_ms is None or late.delivery.member == held.member:
+                    continue
+                if late.sent_ms > held.answered_ms and late.answered_ms <= held.held_until_ms:
+                    yield (
+                        f"{late.delivery.member} acknowledged {_named(place)} at {late.answered_ms} ms, but {held.member} "
+                        f"has held it since {held.answered_ms} ms until {held.held_until_ms} ms"
+                    )
+
+
+def refused_holders(history: History, final: FinalState) -> Iterator[str]:
+    """Yield acknowledgements that were refused although their member held all of the records."""
+    yield from history.shares.wrong_refusals
+
+
+def wrong_delivery_counts(history: History, final: FinalState) -> Iterator[str]:
+    """Yield delivery counts that are too low or too high.
+
+    A count is kept while the broker runs; after a crash only the counts of releases that were answered are certain.
+    """
+    shares = history.shares
+    acknowledgements = _acknowledgements(shares)
+    for place, deliveries in _deliveries(shares).items():
+        limit = shares.terms[place[0]].delivery_limit
+        for one in deliveries:
+            before = [other for other in deliveries if other.answered_ms < one.sent_ms]
+            same_life = [other.count for other in before if other.life == one.life != -1]
+            released = [
+                released.delivery.count
+                for released in acknowledgements[place]
+                if released.kind == RELEASE and released.answered_ms is not None and released.answered_ms < one.sent_ms
+            ]
+            least = max((*same_life, *released), default=0) + 1
+            possible = sum(other.sent_ms <= one.answered_ms for other in deliveries)
+            possible += sum(lost.group == one.group and lost.sent_ms <= one.answered_ms for lost in shares.lost_fetches)
+            most = min(limit, possible)
+            if not least <= one.count <= most:
+                yield f"{one.member} got {_named(place)} with delivery count {one.count}, not {least} to {most}"
+
+
+def lost_deliveries(history: History, final: FinalState) -> Iterator[str]:
+    """Yield visible records that a group never got to the end of their life."""
+    shares = history.shares
+    known, acknowledged = _deliveries(shares), _acknowledgements(shares)
+    for group, terms in shares.terms.items():
+        for partition, records in final.logs.items():
+            if partition[0] != terms.topic:
+                continue
+            for record in records:
+                place = group, partition, record.offset
+                if terms.is_committed_only and not record.is_visible:
+                    continue
+                if any(one.kind in FINAL and not one.is_refused for one in acknowledged[place]):
+                    continue
+                last = max(known[place], key=lambda one: one.count, default=None)
+                write = history.writes.get(record.value)
+                since_ms = last.sent_ms if last is not None else write.sent_ms if write is not None else 0
+                count = last.count if last is not None else 0
+                unknown = sum(lost.group == group and lost.last_ms >= since_ms for lost in shares.lost_fetches)
+                if count + unknown < terms.delivery_limit:
+                    yield (
+                        f"{_named(place)} ({record.value!r}) was delivered {count} times and neither accepted nor rejected; "
+                        f"{unknown} fetches after {since_ms} ms were not answered"
+                    )
+
+
+def stuck_share_partitions(history: History, final: FinalState) -> Iterator[str]:
+    """Yield partitions that a group has not finished; invisible records may be left to a group with read_committed."""
+    for group, lags in final.share_lags.items():
+        for (topic, index), lag in lags.items():
+            invisible = sum(not record.is_visible for record in final.logs[topic, index])
+            allowed = invisible if history.shares.terms[group].is_committed_only else 0
+            if not 0 <= lag <= allowed and final.stable[topic, index][1] > 0:
+                yield f"{group} has lag {lag} in {topic}-{index} at the end"

@@ -1,0 +1,428 @@
+"""A member of a share group (KIP-932): heartbeats, a share session, and acknowledgements of what it has acquired.
+
+    step         requests
+    -----------  -----------------------------------------------------------------------------------------------------------
+    join, beat   ShareGroupHeartbeat
+    fetch        ShareFetch: the first one begins a session; later ones change its partitions and may acknowledge
+    acknowledge  ShareAcknowledge; with acknowledgements of the type renew, also a ShareFetch that fetches nothing
+    leave        the session ends with its last acknowledgements, then the member leaves the group
+
+    a member ...                             the records that it holds
+    ---------------------------------------  -----------------------------------------------------------------------------------
+    has no answer, or an error of a session  are forgotten; a new session begins
+    pauses for longer than the lock          are acknowledged after that, as by a zombie
+    dies                                     are forgotten; its connection may stay open, so that only the lock ends
+    has kept records                         are acknowledged later or never
+
+Only fetches and acknowledgements in a session are repeated: the first and the last request of a session are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH, SHARE_GROUP_HEARTBEAT
+from kcli.protocol.message import Message
+from kcli.simulator.client import Task
+from kcli.simulator.coordination.fetching import batch_rows
+from kcli.simulator.coordination.group_member import (
+    DIED_SHARE,
+    ENDED_SHARE,
+    HEARTBEAT_MS,
+    LEFT_SHARE,
+    MAX_PAUSE_MS,
+)
+from kcli.simulator.coordination.history import Poll, TopicPartition
+from kcli.simulator.coordination.share_acknowledging import Choice, choose, encode_batches
+from kcli.simulator.coordination.share_history import (
+    RENEW,
+    Acknowledgement,
+    Delivery,
+    LostFetch,
+    ShareTerms,
+)
+from kcli.simulator.coordination.stage import GROUP_KEY, REPEATED_AFTER_MS, RETRIABLE, Caller, Stage
+from kcli.simulator.sent_records import whole_batches
+from kcli.simulator.world import PAUSE_MS
+
+LEAVE_EPOCH, FINAL_EPOCH = -1, -1
+RENEW_VERSION = 2
+ZOMBIE_SHARE = 0.08
+MAX_WAITS_MS = (0, 100, 300, 300)
+_GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
+_SESSION = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
+# The member does not hold the records any more, and the broker has changed nothing.
+_REFUSED = frozenset((error_codes.INVALID_RECORD_STATE, error_codes.INVALID_REQUEST))
+
+Held = dict[TopicPartition, dict[int, Delivery]]
+
+
+class ShareMember:
+    """See the head of this module."""
+
+    def __init__(self, stage: Stage, group: str, name: str, rng: Random, terms: ShareTerms, *, may_end: bool) -> None:
+        self.name = name
+        self.record_count = 0
+        self._stage = stage
+        self._group = group
+        self._rng = rng
+        self._terms = terms
+        self._may_end = may_end  # it may die for good, since the group has another member
+        self._acknowledged_share = rng.choice((0.1, 0.6))
+        self._has_ended = False
+        self._lives = 0
+        self._begin_life()
+
+    @property
+    def _diligence(self) -> float:
+        """How often the member acknowledges after a fetch or with one."""
+        return 0.6 if self._stage.is_draining else self._acknowledged_share
+
+    def _begin_life(self) -> None:
+        """Begin as a new member, with a connection of its own."""
+        self._lives += 1
+        self._caller = Caller(self._stage, f"{self.name}.{self._lives}", self._rng)
+        self._member_id = str(Uuid(self._rng.randbytes(16)))
+        self._member_epoch = 0
+        self._next_beat_ms = 0
+        self._assigned: set[TopicPartition] = set()
+        self._stray: set[tuple[TopicPartition, int]] = set()  # offsets that a stray request may acknowledge
+        self._end_session()
+
+    def _end_session(self) -> None:
+        """Forget the session and all records."""
+        self._epoch = 0
+        self._in_session: set[TopicPartition] = set()
+        self._held: Held = {}
+
+    def run(self) -> Task[None]:
+        """Read until the workload is over. Raises SimulationFailure."""
+        yield from self._caller.find_coordinator(GROUP_KEY, self._group)
+        while not self._stage.is_over:
+            if self._stage.now_ms >= self._next_beat_ms:
+                yield from self._beat()
+            if self._assigned or self._in_session:
+                yield from self._fetch()
+            if self._held and self._rng.random() < self._diligence:
+                yield from self._acknowledge()
+            yield from self._misbehave()
+            if self._has_ended:
+                self._stage.world.trace.add(self.name, "has ended without a word")
+                return
+            yield self._rng.randrange(1, MAX_PAUSE_MS // 2)
+        yield from self._leave()
+
+    # -------------------------------------------------------------------------------------------------------------- heartbeat
+
+    def _beat(self) -> Task[None]:
+        stage, caller, is_joining = self._stage, self._caller, self._member_epoch == 0
+        request = stage.world.request(
+            SHARE_GROUP_HEARTBEAT,
+            group_id=self._group,
+            member_id=self._member_id,
+            member_epoch=self._member_epoch,
+            subscribed_topic_names=[self._terms.topic] if is_joining or self._rng.random() < 0.1 else None,
+        )
+        response = yield from caller.call(SHARE_GROUP_HEARTBEAT, caller.version(SHARE_GROUP_HEARTBEAT), request)
+        self._next_beat_ms = stage.now_ms + HEARTBEAT_MS
+        if response is None:
+            self._end_session()  # the connection is closed
+            # The response may have had an assignment; a joining heartbeat returns it again.
+            self._member_epoch = 0
+            return
+        if response.error_code in _GONE:
+            self._member_epoch, self._assigned = 0, set()
+            return
+        caller.check(response.error_code, "ShareGroupHeartbeat")
+        if response.error_code:
+            return
+        if response.member_epoch < self._member_epoch:
+            caller.check(error_codes.UNKNOWN_SERVER_ERROR, f"a heartbeat got epoch {response.member_epoch}; it")
+        self._member_epoch = response.member_epoch
+        if response.assignment is not None:
+            self._assigned = {
+                (stage.topic_name(topic.topic_id), index)
+                for topic in response.assignment.topic_partitions
+                for index in topic.partitions
+            }
+
+    # ------------------------------------------------------------------------------------------------------------------ fetch
+
+    def _fetch(self) -> Task[None]:
+        """Fetch, in a new session if there is none; a later fetch may acknowledge, too."""
+        stage, rng, caller = self._stage, self._rng, self._caller
+        version, sent_ms, life = caller.version(SHARE_FETCH), stage.now_ms, self._life
+        choices = self._choose() if self._epoch and rng.random() < self._diligence else {}
+        is_renewal = any(one.kind == RENEW for found in choices.values() for one in found)
+        if is_renewal:
+            version = RENEW_VERSION
+        said = self._say(choices)
+        added = self._assigned - self._in_session
+        forgotten = self._in_session - self._assigned if self._epoch else set()
+        request = stage.world.request(
+            SHARE_FETCH,
+            group_id=self._group,
+            member_id=self._member_id,
+            share_session_epoch=self._epoch,
+            max_wait_ms=0 if is_renewal else rng.choice(MAX_WAITS_MS),
+            min_bytes=0 if is_renewal else 1,
+            max_bytes=0 if is_renewal else rng.choice((1, 300, 1 << 20)),
+            max_records=0 if is_renewal else rng.choice((1, 5, 500)),
+            batch_size=rng.choice((1, 5, 500)),
+            share_acquire_mode=rng.choice((0, 1)) if version >= RENEW_VERSION else 0,
+            is_renew_ack=is_renewal,
+            topics=self._topics(SHARE_FETCH, added, choices),
+            forgotten_topics_data=self._forgotten(forgotten),
+        )
+        wait_ms = 0 if is_renewal else request.max_wait_ms
+        response = yield from caller.call(SHARE_FETCH, version, request, wait_ms=wait_ms, may_repeat=self._epoch > 0)
+        self._note_lost(sent_ms, count=(response is None or response.error_code != 0) + caller.was_stray)
+        if not self._is_answered(response, said, sent_ms, "ShareFetch"):
+            return
+        assert response is not None
+        self._in_session = (self._in_session | added) - forgotten
+        codes: dict[TopicPartition, int] = {}
+        for topic in response.responses:
+            name = stage.topic_name(topic.topic_id)
+            for part in topic.partitions:
+                codes[name, part.partition_index] = part.acknowledge_error_code
+                if part.error_code:
+                    caller.check(part.error_code, f"ShareFetch of {name}-{part.partition_index}")
+                    self._note_lost(sent_ms, count=1)
+        self._settle(said, codes, life)
+        for topic in response.responses:
+            for part in topic.partitions:
+                if not part.error_code:
+                    self._take((stage.topic_name(topic.topic_id), part.partition_index), part, sent_ms, life)
+
+    def _note_lost(self, sent_ms: int, *, count: int) -> None:
+        """Note that a fetch may have acquired records of which no member knows; `count`: if it was executed so often."""
+        lost = LostFetch(self._group, sent_ms, self._stage.now_ms + REPEATED_AFTER_MS)
+        self._stage.history.shares.lost_fetches += [lost] * count
+
+    @property
+    def _life(self) -> int:
+        return self._stage.world.machine.start_count
+
+    def _forgotten(self, partitions: Iterable[TopicPartition]) -> list[Message]:
+        make, topics = self._stage.world.struct, self._stage.topics
+        return [
+            make(SHARE_FETCH, "ForgottenTopic", topic_id=topics[name].topic_id, partitions=[index])
+            for name, index in sorted(partitions)
+        ]
+
+    def _take(self, partition: TopicPartition, part: Message, sent_ms: int, life: int) -> None:
+        """Take the acquired records of a partition."""
+        stage, history = self._stage, self._stage.history
+        values: dict[int, bytes] = {}
+        data = bytes(part.records or b"")
+        for batch in whole_batches(data):
+            if not batch.is_control:
+                values.update((offset, value or b"") for offset, _, value in batch_rows(data, batch))
+        held, records, now_ms = self._held.setdefault(partition, {}), [], stage.now_ms
+        life = life if life == self._life else -1
+        for acquired in part.acquired_records:
+            for offset in range(acquired.first_offset, acquired.last_offset + 1):
+                delivery = Delivery(
+                    self._group,
+                    self._member_id,
+                    partition,
+                    offset,
+                    values.get(offset),
+                    acquired.delivery_count,
+                    sent_ms,
+                    now_ms,
+                    sent_ms + self._terms.lock_ms,
+                    life,
+                )
+                held[offset] = delivery
+                history.shares.deliveries.append(delivery)
+                if offset in values:
+                    records.append((offset, values[offset]))
+        if records:
+            self.record_count += len(records)
+            view, is_committed_only = history.new_view(), self._terms.is_committed_only
+            # The poll has no range: the offsets between the records may be with other members.
+            history.polls.append(Poll(self.name, None, view, partition, 0, 0, records, is_committed_only, now_ms))
+            shown = ", ".join(f"{one.first_offset}-{one.last_offset} ({one.delivery_count})" for one in part.acquired_records)
+            stage.world.trace.add(self.name, f"acquires {shown} of {partition[0]}-{partition[1]}")
+
+    # ------------------------------------------------------------------------------------------------------------ acknowledge
+
+    def _choose(self) -> dict[TopicPartition, list[Choice]]:
+        return choose(self._rng, self._held, is_draining=self._stage.is_draining)
+
+    def _say(self, choices: Mapping[TopicPartition, list[Choice]]) -> list[Acknowledgement]:
+        """Record acknowledgements that are about to be sent. The offsets of all but renewals are not held any more."""
+        said = [Acknowledgement(one.delivery, one.kind, self._stage.now_ms) for found in choices.values() for one in found]
+        self._stage.history.shares.acknowledgements += said
+        for one in said:
+            if one.kind != RENEW:
+                del self._held[one.delivery.partition][one.delivery.offset]
+        return said
+
+    def _topics(
+        self, api: int, added: Iterable[TopicPartition], choices: Mapping[TopicPartition, list[Choice]]
+    ) -> list[Message]:
+        """Return the topics of a request: partitions for the session, and acknowledgements."""
+        world = self._stage.world
+        topic_struct, struct = (
+            ("FetchTopic", "FetchPartition") if api == SHARE_FETCH else ("AcknowledgeTopic", "AcknowledgePartition")
+        )
+        topics: dict[str, Message] = {}
+        for partition in sorted({*added, *choices}):
+            name, index = partition
+            if name not in topics:
+                topics[name] = world.struct(api, topic_struct, topic_id=self._stage.topics[name].topic_id, partitions=[])
+            batches = [
+                world.struct(api, "AcknowledgementBatch", first_offset=first, last_offset=last, acknowledge_types=types)
+                for first, last, types in encode_batches(self._rng, choices.get(partition, []))
+            ]
+            topics[name].partitions.append(world.struct(api, struct, partition_index=index, acknowledgement_batches=batches))
+        return list(topics.values())
+
+    def _acknowledge(self, *, is_last: bool = False) -> Task[None]:
+        """Acknowledge some of the records; `is_last` ends the session."""
+        stage, caller = self._stage, self._caller
+        choices = self._choose()
+        if not choices and not is_last:
+            return
+        is_renewal = any(one.kind == RENEW for found in choices.values() for one in found)
+        version = RENEW_VERSION if is_renewal else caller.version(SHARE_ACKNOWLEDGE)
+        sent_ms, said, life = stage.now_ms, self._say(choices), self._life
+        request = stage.world.request(
+            SHARE_ACKNOWLEDGE,
+            group_id=self._group,
+            member_id=self._member_id,
+            share_session_epoch=FINAL_EPOCH if is_last else self._epoch,
+            is_renew_ack=is_renewal,
+            topics=self._topics(SHARE_ACKNOWLEDGE, (), choices),
+        )
+        response = yield from caller.call(SHARE_ACKNOWLEDGE, version, request, may_repeat=not is_last)
+        if not self._is_answered(response, said, sent_ms, "ShareAcknowledge"):
+            return
+        assert response is not None
+        codes = {
+            (stage.topic_name(topic.topic_id), part.partition_index): part.error_code
+            for topic in response.responses
+            for part in topic.partitions
+        }
+        self._settle(said, codes, life)
+        if is_last:
+            self._end_session()
+
+    def _is_answered(self, response: Message | None, said: list[Acknowledgement], sent_ms: int, what: str) -> bool:
+        """Return whether a request was executed in its session, which ends if it was not."""
+        is_stray = self._caller.was_stray
+        for one in said:
+            one.is_stray = is_stray
+            if is_stray:
+                self._stray.add((one.delivery.partition, one.delivery.offset))
+        if response is not None and not response.error_code:
+            for held in self._held.values():
+                for delivery in held.values():
+                    self._confirm(delivery, sent_ms)
+            for one in said:
+                self._confirm(one.delivery, sent_ms)
+            self._epoch += 1
+            return True
+        if response is not None:
+            self._caller.check(response.error_code, what, RETRIABLE | _SESSION)
+            self._stage.world.trace.add(self.name, f"{what} got {error_codes.NAMES[response.error_code]}")
+        for one in said:
+            # A ShareFetch may find its session changed after it has acknowledged.
+            one.is_stray = True
+        self._end_session()
+        return False
+
+    def _confirm(self, delivery: Delivery, sent_ms: int) -> None:
+        """Note that the session of a delivery was there when a request was executed that was sent at a time."""
+        if (delivery.partition, delivery.offset) not in self._stray:
+            delivery.held_until_ms = max(delivery.held_until_ms, min(sent_ms, delivery.lock_end_ms))
+
+    def _settle(self, said: list[Acknowledgement], codes: Mapping[TopicPartition, int], life: int) -> None:
+        """Note what the broker has answered to acknowledgements, by partition."""
+        by_partition: dict[TopicPartition, list[Acknowledgement]] = {}
+        for one in said:
+            by_partition.setdefault(one.delivery.partition, []).append(one)
+        for partition, found in by_partition.items():
+            code = codes.get(partition, error_codes.NONE)
+            if code == error_codes.NONE:
+                self._accepted(found)
+                continue
+            self._stage.world.trace.add(self.name, f"acknowledgement of {partition} got {error_codes.NAMES[code]}")
+            if code in _REFUSED:
+                self._refused(partition, found, life)
+            else:
+                self._caller.check(code, "an acknowledgement")
+                for one in found:
+                    one.is_stray = True
+            for one in found:
+                self._held.get(partition, {}).pop(one.delivery.offset, None)
+
+    def _accepted(self, found: list[Acknowledgement]) -> None:
+        for one in found:
+            one.answered_ms = self._stage.now_ms
+            if one.kind == RENEW:
+                one.delivery.lock_end_ms = max(one.delivery.lock_end_ms, one.sent_ms + self._terms.lock_ms)
+
+    def _refused(self, partition: TopicPartition, found: list[Acknowledgement], life: int) -> None:
+        now_ms = self._stage.now_ms
+        for one in found:
+            one.is_refused = not one.is_stray
+        is_held = all(
+            one.delivery.lock_end_ms > now_ms
+            and one.delivery.life == life == self._life
+            and (partition, one.delivery.offset) not in self._stray
+            for one in found
+        )
+        if is_held:
+            offsets = sorted(one.delivery.offset for one in found)
+            self._stage.history.shares.wrong_refusals.append(
+                f"{self.name} held offsets {offsets} of {partition[0]}-{partition[1]} at {now_ms} ms, but its acknowledgement "
+                f"was refused"
+            )
+
+    # ----------------------------------------------------------------------------------------------------------------- faults
+
+    def _misbehave(self) -> Task[None]:
+        """Pause with records, perhaps for longer than the lock, and acknowledge then; die; or leave."""
+        rng = self._rng
+        if self._stage.is_draining:
+            return
+        choice = rng.random()
+        if choice < ZOMBIE_SHARE:
+            if not self._held:
+                return
+            self._stage.world.trace.add(self.name, "pauses")
+            yield rng.randrange(2 * self._terms.lock_ms)
+            yield from self._acknowledge()
+        elif choice < ZOMBIE_SHARE + DIED_SHARE:
+            self._stage.world.trace.add(self.name, f"{self._member_id} dies")
+            if rng.random() < 0.5:
+                self._caller.disconnect()
+            self._begin_life()
+            self._has_ended = self._may_end and rng.random() < ENDED_SHARE
+            yield rng.randrange(2 * self._terms.lock_ms)
+        elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE:
+            yield from self._leave()
+            yield rng.randrange(PAUSE_MS)
+
+    def _leave(self) -> Task[None]:
+        """End the session, leave the group, and begin again as another member."""
+        caller = self._caller
+        if self._epoch:
+            yield from self._acknowledge(is_last=True)
+        if self._member_epoch > 0:
+            request = self._stage.world.request(
+                SHARE_GROUP_HEARTBEAT, group_id=self._group, member_id=self._member_id, member_epoch=LEAVE_EPOCH
+            )
+            version = caller.version(SHARE_GROUP_HEARTBEAT)
+            response = yield from caller.call(SHARE_GROUP_HEARTBEAT, version, request)
+            if response is not None:
+                caller.check(response.error_code, "ShareGroupHeartbeat", RETRIABLE | _GONE)
+        caller.disconnect()
+        self._begin_life()
