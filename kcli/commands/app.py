@@ -39,9 +39,9 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker of one node for Kafka's clients and tools (share groups and
-security are not supported yet), and tools that show, check, repair, compact and export log
-directories of Apache Kafka and of kcli, with no broker running."""
+Kafka in one Python program: a broker of one node for Kafka's clients and tools (security is not
+supported yet), and tools that show, check, repair, compact and export log directories of Apache
+Kafka and of kcli, with no broker running."""
 EPILOG = """\
 Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name;
 2 could not run, or a path is missing; 3 no damage, but offsets are missing (verify); 130 interrupted.
