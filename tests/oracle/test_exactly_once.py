@@ -31,8 +31,8 @@ pytestmark = pytest.mark.oracle
 
 SETTINGS = ("group.initial.rebalance.delay.ms=0", "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000")
 LIMIT_S = 120
-BACKLOG = 100  # records that are not transformed yet, so that a worker is in the middle of its work whenever something happens
-COMMITS = 8  # before the next thing happens
+BACKLOG = 100  # records that are not transformed yet, so that a worker always has something to do
+COMMITS = 5  # before the next thing happens
 
 
 class Scene:
@@ -80,12 +80,14 @@ class Scene:
                 self.worker = self._start()
 
     def wait_for_commits(self) -> None:
-        """Wait for some more transactions; those of the worker, where no other one runs."""
-        enough = self._commits() + COMMITS
-        self.wait(lambda: self._commits() >= enough, f"there are not {enough} transactions")
+        """Wait for some more transactions, and until the next one has records but no offsets."""
+        enough = self.log.read_bytes().count(b"committed\n") + COMMITS
 
-    def _commits(self) -> int:
-        return self.log.read_bytes().count(b"committed\n")
+        def is_so() -> bool:
+            printed = self.log.read_bytes()
+            return printed.count(b"committed\n") >= enough and printed.endswith(b"written\n")
+
+        self.wait(is_so, f"there are not {enough} transactions")
 
     def kill_worker(self) -> None:
         self.worker.kill()
