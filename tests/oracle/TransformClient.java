@@ -15,6 +15,11 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /** The worker of clients/transform.py with the Java clients: BOOTSTRAP NAME SOURCE TARGET. */
 public class TransformClient {
+  static void say(String word) throws Exception {
+    System.out.write((word + "\n").getBytes(StandardCharsets.UTF_8));
+    System.out.flush();
+  }
+
   public static void main(String[] arguments) throws Exception {
     String name = arguments[1];
     String source = arguments[2];
@@ -50,10 +55,12 @@ public class TransformClient {
           producer.send(new ProducerRecord<>(target, record.partition(), null, "t-" + record.value()));
           offsets.put(new TopicPartition(source, record.partition()), new OffsetAndMetadata(record.offset() + 1));
         }
+        producer.flush();
+        say("written");
+        Thread.sleep(100);
         producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
         producer.commitTransaction();
-        System.out.write("committed\n".getBytes(StandardCharsets.UTF_8));
-        System.out.flush();
+        say("committed");
       }
     } catch (Exception error) {
       error.printStackTrace();

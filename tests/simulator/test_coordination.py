@@ -279,7 +279,7 @@ def a_zombie_acknowledges(history: History, final: FinalState) -> None:
     late = Acknowledgement(delivered(history, 2, 40, member="zombie"), RELEASE, 52)
     late.answered_ms = 53
     history.shares.acknowledgements.append(late)
-    delivered(history, 2, 50, count=2).held_until_ms = 60
+    delivered(history, 2, 50, count=2)
 
 
 def a_holder_is_refused(history: History, final: FinalState) -> None:
@@ -374,11 +374,11 @@ def test_what_a_crash_and_lost_fetches_explain_is_no_anomaly() -> None:
     history, final = sound()
     delivered(history, 2, 40)
     delivered(history, 2, 50, life=2)
-    history.shares.lost_fetches.append(LostFetch("s", 60, 70))
+    history.shares.lost_fetches.append(LostFetch("s", "m", 60, 70))
     delivered(history, 2, 80, count=3, life=2)
     assert anomalies.find_anomaly(history, final) == ""
     del history.shares.acknowledgements[1:3]
-    history.shares.lost_fetches.append(LostFetch("s", 60, 70))
+    history.shares.lost_fetches.append(LostFetch("s", "m", 60, 70))
     assert anomalies.find_anomaly(history, final) == "", "two more deliveries are the last ones"
     history.shares.lost_fetches.pop()
     assert anomalies.find_anomaly(history, final).startswith("lost_deliveries")

@@ -14,17 +14,30 @@ from kcli.format.record_batch import Producer
 from kcli.log import producer_appends
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.apis import txn_markers
+from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.coordinator.coordinator_record import EndTransaction
-from kcli.server.coordinator.group import assignors, consumer_group_change
+from kcli.server.coordinator.group import (
+    assignors,
+    consumer_group_change,
+    current_tasks,
+    streams_group_change,
+)
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.loader import CoordinatorLoader
-from kcli.server.coordinator.runtime import CoordinatorRuntime
+from kcli.server.coordinator.runtime import CoordinatorRuntime, Decision
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kcli.server.replication.share import acknowledgement, share_partition
+from kcli.server.replication.share.in_flight import InFlightState, RecordState
+from kcli.server.replication.share.in_flight_records import InFlightRecords
+from kcli.server.replication.share.share_partition import SharePartition
+from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
+from kcli.state.share_group_state import combine_batches
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -52,6 +65,10 @@ def accepts_every_epoch_of_a_commit(real: Any) -> Any:
 
 def never_expires(real: Any) -> Any:
     return lambda self, *args: ()
+
+
+def never_removes(real: Any) -> Any:
+    return lambda self, *args: Decision(None)
 
 
 def forgets_a_partition(real: Any) -> Any:
@@ -148,6 +165,95 @@ def remembers_no_sequences(real: Any) -> Any:
     return lambda entry, batch: None
 
 
+# ------------------------------------------------------------------------------------------------------------- share groups
+
+
+def writes_nothing(real: Any) -> Any:
+    return lambda self, batches, done: done(None)
+
+
+def acquires_what_is_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no member had it."""
+    real = InFlightState.update
+
+    def update(self: InFlightState, state: RecordState, most_deliveries: int, member_id: str) -> bool:
+        if state is RecordState.ACQUIRED and self.state is RecordState.ACQUIRED:
+            self.member_id, self.delivery_count = member_id, self.delivery_count + 1
+            return True
+        return real(self, state, most_deliveries, member_id)
+
+    free = (RecordState.AVAILABLE, RecordState.ACQUIRED)
+    monkeypatch.setattr(InFlightState, "update", update)
+    monkeypatch.setattr(InFlightState, "is_acquirable", property(lambda self: not self.is_in_transition and self.state in free))
+    monkeypatch.setattr(InFlightRecords, "next_fetch_offset", lambda self: self.start_offset)
+
+
+def counts_one_delivery(real: Any) -> Any:
+    return lambda *args: real(*args)._replace(delivery_count=1)
+
+
+def restores_all_but_the_last(real: Any) -> Any:
+    return lambda self, start_offset, batches: real(self, start_offset, batches[:-1])
+
+
+def restores_a_later_start(real: Any) -> Any:
+    """Behind the record that it should begin with."""
+
+    def restore(self: Any, start_offset: int, batches: Any) -> None:
+        after = [batch._replace(first_offset=max(batch.first_offset, start_offset + 1)) for batch in batches]
+        real(self, start_offset + 1, [batch for batch in after if batch.first_offset <= batch.last_offset])
+
+    return restore
+
+
+def has_no_limit(real: Any) -> Any:
+    return lambda self, state, most_deliveries, member_id: real(self, state, 1 << 30, member_id)
+
+
+def archives_nothing(real: Any) -> Any:
+    return lambda records, batches, transactions, acquired: list(acquired)
+
+
+def is_always(value: Any) -> Callable[[Any], Any]:
+    """Makes a function that returns the value for all arguments."""
+    return lambda real: lambda *args: value
+
+
+def forgets_updates(real: Any) -> Any:
+    """Keeps their start offsets only."""
+
+    def updated(before: Any, value: Any) -> Any:
+        found = real(before, value)
+        if before is not None:
+            found.state_batches = combine_batches(before.state_batches, found.start_offset)
+        return found
+
+    return updated
+
+
+# ----------------------------------------------------------------------------------------------------------- streams groups
+
+
+def gives_the_first_task_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To all members, while the owner does not stop that."""
+    real = streams_group_change.assign_tasks
+
+    def assign(*args: Any) -> Any:
+        targets = real(*args)
+        for target in targets.values():
+            tasks = target.active.setdefault("0", [])
+            if 0 not in tasks:
+                tasks.insert(0, 0)
+        return targets
+
+    monkeypatch.setattr(streams_group_change, "assign_tasks", assign)
+    gives_unreleased_tasks(monkeypatch)
+
+
+def gives_unreleased_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current_tasks._Step, "_is_unreleased", lambda self, *args: False)
+
+
 class Wrong(NamedTuple):
     """A fault, and a seed that finds it."""
 
@@ -158,26 +264,42 @@ class Wrong(NamedTuple):
 WRONG: dict[str, Wrong] = {
     "answers before its records are durable": Wrong(patched(CoordinatorRuntime, "_defer", answers_at_once), 5),
     "accepts commits of every generation": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 10
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 39
     ),
     "accepts commits of every member epoch": Wrong(
         patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 9
     ),
     "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 12),
-    "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_expires), 0),
+    "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_removes), 0),
     "writes no marker to the second partition": Wrong(
         patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
     ),
-    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 5),
-    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 0),
-    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 0),
+    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 12),
+    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 16),
+    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 1),
     "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
     "assigns a partition to two members": Wrong(assigns_twice, 0),
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 112),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 14),
     "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
     "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
-    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 0),
+    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
+    "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0),
+    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 0),
+    "acquires records that another member has": Wrong(acquires_what_is_acquired, 0),
+    "does not write delivery counts": Wrong(patched(acknowledgement, "state_batch", counts_one_delivery), 5),
+    "loads all but the last state batch": Wrong(patched(InFlightRecords, "restore", restores_all_but_the_last), 0),
+    "loads a start offset that is too high": Wrong(patched(InFlightRecords, "restore", restores_a_later_start), 2),
+    "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0),
+    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0),
+    "ends acquisition locks too early": Wrong(patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0),
+    "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0),
+    "forgets state batches of updates": Wrong(patched(share_group_state, "_updated", forgets_updates), 1),
+    "gives a task to two members": Wrong(gives_the_first_task_twice, 0),
+    "never removes a member of a streams group": Wrong(patched(StreamsGroupManager, "_expire", never_removes), 0),
+    "accepts commits of every streams member epoch": Wrong(
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 7
+    ),
 }

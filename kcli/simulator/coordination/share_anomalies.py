@@ -3,8 +3,8 @@
 anomaly                   what is wrong
 ------------------------  ----------------------------------------------------------------------------------------------------
 redelivered_records       a record was delivered after the broker had answered that it is accepted or rejected
-two_holders               a record was delivered again while a member certainly held it, or a member that did not hold it any
-                          more acknowledged it
+two_holders               a record was delivered again while a member certainly held it, or a member's acknowledgement was
+                          accepted after another member had got the record
 refused_holders           an acknowledgement was refused although the member held the records
 wrong_delivery_counts     a delivery count is not above that of an earlier delivery, or above the number of deliveries
 lost_deliveries           a visible record was neither accepted nor rejected, nor delivered up to the limit
@@ -57,7 +57,7 @@ def redelivered_records(history: History, final: FinalState) -> Iterator[str]:
 
 
 def two_holders(history: History, final: FinalState) -> Iterator[str]:
-    """Yield deliveries and acknowledgements of offsets that another delivery certainly holds."""
+    """Yield deliveries of offsets that another delivery certainly holds, and acknowledgements after another delivery."""
     acknowledgements = _acknowledgements(history.shares)
     for place, deliveries in _deliveries(history.shares).items():
         for held in deliveries:
@@ -68,13 +68,24 @@ def two_holders(history: History, final: FinalState) -> Iterator[str]:
                         f"{held.answered_ms} ms until {held.held_until_ms} ms"
                     )
             for late in acknowledgements[place]:
-                if late.answered_ms is None or late.delivery.member == held.member:
-                    continue
-                if late.sent_ms > held.answered_ms and late.answered_ms <= held.held_until_ms:
+                if _is_late(late, held, history.shares):
                     yield (
                         f"{late.delivery.member} acknowledged {_named(place)} at {late.answered_ms} ms, but {held.member} "
-                        f"has held it since {held.answered_ms} ms until {held.held_until_ms} ms"
+                        f"got it at {held.answered_ms} ms"
                     )
+
+
+def _is_late(late: Acknowledgement, other: Delivery, shares: ShareHistory) -> bool:
+    """Return whether an acknowledgement was accepted after another member had got the record.
+
+    The member may have got it again by a fetch that it does not know of.
+    """
+    mine = late.delivery
+    if late.answered_ms is None or mine.member == other.member:
+        return False
+    if not (mine.answered_ms < other.sent_ms and other.answered_ms < late.sent_ms):
+        return False
+    return not any(lost.member == mine.member and lost.last_ms >= other.sent_ms for lost in shares.lost_fetches)
 
 
 def refused_holders(history: History, final: FinalState) -> Iterator[str]:

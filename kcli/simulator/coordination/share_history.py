@@ -93,9 +93,10 @@ class Acknowledgement:
 
 
 class LostFetch(NamedTuple):
-    """A ShareFetch of a group that was sent at `sent_ms` and is not executed after `last_ms`."""
+    """A ShareFetch of a member that was sent at `sent_ms` and is not executed after `last_ms`."""
 
     group: str
+    member: str
     sent_ms: int
     last_ms: int
 

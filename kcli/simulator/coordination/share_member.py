@@ -200,7 +200,7 @@ class ShareMember:
 
     def _note_lost(self, sent_ms: int, *, count: int) -> None:
         """Note that a fetch may have acquired records of which no member knows; `count`: if it was executed so often."""
-        lost = LostFetch(self._group, sent_ms, self._stage.now_ms + REPEATED_AFTER_MS)
+        lost = LostFetch(self._group, self._member_id, sent_ms, self._stage.now_ms + REPEATED_AFTER_MS)
         self._stage.history.shares.lost_fetches += [lost] * count
 
     @property

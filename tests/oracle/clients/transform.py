@@ -3,19 +3,22 @@
     python transform.py confluent|aiokafka BOOTSTRAP NAME SOURCE TARGET
 
 `NAME` is its transactional id, its group and its instance id in the group, so that the next worker of this name takes over. It
-prints "committed" after each transaction. It ends with any error, as a process does whose supervisor starts it again.
+prints "written" when the records of a transaction are in the target, and "committed" after the transaction. It ends with any
+error, as a process does whose supervisor starts it again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from typing import Any
 
 BATCH = 7  # records a transaction, at most
 SESSION_MS = 30_000
 TRANSACTION_MS = 20_000
 LIMIT_S = 20
+PAUSE_S = 0.1  # between the records and the offsets of a transaction, so that a test can stop the worker there
 
 
 def transformed(value: bytes) -> bytes:
@@ -46,6 +49,9 @@ def work_with_confluent(bootstrap: str, name: str, source: str, target: str) -> 
             assert message.error() is None, message.error()
             producer.produce(target, transformed(message.value()), partition=message.partition())
             offsets[message.partition()] = TopicPartition(source, message.partition(), message.offset() + 1)
+        producer.flush(LIMIT_S)
+        print("written", flush=True)
+        time.sleep(PAUSE_S)
         producer.send_offsets_to_transaction(list(offsets.values()), consumer.consumer_group_metadata(), LIMIT_S)
         producer.commit_transaction(LIMIT_S)
         print("committed", flush=True)
@@ -75,6 +81,9 @@ async def work_with_aiokafka(bootstrap: str, name: str, source: str, target: str
         for where, messages in found.items():
             for message in messages:
                 await producer.send(target, transformed(message.value), partition=where.partition)
+        await producer.flush()
+        print("written", flush=True)
+        await asyncio.sleep(PAUSE_S)
         offsets = {where: messages[-1].offset + 1 for where, messages in found.items()}
         await asyncio.wait_for(producer.send_offsets_to_transaction(offsets, name), LIMIT_S)
         await asyncio.wait_for(producer.commit_transaction(), LIMIT_S)

@@ -41,7 +41,7 @@ from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_rebalances import Records, Write
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
-from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks
+from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks, contains
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
