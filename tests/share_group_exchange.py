@@ -324,7 +324,7 @@ def offsets(exchange: Exchange) -> None:
     exchange.delete_offsets("some", "g", "orders", "none")
     exchange.offsets("deleted")
     exchange.delete_offsets("twice", "g", "orders")
-    exchange.alter("new group", "new", pay={1: 0})
+    exchange.alter("new group", "new", pay={0: 0, 1: 0})
     exchange.offsets("new group", "new")
     exchange.describe("new group", "new")
     exchange.beat("joins the new group", group_id="new", member="n", subscribed_topic_names=["pay"])

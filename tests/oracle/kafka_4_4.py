@@ -67,6 +67,15 @@ def update(client: RawClient, name: str, level: int, upgrade_type: int, *, valid
     return int(answer.error_code)
 
 
+def raise_features(address: str) -> None:
+    """Give a new cluster the features of 4.4."""
+    client = RawClient(address)
+    for name, level in (("metadata.version", LEVELS[-1]), ("share.version", 2)):
+        assert update(client, name, level, UPGRADE) == 0
+    finalized(client, LEVELS[-1])
+    client.close()
+
+
 def misrouted(client: RawClient, cluster_id: str) -> dict[str, list[int]]:
     """ApiVersions for this and other nodes and clusters: the error codes, and how many APIs the answers have."""
     found = {}

@@ -18,6 +18,7 @@ from kcli.format.record_batch import read_header
 from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
+from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
 from tests.oracle.raw_requests import RawClient, running_kcli
 from tests.server.apis.share_requests import share_acknowledge_request, share_fetch_request
@@ -414,11 +415,13 @@ def transactions(exchange: Exchange) -> None:
 PARTS = (deletions, transactions, sessions, limits_of_sessions, acknowledgements, amounts, deliveries, locks, starts)
 
 
-def test_answers(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_answers(each_kafka: Peer, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The whole exchange, with a topic and a group of its own for each part."""
     homes = tmp_path_factory.mktemp("share-fetches")
     (homes / "kafka").mkdir()
-    with new_broker(kafka_peer, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
+    with new_broker(each_kafka, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
+        if each_kafka.version == "4.4.0":
+            raise_features(ours)
         mine, kafkas = Exchange(ours), Exchange(theirs)
         for part in PARTS:
             for exchange in (mine, kafkas):

@@ -1,7 +1,7 @@
-"""Protects Kafka Streams 4.3.1 and 4.4.0 on kcli: words are counted by group.protocol=streams, also after an instance ends.
+"""Protects Kafka Streams 4.3.1 and 4.4.0 on kcli: words are counted by group.protocol=streams.
 
-Two instances share the tasks of two subtopologies with a repartition topic, a changelog and standby tasks, which the broker
-makes and assigns; with transactions, too.
+An instance stops in the middle. Two instances share the tasks of two subtopologies with a repartition topic, a changelog and
+standby tasks, which the broker makes and assigns; with transactions, too.
 """
 
 from __future__ import annotations

@@ -138,6 +138,7 @@ def test_members_share_partitions_and_take_over_those_of_one_that_leaves(node: W
 
 
 def test_a_new_partition_is_initialized_and_assigned(node: WholeNode) -> None:
+    """It begins at offset 0, so that no record is skipped; the first partitions begin where share.auto.offset.reset says."""
     member = Member(node, "m", "t")
     member.join()
     settled(node, member)
@@ -145,6 +146,7 @@ def test_a_new_partition_is_initialized_and_assigned(node: WholeNode) -> None:
     ask(node, key, 3, topics=[struct(key, "CreatePartitionsTopic", name="t", count=4, assignments=None)], timeout_ms=1000)
     node.until(lambda: len(node.broker.image.topic("t").partitions) == 4)  # type: ignore[union-attr]
     node.until(lambda: bool(member.beat() and list(member.assigned.values()) == [[0, 1, 2, 3]]))
+    assert offsets(node) == [(0, -1, -1), (1, -1, -1), (2, -1, -1), (3, 0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,12 @@ class ShareHeartbeat(NamedTuple):
 
 
 class Initialization(NamedTuple):
-    """Partitions whose states are to be initialized in a state epoch."""
+    """Partitions whose states are to be initialized in a state epoch; `known_topics` are those that the group already read."""
 
     group_id: str
     state_epoch: int
     partitions: ShareIndexes
+    known_topics: frozenset[Uuid] = frozenset()
 
 
 class ShareHeartbeatResult(NamedTuple):
@@ -349,8 +350,9 @@ class ShareGroupManager:
                 added[topic.topic_id] = set(range(len(topic.partitions))) - known.get(topic.topic_id, set())
         if not added:
             return None
+        known_topics = frozenset((*topics.initialized, *topics.initializing))
         change.records.append(self._begun(group_id, topics, added))
-        return Initialization(group_id, change.epoch, added)
+        return Initialization(group_id, change.epoch, added, known_topics)
 
     def _is_recent(self, group_id: str, topic_id: Uuid) -> bool:
         """Return whether the initialization of a topic need not be repeated yet."""

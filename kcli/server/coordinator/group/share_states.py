@@ -3,7 +3,8 @@
 operation   steps
 ----------  -----------------------------------------------------------------------------------------------------------
 initialize  after a heartbeat: the states of new partitions are made; the group takes them as initialized if all were made,
-            and as not being initialized any more if one was not
+            and as not being initialized any more if one was not. Partitions that are new in a topic which the group already
+            reads begin at offset 0, as in Kafka 4.4: by share.auto.offset.reset=latest their first records would be lost
 alter       the same in the epoch of an empty group, with start offsets; errors are those of partitions
 delete      the states of a group, or of topics of one, are deleted, and then the group, or the topics' place in it
 describe    the start offsets are read, and the ends of the partitions from their leaders
@@ -117,8 +118,9 @@ class ShareGroupStates:
     # ------------------------------------------------------------------------------------------------------ initialize
 
     def initialize(self, wanted: Initialization) -> None:
-        """Make the states of new partitions."""
-        self._make(wanted, {}, partial(self._made, wanted))
+        """Make the states of new partitions. Those of a topic that the group already read begin at offset 0 (KAFKA-20742)."""
+        starts = {key: 0 for key in _flat(wanted.partitions) if key[0] in wanted.known_topics}
+        self._make(wanted, starts, partial(self._made, wanted))
 
     def _make(self, wanted: Initialization, starts: Mapping[PartitionKey, int], done: Callable[[Codes], None]) -> None:
         def make(key: PartitionKey, take: Callable[[object], None]) -> None:
