@@ -1,8 +1,8 @@
 """Protects what the authors of clients count on: librdkafka's and kafka-python's own integration suites pass on kcli.
 
-The suites come with ../shared/conformance, whose scripts build them once into a cache. Left out, by name and with the reason in
-conformance_excluded.txt, is what needs what kcli does not serve yet: it fails at Apache Kafka, too, behind a proxy that hides
-those APIs (tests/oracle/hiding_proxy.py; `python -m tests.oracle.hiding_proxy` tells how it is used).
+The suites are in ../shared/conformance, whose scripts build them once into a cache. librdkafka's suite runs twice, since its
+consumers use the classic protocol or the consumer protocol (KIP-848). conformance_excluded.txt has the tests that are left out,
+with the reason. The ci tier has kafka-python's suite and librdkafka's short tests of groups and transactions.
 """
 
 from __future__ import annotations
@@ -17,28 +17,44 @@ import pytest
 
 from tests.oracle.brokers import KcliBroker
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = [pytest.mark.oracle]
 
 EXCLUDED_FILE = Path(__file__).parent / "conformance_excluded.txt"
 SUITE_SECONDS = 2400
+# As broker.properties of the suites, without the authorizer; node.id and partitions are counted on.
+SETTINGS = (
+    *("node.id=0", "num.partitions=4", "auto.create.topics.enable=true", "group.min.session.timeout.ms=1000"),
+    "group.share.min.record.lock.duration.ms=1000",
+)
+# librdkafka's 0089, 0102 and 0113 count rebalances; at Apache Kafka, too, they need this delay.
+LIBRDKAFKA_SETTINGS = ("group.initial.rebalance.delay.ms=3000",)
+# The tests of groups, share groups and transactions that take less than half a minute.
+SHORT = (
+    *("0014", "0019", "0022", "0029", "0030", "0040", "0051", "0056", "0060", "0061"),
+    *("0064", "0067", "0083", "0090", "0099", "0118", "0129", "0130", "0140", "0175"),
+)
+# It allows 60 ms between two messages, and fails at Apache Kafka, too, on a machine that is busy: it runs alone, repeatedly.
+TIMED = "0127"
+TIMED_RUNS = 5
+SHARE_CONSUMERS = re.compile("01[78]")  # the same in both protocols
 ADMIN_SUBTESTS = (
     *("CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "DescribeConfigs", "DeleteRecords"),
-    *("DescribeTopics", "DescribeCluster", "ListOffsets"),
+    *("DescribeTopics", "DescribeCluster", "ListOffsets", "unclean_destroy"),
 )
+ADMIN_GROUP_SUBTESTS = ("ListConsumerGroups", "DescribeConsumerGroups", "DeleteGroups", "ConsumerGroupOffsets")
+PROTOCOLS = ("classic", "consumer")
 
 
 def excluded(suite: str) -> dict[str, str]:
-    """The tests of a suite that are left out -> why."""
+    """The tests of a suite that are left out, in the consumer protocol its sub-tests -> why."""
     rows = [line.split(maxsplit=2) for line in EXCLUDED_FILE.read_text().splitlines() if line and not line.startswith("#")]
     return {name: reason for of, name, reason in rows if of == suite}
 
 
 @pytest.fixture(scope="module")
 def bootstrap(kcli_serves: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker as the suites want it: broker.properties beside them, without the authorizer."""
-    home = tmp_path_factory.mktemp("conformance")
-    settings = ("node.id=0", "num.partitions=4", "auto.create.topics.enable=true", "group.min.session.timeout.ms=1000")
-    broker = KcliBroker(home, *settings, advertised=True)
+    """A broker for librdkafka's suite."""
+    broker = KcliBroker(tmp_path_factory.mktemp("librdkafka"), *SETTINGS, *LIBRDKAFKA_SETTINGS, advertised=True)
     with broker:
         yield broker.bootstrap
 
@@ -52,18 +68,37 @@ def run_suite(script: Path, bootstrap: str, *words: str, **environment: str) -> 
     return ran.stdout
 
 
-def test_kafka_python(bootstrap: str, shared: Path) -> None:
-    """kafka-python's integration tests, but those that are left out."""
+def run_librdkafka(shared: Path, bootstrap: str, *numbers: str, **environment: str) -> list[str]:
+    """Run tests of librdkafka, of which none may fail; return the names of those that passed, and did not skip themselves."""
+    printed = run_suite(shared / "conformance" / "librdkafka" / "run", bootstrap, *numbers, **environment)
+    failed = re.findall(r"(?m)^failed.*", printed)
+    assert not failed, "\n".join(failed)
+    return re.findall(r"(?m)^passed +(\S+)", printed)
+
+
+@pytest.mark.ci
+def test_kafka_python(kcli_serves: None, tmp_path: Path, shared: Path) -> None:
+    """kafka-python's integration tests; it has the classic protocol only. Those of SASL and SSL skip themselves."""
     only = f"not ({' or '.join(excluded('kafka-python'))})"
-    printed = run_suite(shared / "conformance" / "kafka-python" / "run", bootstrap, "-k", only)
+    with KcliBroker(tmp_path, *SETTINGS, "group.initial.rebalance.delay.ms=0", advertised=True) as broker:
+        printed = run_suite(shared / "conformance" / "kafka-python" / "run", broker.bootstrap, "-k", only)
     counts = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped\s*\Z", printed)
     assert counts is not None and counts[2] == "0", printed[-6000:]
-    assert int(counts[1]) >= 40, printed[-3000:]
+    assert int(counts[1]) >= 54, printed[-3000:]
 
 
-def test_librdkafka(bootstrap: str, shared: Path) -> None:
-    """librdkafka's tests, but those that are left out; the suite itself leaves out some more, as it tells."""
-    names = excluded("librdkafka")
+@pytest.mark.ci
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_librdkafka_short(bootstrap: str, shared: Path, protocol: str) -> None:
+    """librdkafka's short tests of groups and transactions."""
+    passed = run_librdkafka(shared, bootstrap, *SHORT, GROUP_PROTOCOL=protocol, JOBS="8")
+    assert {name[:4] for name in passed} == set(SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_librdkafka(bootstrap: str, shared: Path, protocol: str) -> None:
+    """All of librdkafka's tests that are not left out; the suite excludes some more, which its folder lists."""
     suite = shared / "conformance" / "librdkafka"
     cache = Path(os.environ.get("CONFORMANCE_CACHE", Path.home() / ".cache" / "kafka-conformance"))
     if not (cache / "librdkafka-2.15.1" / ".complete").exists():
@@ -71,16 +106,37 @@ def test_librdkafka(bootstrap: str, shared: Path) -> None:
     source = (cache / "librdkafka-2.15.1" / "tests" / "test.c").read_text()
     numbers = set(re.findall(r"\n    _TEST\((\d{4})_", source))
     upstream = set(re.findall(r"(?m)^(\d{4}) ", (suite / "excluded.txt").read_text()))
-    wanted = sorted(numbers - upstream - {name[:4] for name in names})
-    printed = run_suite(suite / "run", bootstrap, *wanted, JOBS="6")
-    failed = re.findall(r"(?m)^failed +(\S+)", printed)
-    assert not failed, "\n".join(line for line in printed.splitlines() if line.startswith("failed"))
-    assert len(re.findall(r"(?m)^passed", printed)) >= 35, printed[-3000:]
+    wanted = numbers - upstream - {name[:4] for name in excluded("librdkafka")} - {TIMED}
+    settings = {"GROUP_PROTOCOL": protocol, "JOBS": "6"}
+    if protocol == "consumer":
+        wanted = {number for number in wanted if not SHARE_CONSUMERS.match(number)}
+        (settings["SUBTESTS_SKIP"],) = excluded("librdkafka-consumer")
+    passed = run_librdkafka(shared, bootstrap, *sorted(wanted), **settings)
+    assert len(passed) >= (100 if protocol == "classic" else 85)
 
 
-@pytest.mark.parametrize("subtest", ADMIN_SUBTESTS)
-def test_librdkafka_admin(bootstrap: str, shared: Path, subtest: str) -> None:
-    """The sub-tests of its 0081_admin that need neither groups nor ACLs, by what their names have in them."""
-    printed = run_suite(shared / "conformance" / "librdkafka" / "run", bootstrap, "0081", SUBTESTS=subtest)
+@pytest.mark.slow
+def test_librdkafka_timed(bootstrap: str, shared: Path) -> None:
+    """The test that measures how soon a full queue of fetched messages is refilled; one run within its limits is enough."""
+    script = shared / "conformance" / "librdkafka" / "run"
+    assert any("\npassed" in "\n" + run_suite(script, bootstrap, TIMED) for _ in range(TIMED_RUNS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_librdkafka_auto_create(bootstrap: str, shared: Path, protocol: str) -> None:
+    """The parts of its 0109_auto_create_topics that need no ACLs; for a broker of that version it leaves out the others."""
+    run_librdkafka(shared, bootstrap, "0109", GROUP_PROTOCOL=protocol, KAFKA_VERSION="2.0.0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subtest", "protocol"),
+    [(one, "classic") for one in ADMIN_SUBTESTS] + [(one, protocol) for one in ADMIN_GROUP_SUBTESTS for protocol in PROTOCOLS],
+)
+def test_librdkafka_admin(bootstrap: str, shared: Path, subtest: str, protocol: str) -> None:
+    """The sub-tests of its 0081_admin that need neither ACLs nor SCRAM, by what their names have in them."""
+    script = shared / "conformance" / "librdkafka" / "run"
+    printed = run_suite(script, bootstrap, "0081", SUBTESTS=subtest, GROUP_PROTOCOL=protocol)
     counts = re.search(r"; (\d+) sub-tests passed", printed)
     assert re.search(r"(?m)^passed +0081_admin", printed) and counts is not None and int(counts[1]) > 0, printed[-3000:]
