@@ -20,9 +20,8 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
+from kcli.server.apis.consumer_groups import describe_groups
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.groups import Gather
-from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.share_group_manager import (
@@ -125,32 +124,7 @@ def _refusal(context: RequestContext, request: Message) -> Message | None:
 
 def handle_share_group_describe(context: RequestContext, request: Message) -> None:
     """Answer a ShareGroupDescribeRequest."""
-    answers = [context.new("DescribedGroup", group_id=group_id) for group_id in request.group_ids]
-    response = context.new("ShareGroupDescribeResponse", groups=answers)
-    gather = Gather(len(answers), partial(context.respond, response))
-    enabled = is_enabled(context)
-    for answer in answers:
-        if not enabled:
-            answer.error_code = error_codes.UNSUPPORTED_VERSION
-        elif not context.is_allowed("DESCRIBE", "GROUP", answer.group_id):
-            answer.error_code = error_codes.GROUP_AUTHORIZATION_FAILED
-        elif not answer.group_id:
-            answer.error_code = error_codes.INVALID_GROUP_ID
-        else:
-            described = partial(_described, context, request, answer, gather)
-            context.broker.groups.write(answer.group_id, partial(_describe, context, answer), described)
-            continue
-        gather.done()
-
-
-def _described(
-    context: RequestContext, request: Message, answer: Message, gather: Gather, result: CoordinatorError | None, now_ms: int
-) -> None:
-    if result is not None:
-        answer.error_code, answer.error_message = result.code, result.message
-    elif request.include_authorized_operations:
-        answer.authorized_operations = authorized_operations(context, "GROUP", answer.group_id)
-    gather.done()
+    describe_groups(context, request, partial(_describe, context), is_enabled=is_enabled(context))
 
 
 def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> Decision[None]:
