@@ -6,25 +6,20 @@ Partitions in records are sorted. A group without topics has no metadata hash: 0
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
-from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.state.groups import CONSUMER_MEMBER_STATES, AssignedPartitions, ConsumerGroup, ConsumerMember, Partitions
+from kcli.server.coordinator.group.group_record_maker import GroupRecordMaker
+from kcli.state.groups import CONSUMER_MEMBER_STATES, AssignedPartitions, ConsumerGroup, ConsumerMember
 
 _STATE_NUMBERS = {name: number for number, name in CONSUMER_MEMBER_STATES.items()}
 
-
-def _record(kind: str, key: Mapping[str, str], value: Mapping[str, Any] | None) -> CoordinatorRecord:
-    """Make a record, a tombstone if `value` is None."""
-    made = None if value is None else message_type("group_records", f"ConsumerGroup{kind}Value").new(**value)
-    return CoordinatorRecord(message_type("group_records", f"ConsumerGroup{kind}Key").new(**key), made)
-
-
-def _struct(kind: str, struct: str, **fields: Any) -> Message:
-    return message_type("group_records", f"ConsumerGroup{kind}Value").classes[struct](**fields)
+_MAKER = GroupRecordMaker("ConsumerGroup")
+_record = _MAKER.record
+_struct = _MAKER.struct
+target_epoch_record = _MAKER.target_epoch
+target_record = _MAKER.target
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
@@ -56,21 +51,6 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
         "classic_member_metadata": classic,
     }
     return _record("MemberMetadata", {"group_id": group_id, "member_id": member.member_id}, value)
-
-
-def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
-    """Make the record of the epoch of the target assignment, which was made at `now_ms` on the wall clock."""
-    value = {"assignment_epoch": epoch, "assignment_timestamp": now_ms}
-    return _record("TargetAssignmentMetadata", {"group_id": group_id}, value)
-
-
-def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
-    """Make the record of a member's target."""
-    topics = [
-        _struct("TargetAssignmentMember", "TopicPartition", topic_id=topic_id, partitions=sorted(partitions))
-        for topic_id, partitions in target.items()
-    ]
-    return _record("TargetAssignmentMember", {"group_id": group_id, "member_id": member_id}, {"topic_partitions": topics})
 
 
 def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:

@@ -6,24 +6,19 @@ Subtopologies and partitions in records are sorted; of tasks only active ones ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.group_record_maker import GroupRecordMaker
 from kcli.state.groups import STREAMS_MEMBER_STATES, AssignedTasks, StreamsGroup, StreamsMember, TargetTasks, Tasks
 
 _STATE_NUMBERS = {name: number for number, name in STREAMS_MEMBER_STATES.items()}
 
-
-def _record(kind: str, key: Mapping[str, str], value: Mapping[str, Any] | None) -> CoordinatorRecord:
-    """Make a record, a tombstone if `value` is None."""
-    made = None if value is None else message_type("group_records", f"StreamsGroup{kind}Value").new(**value)
-    return CoordinatorRecord(message_type("group_records", f"StreamsGroup{kind}Key").new(**key), made)
-
-
-def _struct(kind: str, struct: str, **fields: Any) -> Message:
-    return message_type("group_records", f"StreamsGroup{kind}Value").classes[struct](**fields)
+_MAKER = GroupRecordMaker("StreamsGroup")
+_record = _MAKER.record
+_struct = _MAKER.struct
+target_epoch_record = _MAKER.target_epoch
 
 
 def group_record(
@@ -112,12 +107,6 @@ def topology_value(topology: Message) -> Message:
 def topology_record(group_id: str, value: Message) -> CoordinatorRecord:
     """Make the record of a topology."""
     return CoordinatorRecord(message_type("group_records", "StreamsGroupTopologyKey").new(group_id=group_id), value)
-
-
-def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
-    """Make the record of the epoch of the target assignment, which was made at `now_ms` on the wall clock."""
-    value = {"assignment_epoch": epoch, "assignment_timestamp": now_ms}
-    return _record("TargetAssignmentMetadata", {"group_id": group_id}, value)
 
 
 def target_record(group_id: str, member_id: str, target: TargetTasks) -> CoordinatorRecord:
