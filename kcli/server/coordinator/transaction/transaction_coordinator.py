@@ -376,6 +376,8 @@ class TransactionCoordinator:
 
     def _unloaded(self, shard: TransactionShard) -> None:
         self._markers.drop_partition(shard.index)
+        for transactional_id in shard.state.transactions:
+            self._when_ended.pop(transactional_id, None)  # the tries ask again by their timers
         if not self.runtime.shards():
             for task in self._tasks.values():
                 task.cancel()
