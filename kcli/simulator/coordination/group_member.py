@@ -18,6 +18,7 @@ another member; and it leaves.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Protocol
@@ -176,7 +177,7 @@ class Work(Protocol):
         ...
 
 
-class GroupMember:
+class GroupMember(ABC):
     """A member; `owned` are its partitions, `positions` those whose committed offset it knows."""
 
     is_consumer = False
@@ -226,13 +227,15 @@ class GroupMember:
 
     # --------------------------------------------------------------------------------------------- to be done by the subclasses
 
+    @abstractmethod
     def _join_or_beat(self) -> Task[None]:
         """Join the group if the member is stale, otherwise send a heartbeat if it is time."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _leave(self) -> Task[None]:
         """Leave the group; the member is stale then."""
-        raise NotImplementedError
+        ...
 
     # ---------------------------------------------------------------------------------------------------------------- reading
 
