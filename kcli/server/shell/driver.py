@@ -115,6 +115,7 @@ class Driver:
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
+        self._is_due = False
         self._acceptors: list[Acceptor] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._computer: ThreadPoolExecutor | None = None
@@ -169,9 +170,7 @@ class Driver:
         except Exception as error:
             self._fail(error)
             return
-        deadline_ms = self.node.next_deadline_ms()
-        if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
-            self._arm()
+        self._arm()
 
     def _drain(self) -> None:
         if self._is_draining:
@@ -260,19 +259,30 @@ class Driver:
         )
 
     def _arm(self) -> None:
+        """Have the node's next deadline reached in time.
+
+        A deadline that has come waits for the requests that were received with this one, so that their records make one batch.
+        A timer that is set is not moved back: the node may be called too early, and most deadlines move with every request.
+        """
         deadline_ms = self.node.next_deadline_ms()
-        if deadline_ms == self._armed_ms:
+        if deadline_ms is None or self._is_due or (self._armed_ms is not None and self._armed_ms <= deadline_ms):
+            return
+        delay_ms = deadline_ms - self.clock.now_ms()
+        if delay_ms <= 0:
+            self._is_due = True
+            self.loop.call_soon(self._deadline_reached)
             return
         if self._timer is not None:
             self._timer.cancel()
         self._armed_ms = deadline_ms
-        if deadline_ms is None:
-            self._timer = None
-            return
-        self._timer = self.loop.call_later(max(0, deadline_ms - self.clock.now_ms()) / 1000, self._deadline_reached)
+        self._timer = self.loop.call_later(delay_ms / 1000, self._timer_ended)
+
+    def _timer_ended(self) -> None:
+        self._armed_ms = self._timer = None
+        self._deadline_reached()
 
     def _deadline_reached(self) -> None:
-        self._armed_ms = self._timer = None
+        self._is_due = False
         self.dispatch(DeadlineReached())
 
     # ----------------------------------------------------------------------------------------------------- connections
