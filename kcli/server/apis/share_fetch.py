@@ -41,7 +41,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.features import SHARE_VERSION
-from kcli.server.replication.share.acknowledgement import REJECT, RENEW, AcknowledgementBatch, ShareError
+from kcli.server.replication.share.acknowledgement import GAP, REJECT, RENEW, AcknowledgementBatch, ShareError
 from kcli.server.replication.share.acquisition import RECORD_LIMIT
 from kcli.server.replication.share.delayed_share_fetch import Results, ShareFetchParams, ShareFetchResult
 from kcli.server.replication.share.share_partition_manager import Errors
@@ -220,7 +220,7 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], most: int, *, may_renew:
             return False
         if len(types) > 1 and len(types) != batch.last_offset - batch.first_offset + 1:
             return False
-        if any(not 0 <= kind <= most for kind in types) or (RENEW in types and not may_renew):
+        if min(types) < GAP or max(types) > most or (RENEW in types and not may_renew):
             return False
         last_offset = batch.last_offset
     return True

@@ -15,7 +15,8 @@ below the start offset are skipped. After an error none of the batches of the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from kcli.protocol import error_codes
@@ -51,9 +52,19 @@ class AcknowledgementBatch(NamedTuple):
     last_offset: int
     types: Sequence[int]
 
-    def type_at(self, offset: int) -> int:
-        """Return the type for an offset."""
-        return self.types[offset - self.first_offset] if len(self.types) > 1 else self.types[0]
+    def runs(self, first_offset: int, last_offset: int) -> Iterator[AcknowledgementBatch]:
+        """Yield parts with one type each, which have all of the offsets that are in first_offset..last_offset.
+
+        A client that acknowledges record by record sends a type for each offset, mostly the same; a run costs one step.
+        """
+        if len(self.types) == 1 or last_offset < self.first_offset:
+            yield self
+            return
+        first = max(first_offset, self.first_offset)
+        for kind, run in groupby(self.types[first - self.first_offset : last_offset - self.first_offset + 1]):
+            following = first + len(list(run))
+            yield AcknowledgementBatch(first, following - 1, (kind,))
+            first = following
 
 
 class Transition(NamedTuple):
@@ -106,14 +117,17 @@ class Transitions:
     ) -> None:
         """Begin the transitions of a member's acknowledgements; `renew` begins a new lock, None if the group may not renew."""
         for batch in batches:
-            if any(not GAP <= kind <= RENEW for kind in batch.types):
+            if min(batch.types) < GAP or max(batch.types) > RENEW:
                 self._refuse(error_codes.INVALID_REQUEST, f"acknowledge types are 0 to 4, not {list(batch.types)}")
                 return
             if batch.last_offset < self._records.start_offset:
                 continue
             for known in self._find(batch):
-                if known.last_offset >= self._records.start_offset and not self._acknowledge(member_id, batch, known, renew):
-                    return
+                if known.last_offset < self._records.start_offset:
+                    continue
+                for run in batch.runs(known.first_offset, known.last_offset):
+                    if not self._acknowledge(member_id, run, known, renew):
+                        return
             if self.error is not None:
                 return
 
@@ -136,28 +150,28 @@ class Transitions:
     def _acknowledge(
         self,
         member_id: str,
-        batch: AcknowledgementBatch,
+        run: AcknowledgementBatch,
         known: InFlightBatch,
         renew: Callable[[int, int], AcquisitionLock] | None,
     ) -> bool:
-        """Begin the transitions of one batch in flight; return False after an error."""
+        """Begin the transitions that a run asks for in one batch in flight; return False after an error."""
+        kind = run.types[0]
         whole = known.whole
         if whole is not None:
             if not self._check_owner(whole, member_id, known.first_offset) or not self._check_idle(whole, known.first_offset):
                 return False
             is_at_start = known.first_offset < self._records.start_offset
-            if known.is_within(batch.first_offset, batch.last_offset) and len(batch.types) == 1 and not is_at_start:
-                return self._acknowledge_whole(known, whole, batch.types[0], renew)
+            if known.is_within(run.first_offset, run.last_offset) and not is_at_start:
+                return self._acknowledge_whole(known, whole, kind, renew)
             if whole.state is not ACQUIRED:
                 return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
             known.split()
         renewed: AcquisitionLock | None = None
-        for offset, state in known.states(max(batch.first_offset, self._records.start_offset), batch.last_offset):
+        for offset, state in known.states(max(run.first_offset, self._records.start_offset), run.last_offset):
             if state.state is not ACQUIRED:
                 return self._refuse_state(f"offset {offset} is not acquired")
             if not self._check_idle(state, offset) or not self._check_owner(state, member_id, offset):
                 return False
-            kind = batch.type_at(offset)
             if kind != RENEW:
                 if not self._begin(offset, offset, state, _STATES[kind], 1):
                     return False
@@ -165,7 +179,7 @@ class Transitions:
             if renew is None:
                 return self._refuse_renewal()
             if renewed is None:
-                renewed = renew(offset, min(batch.last_offset, known.last_offset))
+                renewed = renew(offset, min(run.last_offset, known.last_offset))
             state.hold(renewed)
         return True
 
