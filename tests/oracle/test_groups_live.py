@@ -202,10 +202,8 @@ SHORT = {
 }
 
 
-# On a busy machine a first member with kafka-python sometimes needs more than 20 s to join; the reason is not known yet.
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "kafka-python" else pytest.mark.ci) for name in SHORT]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("name", SHORT)
 def test_members_come_go_and_die(judge: Callable[..., Judge], name: str) -> None:
     """Three members join, one leaves, and one is killed."""
     client, settings = SHORT[name]

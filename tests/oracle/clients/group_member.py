@@ -108,6 +108,10 @@ def run_kafka_python(settings: dict[str, Any]) -> None:
         heartbeat_interval_ms=settings["session_ms"] // 5,
         partition_assignment_strategy=[assignors[settings.get("assignor", "range")]],
     )
+    # A metadata request that is under way when it subscribes leaves the topic unknown to it for five minutes, and as the leader
+    # it assigns nothing (its cluster.py has a TODO for that). So it learns the topic first.
+    while not consumer.partitions_for_topic(settings["topic"]):
+        pass
     consumer.subscribe([settings["topic"]], listener=Listener())
     while not stopped.is_set():
         read = consumer.poll(int(POLL_S * 1000))
