@@ -73,6 +73,7 @@ class CoordinatorDecoder(Decoder):
     def __init__(self, topic: str, file: str) -> None:
         self.topic = topic
         self._file = file
+        self._types_by_number: dict[int, tuple[MessageType, MessageType]] = {}  # those that were met
 
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
         """See Decoder.decode."""
@@ -93,11 +94,14 @@ class CoordinatorDecoder(Decoder):
         if key is None:
             raise MissingKeyError(f"a record of {self.topic} without a key")
         record_type = _read_int16(key, "key")
-        key_type = record_types(self._file, "coordinator-key").get(record_type)
-        value_type = record_types(self._file, "coordinator-value").get(record_type)
-        if key_type is None or value_type is None:
-            raise UnknownRecordTypeError(record_type)
-        return key_type, value_type
+        types = self._types_by_number.get(record_type)
+        if types is None:
+            key_type = record_types(self._file, "coordinator-key").get(record_type)
+            value_type = record_types(self._file, "coordinator-value").get(record_type)
+            if key_type is None or value_type is None:
+                raise UnknownRecordTypeError(record_type)
+            types = self._types_by_number[record_type] = key_type, value_type
+        return types
 
     @staticmethod
     def _decode(
@@ -190,6 +194,7 @@ class FramedDecoder(Decoder):
     def __init__(self, topic: str, file: str) -> None:
         self.topic = topic
         self._file = file
+        self._types_by_number: dict[int, tuple[MessageType, MessageType]] = {}  # those that were met
 
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
         """See Decoder.decode; the key message is always None."""
@@ -304,7 +309,8 @@ def _read_int16(data: Buffer, what: str) -> int:
     if len(data) < _VERSION_BYTES:
         text = f"Could not read version from {what}'s buffer."
         raise DecodeError(f"a {what} of {len(data)} bytes has no version", 0, text)
-    return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
+    number: int = _INT16.unpack_from(data)[0]
+    return number
 
 
 def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated: int | None, what: str) -> Message:
