@@ -3,7 +3,7 @@
     state                the transactional id
     -------------------  -----------------------------------------------------------------
     Empty                has a producer id, and no transaction yet
-    Ongoing              is in a transaction; its partitions are those written to so far
+    Ongoing              is in a transaction; its partitions are those added so far
     PrepareCommit,       is ending its transaction; the markers are being written
       PrepareAbort
     CompleteCommit,      has ended its transaction; all markers are written
@@ -41,8 +41,9 @@ TopicPartition = tuple[str, int]
 class Transaction(NamedTuple):
     """The entry of a transactional id. Ids and epochs are -1 if there is none, times are in ms.
 
-    `partitions` are those that the open transaction has written to. `client_transaction_version` is 2 for clients with KIP-890,
-    whose epoch grows with every transaction. `last_producer_epoch` is not in the log: after a load it is -1.
+    `partitions` are those that were added to the open transaction. `client_transaction_version` is 2 for clients with KIP-890,
+    whose epoch grows with every transaction; after a timeout or a fence it is the cluster's. `last_producer_epoch` is -1 after
+    a load: it is not in the log.
     """
 
     transactional_id: str

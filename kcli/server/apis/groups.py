@@ -264,7 +264,7 @@ def _described(
 def handle_list_groups(context: RequestContext, request: Message) -> Message:
     """Answer a ListGroupsRequest."""
     runtime = context.broker.groups.runtime
-    if runtime.is_loading():
+    if runtime.loading_count():
         return context.new("ListGroupsResponse", error_code=error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     sees_all = context.is_allowed("DESCRIBE", "CLUSTER")
     states, types = ({text.lower() for text in wanted} for wanted in (request.states_filter, request.types_filter))

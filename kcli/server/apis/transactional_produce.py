@@ -12,8 +12,11 @@ batches of several producers                             INVALID_PRODUCER_ID_MAP
 error of the verification                                error of the partition
 -------------------------------------------------------  -----------------------------------------------------------
 the coordinator does not answer, or is not ready         NOT_ENOUGH_REPLICAS: every client sends the batch again
-CONCURRENT_TRANSACTIONS                                  the same, from version 12 on unchanged
+CONCURRENT_TRANSACTIONS                                  NOT_ENOUGH_REPLICAS; version 12 and above: CONCURRENT_TRANSACTIONS
 any other                                                unchanged
+
+A guard outlives a verification that fails: another request of the producer may wait with it, and it knows the lowest sequence
+that was sent. It goes with the next marker, or after producer.id.expiration.ms.
 """
 
 from __future__ import annotations
@@ -98,14 +101,13 @@ class TransactionalProduce:
             proceed(context.now_ms)
         elif len(producers) > 1:
             self._codes = dict.fromkeys(self._guards, error_codes.INVALID_PRODUCER_ID_MAPPING)
-            self._forget_guards()
             proceed(context.now_ms)
         else:
             size_bytes = self._hold()
             verified = partial(self._verified, proceed, size_bytes)
             verification, (producer,) = context.broker.txn_verification, producers
             transactional_id, guards = self._request.transactional_id, self._guards
-            begin_again = partial(self._begin, guards)  # a guard for any other partition would stand for no verification
+            begin_again = partial(self._begin, guards)  # no others: a guard of another one would pass as verified
             verification.verify(transactional_id, producer, guards, self._operation, begin_again, verified)
 
     def _begin(self, only: Container[TopicPartition] | None = None) -> set[Producer]:
@@ -146,21 +148,11 @@ class TransactionalProduce:
 
     def _verified(self, proceed: Callable[[int], None], size_bytes: int, codes: dict[TopicPartition, int], now_ms: int) -> None:
         self._codes = {where: code for where, code in codes.items() if code}
-        self._forget_guards()
         try:
             proceed(now_ms)
         except Exception as error:
             self._context.failed(error)
         self._effects.append(HoldMemory(-size_bytes))
-
-    def _forget_guards(self) -> None:
-        """Remove the guards of failed verifications, whose producer ids a client may have invented."""
-        for where in self._codes:
-            partition = self._context.broker.replica_manager.partition(*where)
-            if partition is not None and partition.log is not None:
-                verifications, guard = partition.log.producers.verifications, self._guards[where]
-                for producer_id in [found for found, entry in verifications.items() if entry is guard]:
-                    del verifications[producer_id]
 
     def check(self, partition: Partition, records: memoryview | ValidBatch) -> None:
         """Check that a transactional batch may be appended now. Raises PartitionError."""

@@ -17,7 +17,7 @@ OPERATION_NOT_ATTEMPTED. Old versions get INVALID_PRODUCER_EPOCH instead of PROD
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from kcli.format.record_batch import Producer
@@ -29,11 +29,13 @@ from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import ListFilter
 from kcli.server.coordinator.transaction.transitions import EPOCH_BUMP_VERSION
+from kcli.server.scheduler import SliceBudget
 from kcli.state.topic_names import INTERNAL_TOPICS
 from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Transaction
 
 _BROKERS_VERSION = 4  # of AddPartitionsToTxn: from here on brokers send it
 _FENCED_VERSION = 2  # from here on clients know PRODUCER_FENCED
+_LIST_US = 5
 _EPOCH_BUMP_VERSION = 5  # of EndTxn: the client uses transaction.version 2
 
 
@@ -205,10 +207,10 @@ def _described(context: RequestContext, entry: Transaction) -> Message:
     )
 
 
-def handle_list_transactions(context: RequestContext, request: Message) -> Message:
+def handle_list_transactions(context: RequestContext, request: Message) -> Message | None:
     """Answer a ListTransactionsRequest; the pattern of version 2 has RE2's syntax and matches whole ids."""
     coordinator = context.broker.transactions
-    if coordinator.runtime.is_loading():
+    if coordinator.runtime.loading_count():
         return context.new("ListTransactionsResponse", error_code=error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         matches = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
@@ -224,14 +226,19 @@ def handle_list_transactions(context: RequestContext, request: Message) -> Messa
         duration_ms=request.duration_filter,
         is_wanted=is_wanted,
     )
-    states = [
-        context.new(
-            "TransactionState",
-            transactional_id=entry.transactional_id,
-            producer_id=entry.producer_id,
-            transaction_state=entry.state,
-        )
-        for entry in coordinator.list_transactions(wanted)
-    ]
     unknown = [name for name in request.state_filters if name not in TRANSACTION_STATES.values()]
-    return context.new("ListTransactionsResponse", unknown_state_filters=unknown, transaction_states=states)
+    response = context.new("ListTransactionsResponse", unknown_state_filters=unknown)
+    context.respond_after(_list_transactions(context, wanted, response.transaction_states), response)
+    return None
+
+
+def _list_transactions(context: RequestContext, wanted: ListFilter, states: list[Message]) -> Iterator[None]:
+    """Fill in the transactions that pass a filter; yield after each time slice."""
+    found: list[Transaction] = []
+    yield from context.broker.transactions.list_transactions(wanted, found)
+    budget = SliceBudget()
+    for entry in found:
+        fields = {"producer_id": entry.producer_id, "transaction_state": entry.state}
+        states.append(context.new("TransactionState", transactional_id=entry.transactional_id, **fields))
+        if budget.is_spent(_LIST_US):
+            yield

@@ -15,6 +15,7 @@ The answers for all markers of a producer are one result, as in Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from kcli.format.record_batch import Producer
@@ -28,9 +29,11 @@ from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.scheduler import SliceBudget
 from kcli.state.transaction_state import TopicPartition
 
 _ALL_REPLICAS = -1
+_WRITE_US = 150
 # The coordinator of transactions retries after NOT_LEADER_OR_FOLLOWER; it does not know these errors of a group coordinator.
 _NOT_READY = frozenset(
     (error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.NOT_COORDINATOR)
@@ -41,7 +44,8 @@ def handle_write_txn_markers(context: RequestContext, request: Message) -> Messa
     """Answer a WriteTxnMarkersRequest when all markers are written."""
     if not (context.is_allowed("ALTER", "CLUSTER") or context.is_allowed("CLUSTER_ACTION", "CLUSTER")):
         return context.new("WriteTxnMarkersResponse", markers=_refused(context, request))
-    _WriteMarkers(context).start(request)
+    markers = _WriteMarkers(context)
+    context.run(markers.write(request), markers.written, context.now_ms)
     return None
 
 
@@ -69,8 +73,9 @@ class _WriteMarkers:
         self._answers: dict[int, dict[TopicPartition, Message]] = {}  # by producer id
         self._left = 1  # partitions that are not answered; one more while the request is read
 
-    def start(self, request: Message) -> None:
-        """Write each marker to each partition."""
+    def write(self, request: Message) -> Iterator[None]:
+        """Write each marker to each partition; yield after each time slice."""
+        budget = SliceBudget()
         for marker in request.markers:
             producer = Producer(marker.producer_id, marker.producer_epoch)
             end = EndTransaction(producer, marker.coordinator_epoch, marker.transaction_result, marker.transaction_version)
@@ -80,10 +85,15 @@ class _WriteMarkers:
                     self._answers.setdefault(marker.producer_id, {})[topic.name, index] = answer
                     self._left += 1
                     self._write(topic.name, index, end, answer)
-        self._done(self._context.now_ms)
+                    if budget.is_spent(_WRITE_US):
+                        yield
+
+    def written(self, now_ms: int) -> None:
+        """Answer when all markers that were written are replicated."""
+        self._done(now_ms)
 
     def _write(self, topic: str, index: int, end: EndTransaction, answer: Message) -> None:
-        now_ms = self._context.now_ms
+        now_ms = self._context.broker.timer.clock_ms
         partition = self._replica_manager.partition(topic, index)
         if partition is None:
             answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION

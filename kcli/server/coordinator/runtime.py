@@ -10,9 +10,10 @@
     revert   an append fails                 the records of the batch are taken back; its operations fail
     unload   another broker leads, or none   the shard is dropped; what waits fails with NOT_COORDINATOR
 
-An operation without records is answered when everything that it may have seen is committed. The records of one operation are in
-one batch. A batch is appended after the events that are handled now (group.coordinator.append.linger.ms=-1: under load many
-operations share one append, alone none waits), or after a linger, or before it would become larger than max.message.bytes.
+An operation without records is answered when everything that it may have seen is committed; a refusal at once. The records of
+one operation are in one batch. A batch is appended after the events that are handled now (group.coordinator.append.linger.ms=-1:
+under load many operations share one append, alone none waits), or after a linger, or before it would become larger than
+max.message.bytes.
 
     error of an append                                         error of the operation
     ---------------------------------------------------------  ----------------------------
@@ -124,11 +125,12 @@ def _settle(
 
 
 class _Deferred(NamedTuple):
-    """A response that waits until the high watermark is `end_offset`."""
+    """A response that waits until the high watermark is `end_offset`; an operation without records only reads."""
 
     end_offset: int
     response: Any
     respond: Respond[Any]
+    has_records: bool
 
 
 class _OpenBatch:
@@ -166,7 +168,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     """The shards of one coordinator on this broker. `report` writes a line of the node's log.
 
     `linger_ms` is how long a batch waits for more records, APPEND_AFTER_EVENTS for no longer than the events at hand; `codec`
-    compresses the batches, `base_sequence` is that of data batches.
+    compresses the batches, `base_sequence` is that of data batches, `required_acks` is -1 if appends need min.insync.replicas.
     """
 
     def __init__(
@@ -182,6 +184,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         write_timeout_ms: int,
         codec: int = 0,
         base_sequence: int = 0,
+        required_acks: int = 1,
     ) -> None:
         self.topic = decoder.topic
         self._decoder = decoder
@@ -195,6 +198,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._write_timeout_ms = write_timeout_ms
         self._codec = codec
         self._base_sequence = base_sequence
+        self._required_acks = required_acks
         self._led: dict[int, _Led[_Shard]] = {}
 
     # ------------------------------------------------------------------------------------------------------ leadership
@@ -284,10 +288,6 @@ class CoordinatorRuntime(Generic[_Shard]):
         """Return the shards that are loaded."""
         return [led.shard for led in self._led.values() if led.is_loaded]
 
-    def is_loading(self) -> bool:
-        """Return whether a partition is being loaded."""
-        return self.loading_count() > 0
-
     def loading_count(self) -> int:
         """Return the number of partitions that are being loaded."""
         return sum(not led.is_loaded for led in self._led.values())
@@ -310,7 +310,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         except CoordinatorError as error:
             respond(error, self._timer.clock_ms)
             return
-        self._defer(led, decision.response, respond)
+        self._defer(led, decision.response, respond, has_records=bool(decision.records))
 
     def end_transaction(self, index: int, end: EndTransaction, respond: Respond[None]) -> None:
         """Append the marker of a transaction; `respond` gets None when it is committed."""
@@ -320,7 +320,7 @@ class CoordinatorRuntime(Generic[_Shard]):
             base_offset = led.next_offset
             led.speculative.append(end, base_offset)
             led.next_offset = base_offset + 1
-            self._defer(led, None, respond)
+            self._defer(led, None, respond, has_records=True)
             data = encode_marker_batch(end, self._timer.wall.at(self._timer.clock_ms))
             self._append(led, base_offset, data, self._timer.clock_ms, end.transaction_version)
         except CoordinatorError as error:
@@ -342,9 +342,14 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _apply(self, led: _Led[_Shard], records: Sequence[ShardRecord], producer: Producer) -> None:
         """Apply the records of one operation and add them to the open batch. Raises CoordinatorError, with nothing changed."""
         now_ms = self._timer.wall.at(self._timer.clock_ms)
-        encoded = [self._encode(record, now_ms) for record in records]
+        encoded = []
+        for record in records:
+            assert isinstance(record, CoordinatorRecord)
+            encoded.append(EncodedRecord(*self._decoder.encode(record.key, record.value), now_ms))
         size_bytes = sum(len(one.key) + len(one.value or b"") + _RECORD_OVERHEAD_BYTES for one in encoded)
-        limit_bytes = self._max_batch_bytes(led)
+        log = led.partition.log
+        assert log is not None  # or `_find` would have raised
+        limit_bytes = min(log.config.max_message_bytes, log.config.segment_bytes)
         if size_bytes + _BATCH_OVERHEAD_BYTES > limit_bytes:
             text = f"the records of the operation have {size_bytes} bytes, more than max.message.bytes of {self.topic}"
             raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, text)
@@ -367,16 +372,6 @@ class CoordinatorRuntime(Generic[_Shard]):
         batch.size_bytes += size_bytes
         led.next_offset = first + len(records)
 
-    def _encode(self, record: ShardRecord, now_ms: int) -> EncodedRecord:
-        assert isinstance(record, CoordinatorRecord)
-        return EncodedRecord(*self._decoder.encode(record.key, record.value), now_ms)
-
-    def _max_batch_bytes(self, led: _Led[_Shard]) -> int:
-        log = led.partition.log
-        if log is None:
-            raise self._not_coordinator(led.partition.index)
-        return min(log.config.max_message_bytes, log.config.segment_bytes)
-
     def _schedule_append(self, led: _Led[_Shard]) -> None:
         def append(now_ms: int) -> None:
             led.linger = None
@@ -384,12 +379,12 @@ class CoordinatorRuntime(Generic[_Shard]):
 
         led.linger = self._timer.schedule(self._timer.clock_ms + max(0, self._linger_ms), append)
 
-    def _defer(self, led: _Led[_Shard], response: _Response, respond: Respond[_Response]) -> None:
+    def _defer(self, led: _Led[_Shard], response: _Response, respond: Respond[_Response], *, has_records: bool) -> None:
         """Respond when all records so far are committed."""
         if led.next_offset <= led.committed:
             respond(response, self._timer.clock_ms)
         else:
-            led.deferred.append(_Deferred(led.next_offset, response, respond))
+            led.deferred.append(_Deferred(led.next_offset, response, respond, has_records))
 
     # ---------------------------------------------------------------------------------------------------------- append
 
@@ -409,7 +404,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         led.is_appending = True
         try:
             wall_ms, origin = self._timer.wall.at(now_ms), AppendOrigin.COORDINATOR
-            info = partition.append(memoryview(data), 1, wall_ms, origin, transaction_version)
+            info = partition.append(memoryview(data), self._required_acks, wall_ms, origin, transaction_version)
         except (AppendError, PartitionError) as error:
             self._revert(led, base_offset, error.code, str(error))
             return
@@ -470,15 +465,20 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _revert(self, led: _Led[_Shard], base_offset: int, code: int, message: str) -> None:
         led.speculative.roll_back(base_offset)
         led.next_offset = base_offset
-        self._fail(led, base_offset, CoordinatorError(_OPERATION_ERRORS.get(code, code), message))
+        code = _OPERATION_ERRORS.get(code, code)
+        # The error of a producer's batch is not that of another client, whose operation has only read.
+        readers_code = code if code == error_codes.NOT_COORDINATOR else error_codes.COORDINATOR_NOT_AVAILABLE
+        self._fail(led, base_offset, CoordinatorError(code, message), CoordinatorError(readers_code, message))
 
-    def _fail(self, led: _Led[_Shard], base_offset: int, error: CoordinatorError) -> None:
-        """Fail the operations that wait for records from an offset on, or that may have seen them."""
+    def _fail(
+        self, led: _Led[_Shard], base_offset: int, error: CoordinatorError, readers_error: CoordinatorError | None = None
+    ) -> None:
+        """Fail the operations that wait for records from an offset on, or that may have seen them (`readers_error`)."""
         failed: list[_Deferred] = []
         while led.deferred and led.deferred[-1].end_offset > base_offset:
             failed.append(led.deferred.pop())
         for deferred in reversed(failed):
-            self._respond(deferred, error)
+            self._respond(deferred, error if deferred.has_records or readers_error is None else readers_error)
 
     def _expire(self, led: _Led[_Shard], end_offset: int, now_ms: int) -> None:
         """Fail the operations whose records are still not committed; the records stay, and may be committed later."""

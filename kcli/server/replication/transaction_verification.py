@@ -10,15 +10,15 @@ was aborted opens one that no coordinator ends.
     check_verified, then append  refused with INVALID_TXN_STATE unless the transaction is open by now, or the guard is the
                                  same: a marker that was appended concurrently removes it
 
-    operation (client)           the coordinator                           a partition that is not in the transaction gets
-    ---------------------------  ----------------------------------------  ---------------------------------------------
-    VERIFY (Produce 3 to 10)     checks                                    INVALID_TXN_STATE
-    VERIFY_ABORTABLE (11)        checks                                    TRANSACTION_ABORTABLE
-    ADD (12 and above)           adds the partition: transaction.version 2 added. CONCURRENT_TRANSACTIONS is tried again,
-                                                                           with new guards, when this broker has ended the
-                                                                           transaction before, or after
-                                                                           add.partitions.to.txn.retry.backoff.ms (Kafka:
-                                                                           always then); at most for ...backoff.max.ms
+    operation (client)           the coordinator      a partition that is not in the transaction gets
+    ---------------------------  -------------------  ---------------------------------------------------------------------
+    VERIFY (Produce 3 to 10)     checks               INVALID_TXN_STATE
+    VERIFY_ABORTABLE (11)        checks               TRANSACTION_ABORTABLE
+    ADD (12 and above)           adds the partition   (is added: transaction.version 2)
+
+ADD is tried again after CONCURRENT_TRANSACTIONS, with new guards, for add.partitions.to.txn.retry.backoff.max.ms at most: after
+add.partitions.to.txn.retry.backoff.ms, or earlier when this broker has completed the end of the transaction before (Kafka: only
+after the backoff).
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ class TransactionCoordinators(Protocol):
         """Have `callback(now_ms)` called when the transaction that this broker is ending now is complete."""
         ...
 
+    def cancel_when_ended(self, transactional_id: str, callback: Callable[[int], None]) -> None:
+        """Do not call a callback of `when_ended` any more."""
+        ...
+
 
 class _Verification:
     """One transaction that is being verified, or to which partitions are being added, until `deadline_ms`.
@@ -69,7 +73,17 @@ class _Verification:
     `begin_again` renews the guards before it is tried again: a marker that was appended concurrently has removed them.
     """
 
-    __slots__ = ("begin_again", "callback", "deadline_ms", "operation", "partitions", "producer", "retry", "transactional_id")
+    __slots__ = (
+        "ask_again",
+        "begin_again",
+        "callback",
+        "deadline_ms",
+        "operation",
+        "partitions",
+        "producer",
+        "retry",
+        "transactional_id",
+    )
 
     def __init__(
         self,
@@ -89,6 +103,7 @@ class _Verification:
         self.callback = callback
         self.deadline_ms = deadline_ms
         self.retry: TimerTask | None = None
+        self.ask_again: Callable[[int], None] | None = None  # while it waits for `retry`, or for the end of the one before
 
     def answer(self, code: int, now_ms: int) -> None:
         """Answer with the same code for all partitions."""
@@ -210,7 +225,7 @@ class AddPartitionsToTxnManager:
             }
             if self._is_tried_again(verification, codes, now_ms):
                 delay_ms = self._config.get_int("add.partitions.to.txn.retry.backoff.ms")
-                ask_again = partial(self._ask_again, verification)
+                verification.ask_again = ask_again = partial(self._ask_again, verification)
                 verification.retry = self._timer.schedule(now_ms + delay_ms, ask_again)
                 self._coordinators.when_ended(verification.transactional_id, ask_again)
             else:
@@ -218,10 +233,11 @@ class AddPartitionsToTxnManager:
 
     def _ask_again(self, verification: _Verification, now_ms: int) -> None:
         """Try again, once for each answer: the end of the transaction before, or the timer."""
-        if verification.retry is None or self._is_closed:
+        if verification.retry is None or verification.ask_again is None or self._is_closed:
             return
         verification.retry.cancel()
-        verification.retry = None
+        self._coordinators.cancel_when_ended(verification.transactional_id, verification.ask_again)
+        verification.retry = verification.ask_again = None
         verification.begin_again()
         self._ask(verification)
 

@@ -46,7 +46,7 @@ def find_coordinator(node: WholeNode) -> None:
     node.until(
         lambda: (
             not ask(node, FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[GROUP]).coordinators[0].error_code
-            and not node.broker.groups.runtime.is_loading()
+            and not node.broker.groups.runtime.loading_count()
         )
     )
 

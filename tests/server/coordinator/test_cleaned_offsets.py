@@ -56,7 +56,7 @@ def test_commits_leave_a_log_of_bounded_size(tmp_path: Path, commits: int) -> No
     runtime = node.broker.groups.runtime
     runtime.resign(0)
     runtime.leadership_changed(partition, node.now_ms)
-    node.until(lambda: not runtime.is_loading())
+    node.until(lambda: not runtime.loading_count())
     state = runtime.shard(0).state
     for group, offset in last.items():
         found = [state.committed_offset(group, "t", index) for index in range(PARTITIONS)]

@@ -217,7 +217,7 @@ def test_a_restart_restores_states_and_fences(tmp_path: Path, node: WholeNode, c
     client.write((7, 9, 0, 2), leader=3, state=2)
     node.stop()
     client.node = again = WholeNode(tmp_path / "data", *SETTINGS)
-    again.until(lambda: not again.broker.share_coordinator.runtime.is_loading())
+    again.until(lambda: not again.broker.share_coordinator.runtime.loading_count())
     assert client.summary() == (2, 3, 7, 0)
     assert client.write((7, 9, 0, 2), leader=2, state=2) == "FENCED_LEADER_EPOCH"
     assert client.initialize(1, 0) == "FENCED_STATE_EPOCH"

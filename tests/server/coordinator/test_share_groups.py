@@ -235,7 +235,7 @@ def test_a_restart_keeps_the_group(tmp_path: Path, node: WholeNode) -> None:
     settled(node, member)
     node.stop()
     member.node = again = WholeNode(tmp_path / "data", *SETTINGS)
-    again.until(lambda: not again.broker.groups.runtime.is_loading() and bool(again.broker.groups.runtime.shards()))
+    again.until(lambda: not again.broker.groups.runtime.loading_count() and bool(again.broker.groups.runtime.shards()))
     epoch = member.epoch
     assert name_of(member.beat()) == "NONE"
     assert member.epoch == epoch

@@ -216,7 +216,6 @@ def test_batches_outside_of_a_transaction_are_refused(node: WholeNode) -> None:
     assert client.send(b"a", version=10) == "INVALID_TXN_STATE"
     assert client.send(b"a", version=11) == "TRANSACTION_ABORTABLE"
     assert partition(node).log.log_end_offset == 0  # type: ignore[union-attr]
-    assert not partition(node).log.producers.verifications  # type: ignore[union-attr]
     known = client.producer
     client.producer = Producer(known.producer_id, known.producer_epoch + 1)
     assert client.send(b"a", version=12) == "INVALID_PRODUCER_EPOCH"
@@ -416,7 +415,7 @@ def test_a_load_continues_a_transaction_that_was_ending(
     assert client.init() == "NOT_COORDINATOR"
     monkeypatch.setattr("kcli.server.scheduler.SLICE_US", 1)
     runtime.leadership_changed(log, node.now_ms)
-    assert runtime.is_loading()
+    assert runtime.loading_count()
     assert ask(node, apis.LIST_TRANSACTIONS, 2).error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS
     node.advance(10)
     assert client.entry().state == "CompleteCommit" and fetched(node) == (2, [])
@@ -691,7 +690,7 @@ def test_cleaning_keeps_the_entry_of_each_transactional_id(tmp_path: Path) -> No
     assert node.broker.log_manager.cleaner.totals.rounds > 0 and log.log.size_bytes < 60 * log.log.log_end_offset
     runtime.resign(log.index)
     runtime.leadership_changed(log, node.now_ms)
-    node.until(lambda: not runtime.is_loading())
+    node.until(lambda: not runtime.loading_count())
     assert {name: entry._replace(last_producer_epoch=-1) for name, entry in before.items()} == {
         name: entry._replace(last_producer_epoch=-1) for name, entry in runtime.shard(log.index).state.transactions.items()
     }

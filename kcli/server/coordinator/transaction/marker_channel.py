@@ -2,16 +2,18 @@
 
     state of a partition                  what is done
     ------------------------------------  --------------------------------------------------------------------------------
-    has a leader that can be reached      its marker is sent with those of other transactions in one WriteTxnMarkers
+    has a leader that can be reached      its marker is sent with those of other transactions in one WriteTxnMarkers, of at
+                                          most _MOST_PARTITIONS: neither the leader nor this broker is to be held up for long
     has no such leader                    checked again after RETRY_MS
     is deleted                            needs no marker
 
     answer for a partition                what is done
     ------------------------------------  --------------------------------------------------------------------------------
     NONE                                  the partition is done
-    UNSUPPORTED_FOR_MESSAGE_FORMAT        the same: it has no batch of the transaction
-    INVALID_PRODUCER_EPOCH,               the transaction is dropped: another coordinator, or a later epoch, has ended it
-      TRANSACTION_COORDINATOR_FENCED
+    UNSUPPORTED_FOR_MESSAGE_FORMAT,       the same: it has no batch of the transaction
+      UNSUPPORTED_VERSION
+    INVALID_PRODUCER_EPOCH,               no more markers are sent, until the next load: another coordinator, or a later
+      TRANSACTION_COORDINATOR_FENCED      epoch of the producer, should end the transaction
     any other, or no answer               sent again after RETRY_MS, to the leader of then
 
 When all partitions are done, the transaction is completed. Transactions of a partition of __transaction_state that this broker
@@ -35,6 +37,7 @@ from kcli.server.timing_wheel import Timer
 from kcli.state.transaction_state import TopicPartition, Transaction
 
 RETRY_MS = 100
+_MOST_PARTITIONS = 100  # of a request
 _DONE = frozenset((error_codes.NONE, error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, error_codes.UNSUPPORTED_VERSION))
 _FENCED = frozenset((error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED))
 
@@ -96,6 +99,11 @@ class TransactionMarkerChannelManager:
         """Drop the transactions of a partition of __transaction_state."""
         self._ending = {name: ending for name, ending in self._ending.items() if ending.index != index}
 
+    def left(self, entry: Transaction) -> Iterable[TopicPartition] | None:
+        """Return the partitions whose markers are not written yet; None if this broker does not end that transaction."""
+        ending = self._ending.get(entry.transactional_id)
+        return ending.left if ending is not None and ending.entry == entry else None
+
     def _is_current(self, ending: EndingTransaction) -> bool:
         return self._ending.get(ending.entry.transactional_id) is ending
 
@@ -126,8 +134,20 @@ class TransactionMarkerChannelManager:
             self._complete_if_done(ending)
 
     def _send(self, node_id: int, now_ms: int) -> None:
-        """Send what is queued for a broker."""
-        markers = {ending: parts for ending, parts in self._queues.pop(node_id).items() if self._is_current(ending)}
+        """Send what is queued for a broker; what one request cannot take is sent after the events at hand."""
+        queue, markers, room = self._queues[node_id], _Markers(), _MOST_PARTITIONS
+        while queue and room:
+            ending = next(iter(queue))
+            parts = queue.pop(ending)
+            if self._is_current(ending):
+                markers[ending] = parts[:room]
+                if len(parts) > room:
+                    queue[ending] = parts[room:]
+                room -= len(markers[ending])
+        if queue:
+            self._timer.schedule(now_ms, partial(self._send, node_id))
+        else:
+            del self._queues[node_id]
         if not markers:
             return
         api = API_KEYS[WRITE_TXN_MARKERS]
@@ -158,8 +178,12 @@ class TransactionMarkerChannelManager:
                 ending.left.pop(where, None)
             elif code in _FENCED:
                 del self._ending[name]
-                text = f"the markers of transactional id {name} are dropped: {where[0]}-{where[1]} has a later epoch"
-                self._report(WarningLine(text, topic=where[0], partition=where[1], error=error_codes.NAMES[code or 0]))
+                error = error_codes.NAMES[code or 0]
+                text = (
+                    f"{where[0]}-{where[1]} refuses the marker of transactional id {name} ({error}): the transaction stays in "
+                    f"{ending.entry.state} until another coordinator ends it, and read_committed consumers wait for that"
+                )
+                self._report(WarningLine(text, transactional_id=name, topic=where[0], partition=where[1], error=error))
                 return
             else:
                 again.append(where)

@@ -44,7 +44,7 @@ from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
-from kcli.server.scheduler import Scheduler
+from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.metadata_values import Topic
 from kcli.state.transaction_state import TopicPartition, Transaction
@@ -52,6 +52,8 @@ from kcli.state.transaction_state import TopicPartition, Transaction
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
+_ALL_REPLICAS = -1
+_CHANGE_US, _LIST_US = 150, 2
 
 # Decides a change of an entry (None if there is none) with a new producer id (None if it has none yet); returns the same
 # entry for no change, None for its removal.
@@ -75,6 +77,16 @@ class ListFilter(NamedTuple):
     producer_ids: frozenset[int]
     duration_ms: int
     is_wanted: Callable[[str], bool]
+
+    def passes(self, entry: Transaction, now_ms: int) -> bool:
+        """Return whether an entry is listed; `now_ms` is the time on the wall clock."""
+        if self.producer_ids and entry.producer_id not in self.producer_ids:
+            return False
+        if self.states and entry.state not in self.states:
+            return False
+        if self.duration_ms >= 0 and now_ms - entry.start_timestamp_ms <= self.duration_ms:
+            return False
+        return self.is_wanted(entry.transactional_id)
 
 
 class ProducerIds(Protocol):
@@ -108,9 +120,10 @@ class TransactionCoordinator:
         self._replica_manager = replica_manager
         self._producer_ids = producer_ids
         self._timer = timer
+        self._scheduler = scheduler
         self._report = report
         self._tasks: dict[str, TimerTask] = {}  # by the key of their interval
-        self._when_ended: dict[str, list[Callable[[int], None]]] = {}  # by transactional id
+        self._when_ended: dict[str, dict[Callable[[int], None], None]] = {}  # by transactional id
         self.runtime = CoordinatorRuntime[TransactionShard](
             TRANSACTION_LOG,
             lambda index: TransactionShard(index, self._loaded, self._unloaded),
@@ -121,6 +134,7 @@ class TransactionCoordinator:
             linger_ms=APPEND_AFTER_EVENTS,
             write_timeout_ms=config.get_int("request.timeout.ms"),
             base_sequence=NO_SEQUENCE,
+            required_acks=_ALL_REPLICAS,
         )
         self._markers = TransactionMarkerChannelManager(
             metadata, peers, listener, timer, config.get_int("request.timeout.ms"), self._markers_written, report
@@ -203,6 +217,7 @@ class TransactionCoordinator:
             transactional_id,
             lambda entry, new_id: transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms()),
             lambda entry, now_ms: respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms),
+            producer=producer,
         )
 
     def verify_partitions(
@@ -214,12 +229,13 @@ class TransactionCoordinator:
     ) -> None:
         """Respond with NONE for each partition that is in the transaction of a producer, an error for the others.
 
-        Nothing is raised: a CoordinatorError becomes the error of all partitions.
+        Only what is committed counts: a refusal is answered at once, and a change may still be reverted. Nothing is raised: a
+        CoordinatorError becomes the error of all partitions.
         """
         partitions = list(partitions)
 
         def verify(shard: TransactionShard) -> Decision[dict[TopicPartition, int]]:
-            entry = transitions.check_producer(shard.state.transactions.get(transactional_id), producer)
+            entry = transitions.check_producer(shard.committed(transactional_id), producer)
             if entry.state in PREPARED:
                 raise CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, f"{transactional_id} is ending its transaction")
             missing = error_codes.TRANSACTION_ABORTABLE
@@ -248,37 +264,46 @@ class TransactionCoordinator:
                 following = transitions.complete(entry, now_ms) if entry.state in PREPARED else entry
                 respond(Producer(following.producer_id, following.producer_epoch), now_ms)
 
-        self._change(transactional_id, change, changed)
+        is_of_one_epoch = client_version < transitions.EPOCH_BUMP_VERSION  # else a retry has the epoch before
+        self._change(transactional_id, change, changed, producer=producer if is_of_one_epoch else None)
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return the committed entry of a transactional id. Raises CoordinatorError."""
+        """Return the committed entry of a transactional id; of an ending one with the partitions without a marker.
+
+        Raises CoordinatorError.
+        """
         if not transactional_id:
             raise CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty")
         entry = self.runtime.shard(self.partition_for(transactional_id)).committed(transactional_id)
         if entry is None:
             raise CoordinatorError(error_codes.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
-        return entry
+        left = self._markers.left(entry)
+        return entry if left is None else entry._replace(partitions=frozenset(left))
 
-    def list_transactions(self, wanted: ListFilter) -> Iterator[Transaction]:
-        """Yield the committed entries that pass a filter."""
-        now_ms = self._wall_ms()
+    def list_transactions(self, wanted: ListFilter, found: list[Transaction]) -> Iterator[None]:
+        """Add the committed entries that pass a filter to `found`; yield after each time slice."""
+        now_ms, budget = self._wall_ms(), SliceBudget()
         for shard in self.runtime.shards():
-            for entry in shard.committed_entries():
-                if wanted.producer_ids and entry.producer_id not in wanted.producer_ids:
-                    continue
-                if wanted.states and entry.state not in wanted.states:
-                    continue
-                if wanted.duration_ms >= 0 and now_ms - entry.start_timestamp_ms <= wanted.duration_ms:
-                    continue
-                if wanted.is_wanted(entry.transactional_id):
-                    yield entry
+            for transactional_id in shard.transactional_ids():
+                entry = shard.committed(transactional_id)
+                if entry is not None and wanted.passes(entry, now_ms):
+                    found.append(entry)
+                if budget.is_spent(_LIST_US):
+                    yield
 
     def when_ended(self, transactional_id: str, callback: Callable[[int], None]) -> None:
         """Have `callback(now_ms)` called when the end of a transaction is complete; never if this broker is not ending it."""
         shard = self.runtime.loaded_shard(self.partition_for(transactional_id))
         entry = None if shard is None else shard.state.transactions.get(transactional_id)
         if shard is not None and entry is not None and (entry.state in PREPARED or transactional_id in shard.changing):
-            self._when_ended.setdefault(transactional_id, []).append(callback)
+            self._when_ended.setdefault(transactional_id, {})[callback] = None
+
+    def cancel_when_ended(self, transactional_id: str, callback: Callable[[int], None]) -> None:
+        """Do not call a callback of `when_ended` any more."""
+        waiting = self._when_ended.get(transactional_id, {})
+        waiting.pop(callback, None)
+        if not waiting:
+            self._when_ended.pop(transactional_id, None)
 
     # --------------------------------------------------------------------------------------------------------- changes
 
@@ -286,9 +311,17 @@ class TransactionCoordinator:
         return self._timer.wall.at(self._timer.clock_ms)
 
     def _change(
-        self, transactional_id: str, change: Change, respond: Respond[Transaction | None], new_id: int | None = None
+        self,
+        transactional_id: str,
+        change: Change,
+        respond: Respond[Transaction | None],
+        new_id: int | None = None,
+        producer: Producer | None = None,
     ) -> None:
-        """Change the entry of an id; respond with the entry when the change is committed, and write markers if it is ending."""
+        """Change the entry of an id; respond with the entry when the change is committed, and write markers if it is ending.
+
+        A fenced `producer` gets its own error also while another change is not committed.
+        """
         if not transactional_id:
             respond(CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty"), self._timer.clock_ms)
             return
@@ -297,6 +330,8 @@ class TransactionCoordinator:
         def decide(shard: TransactionShard) -> Decision[Transaction | None]:
             nonlocal changing
             if transactional_id in shard.changing:
+                if producer is not None:
+                    transitions.check_producer(shard.committed(transactional_id), producer)
                 text = f"a change of transactional id {transactional_id} is not committed yet"
                 raise CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, text)
             entry = shard.state.transactions.get(transactional_id)
@@ -311,7 +346,8 @@ class TransactionCoordinator:
 
         def decided(result: Transaction | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(result, NeedsProducerIdError):
-                self._producer_ids.next(lambda new_id, now_ms: self._change(transactional_id, change, respond, new_id), now_ms)
+                again = partial(self._change, transactional_id, change, respond)
+                self._producer_ids.next(lambda new_id, now_ms: again(new_id, producer), now_ms)
                 return
             is_late = isinstance(result, CoordinatorError) and result.code == error_codes.COORDINATOR_NOT_AVAILABLE
             if changing is not None and not (is_late and self._await_commit(changing, transactional_id)):
@@ -356,7 +392,11 @@ class TransactionCoordinator:
         """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
 
         def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
-            return transitions.complete(entry, self._wall_ms()) if entry == ending.entry else entry
+            if entry != ending.entry or entry is None:
+                return entry
+            completed = transitions.complete(entry, self._wall_ms())
+            # After a downgrade of transaction.version the record has no place for it, but the transaction must end.
+            return completed if self.transaction_version else completed._replace(client_transaction_version=0)
 
         def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
@@ -367,12 +407,22 @@ class TransactionCoordinator:
     # ---------------------------------------------------------------------------------------------- load, time, unload
 
     def _loaded(self, shard: TransactionShard, now_ms: int) -> None:
-        for entry in list(shard.state.transactions.values()):
-            if entry.state in PREPARED:
-                self._write_markers(shard, entry)
+        self._scheduler.run(self._resume(shard), now_ms)
         if not self._tasks:
             self._schedule(_ABORT_INTERVAL, self._abort_timed_out)
             self._schedule(_EXPIRY_INTERVAL, self._remove_expired)
+
+    def _resume(self, shard: TransactionShard) -> Iterator[None]:
+        """Send the markers of the transactions that were ending; yield after each time slice."""
+        budget = SliceBudget()
+        for entry in list(shard.state.transactions.values()):
+            if self.runtime.loaded_shard(shard.index) is not shard:
+                return
+            is_ending = entry.state in PREPARED and shard.state.transactions.get(entry.transactional_id) is entry
+            if is_ending and self._markers.left(entry) is None:
+                self._write_markers(shard, entry)
+            if budget.is_spent(_CHANGE_US if is_ending else _LIST_US):
+                yield
 
     def _unloaded(self, shard: TransactionShard) -> None:
         self._markers.drop_partition(shard.index)
@@ -383,17 +433,30 @@ class TransactionCoordinator:
                 task.cancel()
             self._tasks.clear()
 
-    def _schedule(self, interval: str, work: Callable[[], None]) -> None:
+    def _schedule(self, interval: str, work: Callable[[], Iterator[None]]) -> None:
         def run(now_ms: int) -> None:
             self._schedule(interval, work)
-            work()
+            self._scheduler.run(work(), now_ms)
 
         self._tasks[interval] = self._timer.schedule(self._timer.clock_ms + self._config.get_int(interval), run)
 
-    def _entries(self) -> list[Transaction]:
-        return [entry for shard in self.runtime.shards() for entry in shard.state.transactions.values()]
+    def _change_all(
+        self,
+        is_due: Callable[[Transaction], bool],
+        change: Change,
+        respond: Callable[[Transaction], Respond[Transaction | None]],
+    ) -> Iterator[None]:
+        """Change the entries that are due; yield after each time slice."""
+        budget = SliceBudget()
+        for shard in self.runtime.shards():
+            for entry in list(shard.state.transactions.values()):
+                is_changed = is_due(entry)
+                if is_changed:
+                    self._change(entry.transactional_id, change, respond(entry))
+                if budget.is_spent(_CHANGE_US if is_changed else _LIST_US):
+                    yield
 
-    def _abort_timed_out(self) -> None:
+    def _abort_timed_out(self) -> Iterator[None]:
         now_ms = self._wall_ms()
 
         def is_timed_out(entry: Transaction) -> bool:
@@ -405,9 +468,7 @@ class TransactionCoordinator:
                 return entry
             return transitions.fence(entry, self.transaction_version, new_id, now_ms)
 
-        for entry in self._entries():
-            if is_timed_out(entry):
-                self._change(entry.transactional_id, change, partial(self._log_abort, entry))
+        return self._change_all(is_timed_out, change, lambda entry: partial(self._log_abort, entry))
 
     def _log_abort(self, before: Transaction, entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
         if isinstance(entry, Transaction) and entry.state in PREPARED:
@@ -415,7 +476,7 @@ class TransactionCoordinator:
             text = f"the transaction of transactional id {name} is aborted: it was open for more than {before.timeout_ms} ms"
             self._report(Line(text, transactional_id=name, producer_id=before.producer_id))
 
-    def _remove_expired(self) -> None:
+    def _remove_expired(self) -> Iterator[None]:
         unchanged_since_ms = self._wall_ms() - self._config.get_int("transactional.id.expiration.ms")
 
         def is_expired(entry: Transaction) -> bool:
@@ -424,9 +485,7 @@ class TransactionCoordinator:
         def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
             return None if entry is not None and is_expired(entry) else entry
 
-        for entry in self._entries():
-            if is_expired(entry):
-                self._change(entry.transactional_id, change, _ignore)
+        return self._change_all(is_expired, change, lambda entry: _ignore)
 
 
 def _ignore(response: Transaction | CoordinatorError | None, now_ms: int) -> None:

@@ -3,7 +3,7 @@
 entry                  is
 ---------------------  -----------------------------------------------------------------------------------------------
 in `state`             what the records make, and the changes that are not committed yet
-in `changing`          before and after a change that is not committed; the entry before it is what is described
+in `changing`          before and after a change that is not committed; DescribeTransactions shows the entry before it
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ class TransactionShard:
         change = self.changing.get(transactional_id)
         return self.state.transactions.get(transactional_id) if change is None else change.before
 
-    def committed_entries(self) -> list[Transaction]:
-        """Return all committed entries."""
-        entries = map(self.committed, [*self.state.transactions, *(self.changing.keys() - self.state.transactions.keys())])
-        return [entry for entry in entries if entry is not None]
+    def transactional_ids(self) -> list[str]:
+        """Return the ids that have a committed entry, or a change that is not committed."""
+        return [*self.state.transactions, *(self.changing.keys() - self.state.transactions.keys())]
 
     def loaded(self, now_ms: int) -> None:
         """Continue the transactions that were ending."""

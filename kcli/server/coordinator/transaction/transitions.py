@@ -19,7 +19,8 @@ client gets: the next end has epoch 32767 in its markers, and the producer goes 
     error                        reason
     ---------------------------  -------------------------------------------------------------------------------------------
     INVALID_PRODUCER_ID_MAPPING  there is no entry, or it has another producer id
-    PRODUCER_FENCED              the epoch is not the current one; InitProducerId: nor the last one
+    PRODUCER_FENCED              the epoch is not the current one. InitProducerId: the id is another one, or the epoch is
+                                 neither the current nor the previous one
     CONCURRENT_TRANSACTIONS      markers are being written; the client asks again
     INVALID_TXN_STATE            the end differs from the one before, or there is nothing to commit
 """
