@@ -30,8 +30,8 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.consumer_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.modern_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.topology_description import described_topology, update_topology_description
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
