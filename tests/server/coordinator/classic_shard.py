@@ -20,7 +20,10 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
     SyncResult,
 )
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
@@ -86,8 +89,19 @@ class Shard:
         self.held: list[tuple[int, Callable[[Any, int], None]]] = []
         self._offset = 0
         self._speculative = SpeculativeState[GroupState, CoordinatorRecord](self.state, self._apply)
+        metadata, rng, report = MetadataCache(), random.Random(7), self.lines.append
         self.manager = ClassicGroupManager(
-            self.state, Config(**config), self.timer, random.Random(7), self.write, GroupMetrics(), self.lines.append
+            ShardParts(
+                self.state,
+                Config(**config),
+                metadata,
+                TopicHashes(metadata),
+                self.timer,
+                rng,
+                self.write,
+                GroupMetrics(),
+                report,
+            )
         )
         self.manager.loaded(START_MS)
 

@@ -28,9 +28,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from kcli.log.rng import Random
 from kcli.protocol import error_codes
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_checks import (
     check_generation,
@@ -59,12 +57,10 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
     SyncResult,
 )
-from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records, Write
+from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
 from kcli.state import groups as stored
-from kcli.state.group_state import GroupState
 
 _UUID_BYTES = 16
 
@@ -95,23 +91,14 @@ def write_classic(
 
 
 class ClassicGroupManager:
-    """The classic groups of one shard; `write` executes the operations of timers."""
+    """The classic groups of one shard."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        timer: Timer,
-        rng: Random,
-        write: Write,
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
+    def __init__(self, parts: ShardParts) -> None:
         self.groups: dict[str, ClassicGroup] = {}
-        self._state = state
-        self._config = config
-        self._rng = rng
-        self._rebalances = ClassicRebalances(config, timer, write, metrics, report)
+        self._state = parts.state
+        self._config = parts.config
+        self._rng = parts.rng
+        self._rebalances = ClassicRebalances(parts.config, parts.timer, parts.write, parts.metrics, parts.report)
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""

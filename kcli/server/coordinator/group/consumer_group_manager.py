@@ -35,12 +35,10 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.rng import Random
 from kcli.protocol import error_codes
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember
-from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription, compile_regex
 from kcli.server.coordinator.group.consumer_members import (
     check_epoch,
@@ -54,14 +52,10 @@ from kcli.server.coordinator.group.consumer_members import (
 from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
-from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
 
 LEAVE_EPOCH = -1
@@ -114,40 +108,20 @@ class _Checked(NamedTuple):
     epoch: int
 
 
-class ConsumerGroupManager:
-    """The consumer groups of one shard; `write` executes the operations of timers."""
+class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
+    """The consumer groups of one shard."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        timer: Timer,
-        rng: Random,
-        write: Write,
-        migration: GroupMigration,
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
-        self.sessions = MemberSessions(timer, write, self._expire, report)
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
-        self._timer = timer
-        self._rng = rng
+    def __init__(self, parts: ShardParts, migration: GroupMigration) -> None:
+        super().__init__(ConsumerGroup, parts)
+        self._rng = parts.rng
         self._migration = migration
-        self._metrics = metrics
-        self._report = report
         self._checked: dict[str, _Checked] = {}
         self._is_unloaded = False
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
-        for group in self._state.groups.values():
-            if isinstance(group, ConsumerGroup):
-                self._begin_sessions(group)
+        for group in self._groups():
+            self._begin_sessions(group)
 
     def _begin_sessions(self, group: ConsumerGroup) -> None:
         for member in group.members.values():
@@ -160,20 +134,9 @@ class ConsumerGroupManager:
         self.sessions.clear()
         self._checked.clear()
 
-    def find(self, group_id: str) -> ConsumerGroup:
-        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group
-        text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
-
     def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
         """Return a change of a group that has no record yet."""
-        return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
-
-    def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
+        return ConsumerGroupChange(group, self._metadata, self._hashes, self._wall_ms())
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -382,7 +345,7 @@ class ConsumerGroupManager:
     ) -> Callable[[int], None]:
         """Make a group a classic one, which rebalances if there is a reason; return what is to be called as by _upgraded."""
         group = change.group
-        made, records = self._migration.downgrade(group, removed, successor, self._timer.wall.at(self._timer.clock_ms))
+        made, records = self._migration.downgrade(group, removed, successor, self._wall_ms())
         change.records += records
         for member_id in group.members:
             self.sessions.remove(group.group_id, member_id)
@@ -415,14 +378,8 @@ class ConsumerGroupManager:
         else:
             self.sessions.end_rebalance(group_id, member.member_id)
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
-        """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
-        group = self._state.groups.get(group_id)
-        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
-        if not isinstance(group, ConsumerGroup) or member is None:
-            self.sessions.remove(group_id, member_id)
-            return Decision(None)
-        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else Decision(None)
+    def _remove(self, group: ConsumerGroup, member_id: str, reason: str) -> Decision[None]:
+        return self._fence(group, (group.members[member_id],), reason)
 
     # ------------------------------------------------------------------------------------------------- offsets, admin
 

@@ -41,6 +41,7 @@ from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupMa
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
@@ -93,15 +94,12 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, metrics, report)
-        self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, metrics, report)
-        migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
-        self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, migration, metrics, report
-        )
-        self.streams = StreamsGroupManager(
-            self.state, config, metadata, hashes, timer, self._write, self._remove_classic, metrics, report
-        )
+        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report)
+        self.classic = ClassicGroupManager(parts)
+        self.shares = ShareGroupManager(parts)
+        migration = GroupMigration(parts, self.classic)
+        self.consumer = ConsumerGroupManager(parts, migration)
+        self.streams = StreamsGroupManager(parts, self._remove_classic)
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:

@@ -22,7 +22,6 @@ from collections.abc import Collection
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message_errors import DecodeError
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupState, ClassicMember, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
@@ -40,9 +39,8 @@ from kcli.server.coordinator.group.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.server.metadata_cache import MetadataCache
 from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
@@ -54,18 +52,11 @@ _DOWNGRADES = ("downgrade", "bidirectional")
 class GroupMigration:
     """The conversions of the groups of one shard; `classic` coordinates its classic groups."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        classic: ClassicGroupManager,
-    ) -> None:
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
+    def __init__(self, parts: ShardParts, classic: ClassicGroupManager) -> None:
+        self._state = parts.state
+        self._config = parts.config
+        self._metadata = parts.metadata
+        self._hashes = parts.hashes
         self.classic = classic
 
     def _policy(self) -> str:
