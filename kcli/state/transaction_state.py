@@ -35,6 +35,9 @@ TRANSACTION_STATES = {
 }
 
 
+# A transaction is open from its first partition until all of its markers are written.
+_OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
+
 TopicPartition = tuple[str, int]
 
 
@@ -69,11 +72,12 @@ class Transaction(NamedTuple):
 
 
 class TransactionState(MapsState):
-    """The entries of all transactional ids."""
+    """The entries of all transactional ids, and those of them whose transaction is open."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transactions: dict[str, Transaction] = {}
+        self.open_transactions: dict[str, Transaction] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
         """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
@@ -81,6 +85,7 @@ class TransactionState(MapsState):
             raise StateError(f"{key.STRUCT.name} is not a key of __transaction_state")
         if value is None:
             self._remove(self.transactions, key.transactional_id)
+            self._remove(self.open_transactions, key.transactional_id)
             return
         parts = value.transaction_partitions or []
         transaction = Transaction(
@@ -102,3 +107,7 @@ class TransactionState(MapsState):
     def put(self, transaction: Transaction) -> None:
         """Replace the entry of a transactional id."""
         self._put(self.transactions, transaction.transactional_id, transaction)
+        if transaction.state in _OPEN_STATES:
+            self._put(self.open_transactions, transaction.transactional_id, transaction)
+        else:
+            self._remove(self.open_transactions, transaction.transactional_id)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.protocol.error_codes import POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_type
 from kcli.server.config.loading import load_config
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
@@ -54,16 +56,19 @@ class ModernGroups(ABC, Generic[AnyManager]):
     def _make(self) -> AnyManager:
         """Make a manager of the state."""
         hashes, rng = TopicHashes(self.metadata), random.Random(1)
+        config, timer, report = self.config, self.timer, self.lines.append
+        limit = CoordinatorLimit("kcli.max.groups", POLICY_VIOLATION, lambda: len(self.state.groups), config, timer, report)
         parts = ShardParts(
             self.state,
-            self.config,
+            config,
             self.metadata,
             hashes,
-            self.timer,
+            timer,
             rng,
             self._write,
             self.metrics,
-            self.lines.append,
+            report,
+            limit,
         )
         return self._manager(parts)
 

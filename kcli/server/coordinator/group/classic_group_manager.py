@@ -98,6 +98,7 @@ class ClassicGroupManager:
         self._state = parts.state
         self._config = parts.config
         self._rng = parts.rng
+        self._check_new = parts.check_new
         self._rebalances = ClassicRebalances(parts.config, parts.timer, parts.write, parts.metrics, parts.report)
 
     def loaded(self, now_ms: int) -> None:
@@ -165,6 +166,7 @@ class ClassicGroupManager:
         if request.member_id != UNKNOWN_MEMBER_ID:
             respond(JoinResult(error_codes.UNKNOWN_MEMBER_ID, request.member_id))
             return Decision(None)
+        self._check_new(group_id)
         group = self.groups[group_id] = ClassicGroup(group_id, self._rebalances.wall_ms())
         empty = group.record({})
         self._join_group(group, request, respond)

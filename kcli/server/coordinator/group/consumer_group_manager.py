@@ -147,6 +147,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         records: Records = ()
         group = self._state.groups.get(request.group_id)
         if request.member_epoch == 0 and not isinstance(group, ConsumerGroup):
+            self._check_new(request.group_id)
             records = self._migration.upgrade(request.group_id)
             group = group_of(request.group_id, records)
         elif group is None:

@@ -24,6 +24,7 @@ from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
@@ -79,6 +80,7 @@ class GroupShard:
         rng: Random,
         metrics: GroupMetrics,
         report: Callable[[str], None],
+        limit: CoordinatorLimit,
     ) -> None:
         self.state = GroupState()
         self.metrics = metrics
@@ -94,7 +96,8 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report)
+        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit)
+        self._check_new = parts.check_new
         self.classic = ClassicGroupManager(parts)
         self.shares = ShareGroupManager(parts)
         migration = GroupMigration(parts, self.classic)
@@ -231,7 +234,8 @@ class GroupShard:
     def commit_offsets(
         self, group_id: str, commits: Sequence[OffsetToCommit], retention_ms: int, producer_id: int = NO_PRODUCER_ID
     ) -> Decision[list[int]]:
-        """Decide a commit whose member is valid; the response has an error code for each partition."""
+        """Decide a commit whose member is valid; the response has an error code for each partition. Raises CoordinatorError."""
+        self._check_new(group_id)
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
         self.metrics.offset_commits += len(records)
@@ -329,9 +333,12 @@ class GroupCoordinator:
         self._report = report
         self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
+        limit = CoordinatorLimit("kcli.max.groups", error_codes.POLICY_VIOLATION, self.group_count, config, timer, report)
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report),
+            lambda index: GroupShard(
+                index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report, limit
+            ),
             replica_manager,
             timer,
             scheduler,
@@ -341,6 +348,10 @@ class GroupCoordinator:
             codec=config.get_int("offsets.topic.compression.codec"),
         )
         self.share_states = ShareGroupStates(persister, metadata, config, peers, listener, timer, self._write_shares, report)
+
+    def group_count(self) -> int:
+        """Return the number of groups in the partitions that are loaded."""
+        return sum(len(shard.state.groups) for shard in self.runtime.shards())
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition of __consumer_offsets that has a group."""

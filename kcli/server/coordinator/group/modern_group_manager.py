@@ -25,6 +25,7 @@ class ModernGroupManager(ABC, Generic[AnyGroup]):
         self._timer = parts.timer
         self._metrics = parts.metrics
         self._report = parts.report
+        self._check_new = parts.check_new
         self.sessions = MemberSessions(parts.timer, parts.write, self._expire, parts.report)
 
     def _groups(self) -> Iterator[AnyGroup]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kcli.log.rng import Random
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.group.classic_rebalances import Write
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.metadata_cache import MetadataCache
@@ -16,7 +17,10 @@ from kcli.state.group_state import GroupState
 
 
 class ShardParts(NamedTuple):
-    """The parts of a shard and of its broker; `write` executes the operations of timers, `report` writes a log line."""
+    """The parts of a shard and of its broker; `write` executes the operations of timers, `report` writes a log line.
+
+    `limit` is that of the groups of the broker.
+    """
 
     state: GroupState
     config: ConfigReader
@@ -27,3 +31,9 @@ class ShardParts(NamedTuple):
     write: Write
     metrics: GroupMetrics
     report: Callable[[str], None]
+    limit: CoordinatorLimit
+
+    def check_new(self, group_id: str) -> None:
+        """Check that a group exists, or that one more may be made. Raises CoordinatorError: POLICY_VIOLATION."""
+        if group_id not in self.state.groups:
+            self.limit.check(f"the new group {group_id}")

@@ -137,6 +137,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         return group
 
     def _find_or_make(self, group_id: str) -> ShareGroup:
+        self._check_new(group_id)
         return ShareGroup(group_id) if group_id not in self._state.groups else self.find(group_id)
 
     # ------------------------------------------------------------------------------------------------------- heartbeat

@@ -176,6 +176,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         if request.member_epoch:
             return self.find(group_id, "Streams group {} not found."), ()
         records: Records = ()
+        self._check_new(group_id)
         group = self._state.groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             records = () if group is None else self._remove_classic(group_id)

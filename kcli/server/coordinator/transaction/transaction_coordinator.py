@@ -26,6 +26,7 @@ from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import TRANSACTION_LOG
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.coordinator.transaction import transitions
@@ -122,6 +123,9 @@ class TransactionCoordinator:
             write_timeout_ms=config.get_int("request.timeout.ms"),
             base_sequence=NO_SEQUENCE,
         )
+        self._limit = CoordinatorLimit(
+            "kcli.max.open.transactions", error_codes.CONCURRENT_TRANSACTIONS, self.open_count, config, timer, report
+        )
         self._markers = TransactionMarkerChannelManager(
             metadata, peers, listener, timer, config.get_int("request.timeout.ms"), self._markers_written, report
         )
@@ -130,6 +134,10 @@ class TransactionCoordinator:
     def transaction_version(self) -> int:
         """The cluster's level of transaction.version."""
         return self._metadata.image.features.get(TRANSACTION_VERSION, 0)
+
+    def open_count(self) -> int:
+        """Return the number of open transactions in the partitions that are loaded."""
+        return sum(len(shard.state.open_transactions) for shard in self.runtime.shards())
 
     def partition_for(self, transactional_id: str) -> int:
         """Return the partition of __transaction_state that has a transactional id."""
@@ -199,9 +207,16 @@ class TransactionCoordinator:
         respond: Callable[[int, int], None],
     ) -> None:
         """Add partitions to the transaction of a producer; `respond(error code, now_ms)` is called once."""
+
+        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+            changed = transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms())
+            if entry is not None and entry.state in IDLE:
+                self._limit.check(f"a new transaction of {transactional_id}")
+            return changed
+
         self._change(
             transactional_id,
-            lambda entry, new_id: transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms()),
+            change,
             lambda entry, now_ms: respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms),
         )
 
@@ -367,7 +382,7 @@ class TransactionCoordinator:
     # ---------------------------------------------------------------------------------------------- load, time, unload
 
     def _loaded(self, shard: TransactionShard, now_ms: int) -> None:
-        for entry in list(shard.state.transactions.values()):
+        for entry in list(shard.state.open_transactions.values()):
             if entry.state in PREPARED:
                 self._write_markers(shard, entry)
         if not self._tasks:
@@ -390,9 +405,6 @@ class TransactionCoordinator:
 
         self._tasks[interval] = self._timer.schedule(self._timer.clock_ms + self._config.get_int(interval), run)
 
-    def _entries(self) -> list[Transaction]:
-        return [entry for shard in self.runtime.shards() for entry in shard.state.transactions.values()]
-
     def _abort_timed_out(self) -> None:
         now_ms = self._wall_ms()
 
@@ -405,7 +417,8 @@ class TransactionCoordinator:
                 return entry
             return transitions.fence(entry, self.transaction_version, new_id, now_ms)
 
-        for entry in self._entries():
+        open_entries = [entry for shard in self.runtime.shards() for entry in shard.state.open_transactions.values()]
+        for entry in open_entries:
             if is_timed_out(entry):
                 self._change(entry.transactional_id, change, partial(self._log_abort, entry))
 
@@ -424,7 +437,8 @@ class TransactionCoordinator:
         def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
             return None if entry is not None and is_expired(entry) else entry
 
-        for entry in self._entries():
+        entries = [entry for shard in self.runtime.shards() for entry in shard.state.transactions.values()]
+        for entry in entries:
             if is_expired(entry):
                 self._change(entry.transactional_id, change, _ignore)
 
