@@ -7,8 +7,7 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.groups import Gather
+from kcli.server.apis.context import Gather, RequestContext
 from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.consumer_group_manager import HeartbeatResult
 from kcli.server.coordinator.group.group_coordinator import GroupShard
