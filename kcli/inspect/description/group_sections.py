@@ -33,7 +33,7 @@ from kcli.state.groups import (
     ShareMember,
     StreamsMember,
 )
-from kcli.state.share_group_state import ShareGroupState, SharePartition
+from kcli.state.share_group_state import ShareGroupOffset, ShareGroupState
 
 if TYPE_CHECKING:
     from kcli.state.group_state import GroupState, OffsetKey
@@ -55,7 +55,7 @@ class GroupSections:
         self._logs = logs
         self._options = options
         self._names = {} if image is None else {topic_id: topic.name for topic_id, topic in image.topics.items()}
-        self._share: dict[str, list[tuple[Uuid, int, SharePartition]]] = {}
+        self._share: dict[str, list[tuple[Uuid, int, ShareGroupOffset]]] = {}
         for key, partition in share_state.partitions.items():
             self._share.setdefault(key.group_id, []).append((key.topic_id, key.partition, partition))
 
