@@ -26,12 +26,12 @@ from kcli.state.groups import (
     ClassicGroup,
     ClassicMember,
     CommittedOffset,
-    ConsumerMember,
+    ConsumerGroupMember,
     CurrentTasks,
     Group,
     ShareGroup,
-    ShareMember,
-    StreamsMember,
+    ShareGroupMember,
+    StreamsGroupMember,
 )
 from kcli.state.share_group_state import ShareGroupOffset, ShareGroupState
 
@@ -181,7 +181,7 @@ class GroupSections:
         ]
         return sorted(rows, key=lambda row: (row["groupId"], row["memberId"]))
 
-    def _member(self, group: Group, member: ClassicMember | ConsumerMember | ShareMember | StreamsMember) -> Row:
+    def _member(self, group: Group, member: ClassicMember | ConsumerGroupMember | ShareGroupMember | StreamsGroupMember) -> Row:
         row: Row = {
             "memberId": member.member_id,
             "instanceId": member.instance_id,
@@ -201,9 +201,9 @@ class GroupSections:
             **row,
             "epoch": member.member_epoch,
             "state": member.state,
-            "subscribedTopics": None if isinstance(member, StreamsMember) else member.subscribed_topic_names,
+            "subscribedTopics": None if isinstance(member, StreamsGroupMember) else member.subscribed_topic_names,
             "assignment": _tasks(member.assigned_tasks)
-            if isinstance(member, StreamsMember)
+            if isinstance(member, StreamsGroupMember)
             else self._by_topic(member.assigned_partitions),
         }
 

@@ -41,7 +41,7 @@ from kcli.server.coordinator.group.consumer_group_manager import (
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.state.groups import ConsumerGroup, ConsumerMember
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 
 _GROUP_FEATURE = "group.version"
 _MEMBER_ID_VERSION = 1  # of ConsumerGroupHeartbeat: the client makes the member's id
@@ -152,7 +152,7 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     return Decision(None)
 
 
-def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMember) -> Message:
+def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerGroupMember) -> Message:
     return context.new(
         "Member",
         member_id=member.member_id,
@@ -169,7 +169,7 @@ def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMembe
     )
 
 
-def _kept(member: ConsumerMember) -> dict[Uuid, list[int]]:
+def _kept(member: ConsumerGroupMember) -> dict[Uuid, list[int]]:
     """Return the partitions that a member has, those that it has not revoked yet among them."""
     kept: dict[Uuid, list[int]] = {}
     for part in (member.assigned_partitions, member.partitions_pending_revocation):

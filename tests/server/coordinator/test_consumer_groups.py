@@ -25,7 +25,7 @@ from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 from tests.server.coordinator.modern_groups import ModernGroups
 
 GROUP = "group"
@@ -418,7 +418,7 @@ def test_steps_of_a_member(
     state: str, assigned: list[int], revoking: list[int], target: list[int], reported: list[int] | None, expected: Any
 ) -> None:
     """A member of epoch 4 goes to the target of epoch 5; partition 3 has another member."""
-    member = ConsumerMember("m", member_epoch=4, state=state)
+    member = ConsumerGroupMember("m", member_epoch=4, state=state)
     member.assigned_partitions = {T: dict.fromkeys(assigned, 4)}
     member.partitions_pending_revocation = {T: dict.fromkeys(revoking, 4)} if revoking else {}
     goal = Target(5, {T: target}, {T})

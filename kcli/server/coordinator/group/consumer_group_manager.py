@@ -56,7 +56,7 @@ from kcli.server.coordinator.group.modern_group_manager import ModernGroupManage
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
@@ -179,7 +179,9 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             text = f"The consumer group has reached its maximum capacity of {max_size} members."
             raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
 
-    def _advance(self, change: ConsumerGroupChange, member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    def _advance(
+        self, change: ConsumerGroupChange, member: ConsumerGroupMember, request: ConsumerHeartbeat
+    ) -> ConsumerGroupMember:
         """Take over what the member states, and let the group and the member go on from there."""
         resolve = partial(self._resolve, request.may_describe)
         updated = changed_subscription(
@@ -253,7 +255,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         matches = compile_regex(regex)
         return sorted(name for name in self._metadata.image.topic_ids if matches(name) and may_describe(name))
 
-    def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerMember:
+    def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerGroupMember:
         """Return the member that sends a heartbeat, a new one if it joins. Raises CoordinatorError."""
         group, is_joining = change.group, request.member_epoch == 0
         member_id = request.member_id or str(Uuid(self._rng.randbytes(_UUID_BYTES)))
@@ -276,7 +278,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             else:
                 check_static(member, request.instance_id, member_id)
         if member is None:
-            return ConsumerMember(member_id, member_epoch=0, subscribed_topic_regex="")
+            return ConsumerGroupMember(member_id, member_epoch=0, subscribed_topic_regex="")
         check_epoch(member, request.member_epoch, request.owned)
         return member
 
@@ -301,7 +303,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
     def remove_members(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members that leave (LeaveGroup), all of them in one group epoch; each one has its own error."""
         results: list[LeaveResult] = []
-        removed: dict[str, ConsumerMember] = {}
+        removed: dict[str, ConsumerGroupMember] = {}
         for one in leaving:
             code = error_codes.NONE
             try:
@@ -315,7 +317,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         fenced = self._fence(group, list(removed.values()), "it is removed")
         return Decision(results, fenced.records, fenced.settled)
 
-    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Decision[None]:
+    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], reason: str) -> Decision[None]:
         """Remove members."""
         removed = [member.member_id for member in members]
         for member_id in removed:
@@ -342,7 +344,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         return partial(self._migrated, group.group_id)
 
     def downgrade(
-        self, change: ConsumerGroupChange, removed: Sequence[str], successor: ConsumerMember | None, reason: str | None
+        self, change: ConsumerGroupChange, removed: Sequence[str], successor: ConsumerGroupMember | None, reason: str | None
     ) -> Callable[[int], None]:
         """Make a group a classic one, which rebalances if there is a reason; return what is to be called as by _upgraded."""
         group = change.group
@@ -371,7 +373,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
     def _extend_session(self, group_id: str, member_id: str) -> None:
         self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.consumer.session.timeout.ms"))
 
-    def _watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
+    def _watch_revocation(self, group_id: str, member: ConsumerGroupMember) -> None:
         """Begin the rebalance timeout of a member that must revoke partitions, end that of any other."""
         if member.state == UNREVOKED and member.classic_protocols is None:
             timeout_ms = member.rebalance_timeout_ms
@@ -402,7 +404,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             for topic, index in partitions:
                 self._check_assigned(member, epoch, topic, index)
 
-    def _check_assigned(self, member: ConsumerMember, epoch: int, topic: str, index: int) -> None:
+    def _check_assigned(self, member: ConsumerGroupMember, epoch: int, topic: str, index: int) -> None:
         topic_id = self._metadata.image.topic_ids.get(topic)
         for found in (member.assigned_partitions, member.partitions_pending_revocation):
             since = found.get(topic_id, {}).get(index) if topic_id is not None else None

@@ -43,7 +43,7 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 
 _UPGRADES = ("upgrade", "bidirectional")
 _DOWNGRADES = ("downgrade", "bidirectional")
@@ -89,7 +89,7 @@ class GroupMigration:
             raise _not_upgraded(group_id, "the embedded consumer protocol is malformed") from error
         return [tombstone(group_id), *self._upgrade_records(group, members)]
 
-    def _upgraded_member(self, group: ClassicGroup, member: ClassicMember) -> ConsumerMember:
+    def _upgraded_member(self, group: ClassicGroup, member: ClassicMember) -> ConsumerGroupMember:
         """Return a member that has its last assignment. Raises DecodeError, CoordinatorError."""
         if group.protocol_name is None:
             # Kafka fails here, too: the first rebalance of the group has not selected a protocol yet.
@@ -105,7 +105,7 @@ class GroupMigration:
                 raise _not_upgraded(group.group_id, text)
             assigned = partitions_by_id(assignment.assigned_partitions, self._metadata)
         subscription = decode_subscription(member.metadata(group.protocol_name))
-        return ConsumerMember(
+        return ConsumerGroupMember(
             member.member_id,
             member.instance_id,
             subscription.rack_id,
@@ -123,7 +123,7 @@ class GroupMigration:
             },
         )
 
-    def _upgrade_records(self, group: ClassicGroup, members: list[ConsumerMember]) -> list[CoordinatorRecord]:
+    def _upgrade_records(self, group: ClassicGroup, members: list[ConsumerGroupMember]) -> list[CoordinatorRecord]:
         group_id, epoch = group.group_id, group.generation_id
         names = {name for member in members for name in member.subscribed_topic_names}
         return [
@@ -150,7 +150,7 @@ class GroupMigration:
         return self._policy() in _DOWNGRADES and size <= self._config.get_int("group.max.size")
 
     def downgrade(
-        self, group: ConsumerGroup, removed: Collection[str], successor: ConsumerMember | None, wall_ms: int
+        self, group: ConsumerGroup, removed: Collection[str], successor: ConsumerGroupMember | None, wall_ms: int
     ) -> tuple[ClassicGroup, list[CoordinatorRecord]]:
         """Return a group as a classic group, without the members that are removed, and the records of that.
 
@@ -185,11 +185,11 @@ def group_of(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
     return found if isinstance(found, ConsumerGroup) else ConsumerGroup(group_id)
 
 
-def _partitions(member: ConsumerMember) -> dict[Uuid, list[int]]:
+def _partitions(member: ConsumerGroupMember) -> dict[Uuid, list[int]]:
     return {topic_id: list(found) for topic_id, found in member.assigned_partitions.items()}
 
 
-def _classic_member(member: ConsumerMember) -> ClassicMember:
+def _classic_member(member: ConsumerGroupMember) -> ClassicMember:
     assert member.classic_protocols is not None and member.session_timeout_ms is not None
     return ClassicMember(
         member.member_id,

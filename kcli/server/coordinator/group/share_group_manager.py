@@ -53,7 +53,7 @@ from kcli.server.coordinator.group.share_records import (
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.state.groups import Partitions, ShareGroup, ShareMember
+from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
 
 LEAVE_EPOCH = -1
 FIRST_TARGET_EPOCH = 1  # of a group that has no target yet
@@ -158,7 +158,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         if member is None and not is_joining:
             raise unknown_member(group_id, request.member_id)
         if member is None:
-            member = ShareMember(request.member_id, member_epoch=0)
+            member = ShareGroupMember(request.member_id, member_epoch=0)
         _check_epoch(member, request.member_epoch)
         change = _Change(group)
         has_changed = self._subscribe(change, member, request)
@@ -178,7 +178,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         )
         return Decision(result, change.records)
 
-    def _subscribe(self, change: _Change, member: ShareMember, request: ShareHeartbeat) -> bool:
+    def _subscribe(self, change: _Change, member: ShareGroupMember, request: ShareHeartbeat) -> bool:
         """Take over what the member states; return whether its topics have changed."""
         updated = replace(
             member,
@@ -250,7 +250,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         ids = self._metadata.image.topic_ids
         return frozenset(ids[name] for name in names if name in ids)
 
-    def _reconcile(self, change: _Change, member: ShareMember, has_changed: bool) -> ShareMember:
+    def _reconcile(self, change: _Change, member: ShareGroupMember, has_changed: bool) -> ShareGroupMember:
         """Return the member with its target; the change has its record if that is another one."""
         is_behind = member.member_epoch != change.target_epoch
         if not is_behind and not has_changed:
@@ -423,7 +423,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         return group_tombstones(group)
 
 
-def _check_epoch(member: ShareMember, epoch: int) -> None:
+def _check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """Check the epoch of a heartbeat: 0, the present one, or the previous one. Raises CoordinatorError."""
     if epoch in (0, member.member_epoch):
         return

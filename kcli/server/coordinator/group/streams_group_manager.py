@@ -69,7 +69,7 @@ from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.timing_wheel import TimerTask
 from kcli.state.group_records import subtopologies
-from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsMember
+from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsGroupMember
 
 
 class _Live:
@@ -190,7 +190,9 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
             raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
         return group, records
 
-    def _updated_member(self, change: StreamsGroupChange, member: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
+    def _updated_member(
+        self, change: StreamsGroupChange, member: StreamsGroupMember, request: StreamsHeartbeat
+    ) -> StreamsGroupMember:
         """Take over what the member states."""
         updated = changed_subscription(
             member,
@@ -262,7 +264,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         group: StreamsGroup,
         live: _Live,
         configured: ConfiguredTopology,
-        members: tuple[StreamsMember, StreamsMember],
+        members: tuple[StreamsGroupMember, StreamsGroupMember],
         statuses: list[Status],
         request: StreamsHeartbeat,
     ) -> StreamsHeartbeatResult:
@@ -339,7 +341,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
             return Decision(result, (current_record(group.group_id, left_for_a_time(member)),))
         return Decision(result, self._fence(group, member, "it has left"))
 
-    def _fence(self, group: StreamsGroup, member: StreamsMember, reason: str) -> Records:
+    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, reason: str) -> Records:
         """Remove a member."""
         text = f"group {group.group_id} loses member {member.member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
@@ -359,7 +361,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
     def _extend_session(self, group_id: str, member_id: str) -> None:
         self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))
 
-    def _watch_revocation(self, group_id: str, member: StreamsMember) -> None:
+    def _watch_revocation(self, group_id: str, member: StreamsGroupMember) -> None:
         """Begin the rebalance timeout of a member that must revoke tasks, end that of any other."""
         if member.state == UNREVOKED:
             timeout_ms = member.rebalance_timeout_ms
@@ -422,12 +424,12 @@ def _keep_offsets(live: _Live, members: Container[str], request: StreamsHeartbea
         live.offsets[request.member_id] = stated
 
 
-def _stale(group: StreamsGroup, member: StreamsMember) -> Status:
+def _stale(group: StreamsGroup, member: StreamsGroupMember) -> Status:
     epochs = f"epoch {member.topology_epoch} is behind the group's topology epoch {group.topology_epoch}"
     return Status(STALE_TOPOLOGY, f"The member's topology {epochs}.")
 
 
-def _misses_tasks(member: StreamsMember, owned: OwnedTasks | None) -> bool:
+def _misses_tasks(member: StreamsGroupMember, owned: OwnedTasks | None) -> bool:
     """Return whether a member does not know all of its tasks: the answer that had them was lost.
 
     Kafka 4.3 does not return them again, so the member does not begin with them until the group changes.
