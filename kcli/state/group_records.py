@@ -11,8 +11,6 @@ from kcli.state.groups import (
     STREAMS_MEMBER_STATES,
     AssignedPartitions,
     AssignedTasks,
-    ClassicGroup,
-    ClassicMember,
     ConsumerGroupMember,
     CopartitionGroup,
     CurrentTasks,
@@ -21,6 +19,8 @@ from kcli.state.groups import (
     Partitions,
     ShareGroupMember,
     ShareTopic,
+    StoredClassicGroup,
+    StoredClassicMember,
     StreamsGroupMember,
     Subtopology,
     TargetTasks,
@@ -28,10 +28,10 @@ from kcli.state.groups import (
 )
 
 
-def classic_group(group_id: str, value: Message) -> ClassicGroup:
+def classic_group(group_id: str, value: Message) -> StoredClassicGroup:
     """Return the group of a GroupMetadataValue; old records without a rebalance timeout use the session timeout."""
     members = [
-        ClassicMember(
+        StoredClassicMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
             client_id=member.client_id,
@@ -43,7 +43,7 @@ def classic_group(group_id: str, value: Message) -> ClassicGroup:
         )
         for member in value.members
     ]
-    return ClassicGroup(
+    return StoredClassicGroup(
         group_id=group_id,
         protocol_type=value.protocol_type,
         generation=value.generation,

@@ -43,7 +43,6 @@ from kcli.state.group_records import (
 )
 from kcli.state.groups import (
     NO_EPOCH,
-    ClassicGroup,
     CommittedOffset,
     ConsumerGroup,
     ConsumerGroupMember,
@@ -52,6 +51,7 @@ from kcli.state.groups import (
     ModernGroupMember,
     ShareGroup,
     ShareGroupMember,
+    StoredClassicGroup,
     StreamsGroup,
     StreamsGroupMember,
     TaskKey,
@@ -139,7 +139,7 @@ class GroupState(MapsState):
                 self._remove(pending, key)
             return
         if key.group_id not in self.groups:
-            self._put(self.groups, key.group_id, ClassicGroup(key.group_id))
+            self._put(self.groups, key.group_id, StoredClassicGroup(key.group_id))
         offset = _committed_offset(value, record_offset)
         if producer_id == NO_PRODUCER_ID:
             self._put_offset(key, offset)
@@ -167,7 +167,7 @@ class GroupState(MapsState):
         found = self.groups.get(group_id)
         if isinstance(found, kind):
             return found
-        if found is not None and not (isinstance(found, ClassicGroup) and found.is_simple):
+        if found is not None and not (isinstance(found, StoredClassicGroup) and found.is_simple):
             raise StateError(f"group {group_id} is a {found.kind} group but has records of a {kind.kind} group")
         made = kind(group_id)
         self._put(self.groups, group_id, made)

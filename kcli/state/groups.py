@@ -50,8 +50,8 @@ class CommittedOffset:
 
 
 @dataclass(slots=True)
-class ClassicMember:
-    """A member of a classic group; `subscription` and `assignment` are bytes of the group's protocol."""
+class StoredClassicMember:
+    """A member in the record of a classic group; `subscription` and `assignment` are bytes of the group's protocol."""
 
     member_id: str
     instance_id: str | None
@@ -64,8 +64,8 @@ class ClassicMember:
 
 
 @dataclass(slots=True)
-class ClassicGroup:
-    """A group of the classic protocol; without a protocol type and members it only has committed offsets."""
+class StoredClassicGroup:
+    """A classic group as its record has it; without a protocol type and members it only has committed offsets."""
 
     group_id: str
     protocol_type: str = ""
@@ -73,7 +73,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     state_timestamp_ms: int = -1
-    members: dict[str, ClassicMember] = field(default_factory=dict)
+    members: dict[str, StoredClassicMember] = field(default_factory=dict)
     kind: ClassVar[str] = "classic"
 
     @property
@@ -301,4 +301,4 @@ class StreamsGroup(ModernGroup):
         return self._reconciliation(self.members.values())
 
 
-Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
+Group = StoredClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup

@@ -40,8 +40,8 @@ from kcli.server.coordinator.group.classic_checks import (
 from kcli.server.coordinator.group.classic_group import (
     UNKNOWN_MEMBER_ID,
     ClassicGroup,
+    ClassicGroupMember,
     ClassicGroupState,
-    ClassicMember,
     tombstone,
 )
 from kcli.server.coordinator.group.classic_messages import (
@@ -60,7 +60,7 @@ from kcli.server.coordinator.group.classic_messages import (
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
-from kcli.state import groups as stored
+from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 
 _UUID_BYTES = 16
 
@@ -105,7 +105,7 @@ class ClassicGroupManager:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""
         max_size = self._max_size()
         for group_id, record in self._state.groups.items():
-            if not isinstance(record, stored.ClassicGroup) or not record.members:
+            if not isinstance(record, StoredClassicGroup) or not record.members:
                 continue
             group = self._restore(record)
             if len(group.members) > max_size:
@@ -121,7 +121,7 @@ class ClassicGroupManager:
     def _max_size(self) -> int:
         return self._config.get_int("group.max.size")
 
-    def _restore(self, record: stored.ClassicGroup) -> ClassicGroup:
+    def _restore(self, record: StoredClassicGroup) -> ClassicGroup:
         """Coordinate a group as its record describes it."""
         group = self.groups[record.group_id] = ClassicGroup.from_record(record)
         for member in group.members.values():
@@ -136,7 +136,7 @@ class ClassicGroupManager:
         record = self._state.groups.get(group_id)
         if record is None:
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(record, stored.ClassicGroup):
+        if not isinstance(record, StoredClassicGroup):
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return ClassicGroup.from_record(record)
 
@@ -153,9 +153,9 @@ class ClassicGroupManager:
             respond(JoinResult(code, request.member_id))
             return Decision(None)
         record = self._state.groups.get(group_id)
-        if isinstance(record, stored.ConsumerGroup | stored.StreamsGroup) and not record.members:
+        if isinstance(record, ConsumerGroup | StreamsGroup) and not record.members:
             record = None
-        if record is not None and not isinstance(record, stored.ClassicGroup):
+        if record is not None and not isinstance(record, StoredClassicGroup):
             respond(JoinResult(error_codes.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
             return Decision(None)
         group = self.groups.get(group_id)
@@ -182,7 +182,7 @@ class ClassicGroupManager:
 
     def _created(self, group: ClassicGroup, code: int) -> None:
         """End a new group whose record could not be written and is reverted."""
-        is_written = isinstance(self._state.groups.get(group.group_id), stored.ClassicGroup)
+        is_written = isinstance(self._state.groups.get(group.group_id), StoredClassicGroup)
         if code and not is_written and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             self._rebalances.end(group, code)
@@ -229,7 +229,7 @@ class ClassicGroupManager:
         return Decision(None, self._add_member(group, member_id, request, respond))
 
     def _add_member(self, group: ClassicGroup, member_id: str, request: JoinRequest, respond: RespondJoin) -> Records:
-        member = ClassicMember(
+        member = ClassicGroupMember(
             member_id,
             request.instance_id,
             request.client_id,
@@ -384,7 +384,7 @@ class ClassicGroupManager:
         group = self.groups.get(group_id)
         if group is None:
             record = self._state.groups.get(group_id)
-            if generation_id < 0 and (record is None or (isinstance(record, stored.ClassicGroup) and not record.members)):
+            if generation_id < 0 and (record is None or (isinstance(record, StoredClassicGroup) and not record.members)):
                 return
             group = self.find(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
@@ -440,7 +440,7 @@ class ClassicGroupManager:
             group = self.groups.get(group_id)
             if group is not None:
                 yield ListedGroup(group_id, group.protocol_type or "", group.state)
-            elif isinstance(record, stored.ClassicGroup):
+            elif isinstance(record, StoredClassicGroup):
                 yield ListedGroup(group_id, record.protocol_type, record.state)
 
     def delete_check(self, group_id: str) -> None:
@@ -472,5 +472,5 @@ class ClassicGroupManager:
     def restore(self, group_id: str) -> None:
         """Coordinate a group as its record describes it, if it is not coordinated: it has not become a consumer group."""
         record = self._state.groups.get(group_id)
-        if isinstance(record, stored.ClassicGroup) and record.members and group_id not in self.groups:
+        if isinstance(record, StoredClassicGroup) and record.members and group_id not in self.groups:
             self._restore(record)

@@ -56,7 +56,7 @@ from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup
+from kcli.state.groups import ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -256,7 +256,7 @@ class GroupShard:
             *(
                 ListedGroup(group.group_id, group.kind, group.state, group.kind)
                 for group in self.state.groups.values()
-                if not isinstance(group, ClassicGroup)
+                if not isinstance(group, StoredClassicGroup)
             ),
         ]
 
@@ -298,7 +298,7 @@ class GroupShard:
         group = self.classic.groups.get(group_id)
         if group is None:
             stored = self.state.groups.get(group_id)
-            if not isinstance(stored, ClassicGroup):
+            if not isinstance(stored, StoredClassicGroup):
                 return None
             since_ms = stored.state_timestamp_ms if stored.protocol_type and stored.state_timestamp_ms >= 0 else None
             return ExpiryRule(since_ms, frozenset())

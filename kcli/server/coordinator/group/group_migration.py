@@ -23,7 +23,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupState, ClassicMember, tombstone
+from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.consumer_protocol import (
     decode_assignment,
@@ -41,9 +41,8 @@ from kcli.server.coordinator.group.consumer_records import (
 )
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StoredClassicGroup
 
 _UPGRADES = ("upgrade", "bidirectional")
 _DOWNGRADES = ("downgrade", "bidirectional")
@@ -72,7 +71,7 @@ class GroupMigration:
         record = self._state.groups.get(group_id)
         if record is None:
             return []
-        if not isinstance(record, stored.ClassicGroup):
+        if not isinstance(record, StoredClassicGroup):
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         group = self.classic.find(group_id)
         if group.state is ClassicGroupState.EMPTY:
@@ -89,7 +88,7 @@ class GroupMigration:
             raise _not_upgraded(group_id, "the embedded consumer protocol is malformed") from error
         return [tombstone(group_id), *self._upgrade_records(group, members)]
 
-    def _upgraded_member(self, group: ClassicGroup, member: ClassicMember) -> ConsumerGroupMember:
+    def _upgraded_member(self, group: ClassicGroup, member: ClassicGroupMember) -> ConsumerGroupMember:
         """Return a member that has its last assignment. Raises DecodeError, CoordinatorError."""
         if group.protocol_name is None:
             # Kafka fails here, too: the first rebalance of the group has not selected a protocol yet.
@@ -189,9 +188,9 @@ def _partitions(member: ConsumerGroupMember) -> dict[Uuid, list[int]]:
     return {topic_id: list(found) for topic_id, found in member.assigned_partitions.items()}
 
 
-def _classic_member(member: ConsumerGroupMember) -> ClassicMember:
+def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
     assert member.classic_protocols is not None and member.session_timeout_ms is not None
-    return ClassicMember(
+    return ClassicGroupMember(
         member.member_id,
         member.instance_id,
         member.client_id,
