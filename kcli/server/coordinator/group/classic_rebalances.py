@@ -38,14 +38,14 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 Records = Sequence[CoordinatorRecord]
 # Executes an operation of the shard and calls the function with its response when the records are committed.
-Write = Callable[[Callable[[], Decision[None]], Respond[None]], None]
+WriteShard = Callable[[Callable[[], Decision[None]], Respond[None]], None]
 
 
 class ClassicRebalances:
     """The rebalances of the groups of one shard; `write` executes the operations of its timers."""
 
     def __init__(
-        self, config: ConfigReader, timer: Timer, write: Write, metrics: GroupMetrics, report: Callable[[str], None]
+        self, config: ConfigReader, timer: Timer, write: WriteShard, metrics: GroupMetrics, report: Callable[[str], None]
     ) -> None:
         self._config = config
         self._metrics = metrics

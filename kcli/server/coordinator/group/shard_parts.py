@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kcli.log.rng import Random
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
-from kcli.server.coordinator.group.classic_rebalances import Write
+from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -28,7 +28,7 @@ class ShardParts(NamedTuple):
     hashes: TopicHashes
     timer: Timer
     rng: Random
-    write: Write
+    write: WriteShard
     metrics: GroupMetrics
     report: Callable[[str], None]
     limit: CoordinatorLimit
