@@ -41,7 +41,7 @@ _OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEp
 TopicPartition = tuple[str, int]
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """The entry of a transactional id. Ids and epochs are -1 if there is none, times are in ms.
 
     `partitions` are those that the open transaction has written to. `client_transaction_version` is 2 for clients with KIP-890,
@@ -76,8 +76,8 @@ class TransactionState(MapsState):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transactions: dict[str, Transaction] = {}
-        self.open_transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self.open_transactions: dict[str, TransactionMetadata] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
         """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
@@ -88,7 +88,7 @@ class TransactionState(MapsState):
             self._remove(self.open_transactions, key.transactional_id)
             return
         parts = value.transaction_partitions or []
-        transaction = Transaction(
+        transaction = TransactionMetadata(
             transactional_id=key.transactional_id,
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,
@@ -104,7 +104,7 @@ class TransactionState(MapsState):
         )
         self.put(transaction)
 
-    def put(self, transaction: Transaction) -> None:
+    def put(self, transaction: TransactionMetadata) -> None:
         """Replace the entry of a transactional id."""
         self._put(self.transactions, transaction.transactional_id, transaction)
         if transaction.state in _OPEN_STATES:

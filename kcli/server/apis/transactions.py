@@ -30,7 +30,7 @@ from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import ListFilter
 from kcli.server.coordinator.transaction.transitions import EPOCH_BUMP_VERSION
 from kcli.state.topic_names import INTERNAL_TOPICS
-from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Transaction
+from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, TransactionMetadata
 
 _BROKERS_VERSION = 4  # of AddPartitionsToTxn: from here on brokers send it
 _FENCED_VERSION = 2  # from here on clients know PRODUCER_FENCED
@@ -187,7 +187,7 @@ def handle_describe_transactions(context: RequestContext, request: Message) -> M
     return context.new("DescribeTransactionsResponse", transaction_states=states)
 
 
-def _described(context: RequestContext, entry: Transaction) -> Message:
+def _described(context: RequestContext, entry: TransactionMetadata) -> Message:
     return context.new(
         "TransactionState",
         error_code=error_codes.NONE,

@@ -32,7 +32,7 @@ from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.timing_wheel import Timer
-from kcli.state.transaction_state import TopicPartition, Transaction
+from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 RETRY_MS = 100
 _DONE = frozenset((error_codes.NONE, error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, error_codes.UNSUPPORTED_VERSION))
@@ -44,7 +44,7 @@ class EndingTransaction:
 
     __slots__ = ("coordinator_epoch", "entry", "index", "left")
 
-    def __init__(self, index: int, coordinator_epoch: int, entry: Transaction) -> None:
+    def __init__(self, index: int, coordinator_epoch: int, entry: TransactionMetadata) -> None:
         self.index = index
         self.coordinator_epoch = coordinator_epoch
         self.entry = entry

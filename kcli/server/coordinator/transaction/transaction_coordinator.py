@@ -48,7 +48,7 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.metadata_values import Topic
-from kcli.state.transaction_state import TopicPartition, Transaction
+from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -56,7 +56,7 @@ _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
 
 # Decides a change of an entry (None if there is none) with a new producer id (None if it has none yet); returns the same
 # entry for no change, None for its removal.
-Change = Callable[[Transaction | None, int | None], Transaction | None]
+Change = Callable[[TransactionMetadata | None, int | None], TransactionMetadata | None]
 
 
 class InitProducerIdRequest(NamedTuple):
@@ -169,7 +169,7 @@ class TransactionCoordinator:
         timeout_ms = NO_TIMEOUT_MS if request.enables_two_phase_commit else request.timeout_ms
         init = InitRequest(timeout_ms, request.expected)
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
             now_ms = self._wall_ms()
             if entry is None:
                 if new_id is None:
@@ -177,7 +177,7 @@ class TransactionCoordinator:
                 entry = transitions.new_transaction(request.transactional_id, new_id, timeout_ms, now_ms)
             return transitions.init_producer_id(entry, init, self.transaction_version, new_id, now_ms)
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError):
                 respond(entry, now_ms)
             elif entry is None or entry.state in PREPARED:
@@ -208,7 +208,7 @@ class TransactionCoordinator:
     ) -> None:
         """Add partitions to the transaction of a producer; `respond(error code, now_ms)` is called once."""
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
             changed = transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms())
             if entry is not None and entry.state in IDLE:
                 self._limit.check(f"a new transaction of {transactional_id}")
@@ -253,10 +253,10 @@ class TransactionCoordinator:
     ) -> None:
         """Commit or abort the transaction of a producer; the response is the id and epoch of its next one."""
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
             return transitions.end_transaction(entry, producer, is_commit, client_version, new_id, self._wall_ms())
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError):
                 respond(entry, now_ms)
             elif entry is not None:
@@ -265,7 +265,7 @@ class TransactionCoordinator:
 
         self._change(transactional_id, change, changed)
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return the committed entry of a transactional id. Raises CoordinatorError."""
         if not transactional_id:
             raise CoordinatorError(error_codes.INVALID_REQUEST, "the transactional id is empty")
@@ -274,7 +274,7 @@ class TransactionCoordinator:
             raise CoordinatorError(error_codes.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
         return entry
 
-    def list_transactions(self, wanted: ListFilter) -> Iterator[Transaction]:
+    def list_transactions(self, wanted: ListFilter) -> Iterator[TransactionMetadata]:
         """Yield the committed entries that pass a filter."""
         now_ms = self._wall_ms()
         for shard in self.runtime.shards():
@@ -301,7 +301,7 @@ class TransactionCoordinator:
         return self._timer.wall.at(self._timer.clock_ms)
 
     def _change(
-        self, transactional_id: str, change: Change, respond: Respond[Transaction | None], new_id: int | None = None
+        self, transactional_id: str, change: Change, respond: Respond[TransactionMetadata | None], new_id: int | None = None
     ) -> None:
         """Change the entry of an id; respond with the entry when the change is committed, and write markers if it is ending."""
         if not transactional_id:
@@ -309,7 +309,7 @@ class TransactionCoordinator:
             return
         changing: TransactionShard | None = None
 
-        def decide(shard: TransactionShard) -> Decision[Transaction | None]:
+        def decide(shard: TransactionShard) -> Decision[TransactionMetadata | None]:
             nonlocal changing
             if transactional_id in shard.changing:
                 text = f"a change of transactional id {transactional_id} is not committed yet"
@@ -324,7 +324,7 @@ class TransactionCoordinator:
             shard.changing[transactional_id] = PendingChange(entry, changed)
             return Decision(changed, [transaction_record(transactional_id, changed, self.transaction_version)])
 
-        def decided(result: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def decided(result: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(result, NeedsProducerIdError):
                 self._producer_ids.next(lambda new_id, now_ms: self._change(transactional_id, change, respond, new_id), now_ms)
                 return
@@ -334,7 +334,7 @@ class TransactionCoordinator:
             respond(result, now_ms)
             if changing is None:
                 return
-            if isinstance(result, Transaction) and result.state in PREPARED:
+            if isinstance(result, TransactionMetadata) and result.state in PREPARED:
                 self._write_markers(changing, result)
             else:
                 for callback in self._when_ended.pop(transactional_id, ()):
@@ -362,7 +362,7 @@ class TransactionCoordinator:
         self._timer.schedule(self._timer.clock_ms + RETRY_MS, ask)
         return True
 
-    def _write_markers(self, shard: TransactionShard, entry: Transaction) -> None:
+    def _write_markers(self, shard: TransactionShard, entry: TransactionMetadata) -> None:
         partition = self._replica_manager.partition(TRANSACTION_TOPIC, shard.index)
         if partition is not None:
             self._markers.add(EndingTransaction(shard.index, partition.leader_epoch, entry))
@@ -370,10 +370,10 @@ class TransactionCoordinator:
     def _markers_written(self, ending: EndingTransaction) -> None:
         """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             return transitions.complete(entry, self._wall_ms()) if entry == ending.entry else entry
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
                 self._markers.add_later(ending)
 
@@ -408,11 +408,11 @@ class TransactionCoordinator:
     def _abort_timed_out(self) -> None:
         now_ms = self._wall_ms()
 
-        def is_timed_out(entry: Transaction) -> bool:
+        def is_timed_out(entry: TransactionMetadata) -> bool:
             is_timed = entry.timeout_ms != NO_TIMEOUT_MS  # else only its client ends it (KIP-939)
             return entry.state == ONGOING and is_timed and entry.start_timestamp_ms + entry.timeout_ms < now_ms
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             if entry is None or not is_timed_out(entry):
                 return entry
             return transitions.fence(entry, self.transaction_version, new_id, now_ms)
@@ -422,8 +422,10 @@ class TransactionCoordinator:
             if is_timed_out(entry):
                 self._change(entry.transactional_id, change, partial(self._log_abort, entry))
 
-    def _log_abort(self, before: Transaction, entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
-        if isinstance(entry, Transaction) and entry.state in PREPARED:
+    def _log_abort(
+        self, before: TransactionMetadata, entry: TransactionMetadata | CoordinatorError | None, now_ms: int
+    ) -> None:
+        if isinstance(entry, TransactionMetadata) and entry.state in PREPARED:
             name = entry.transactional_id
             text = f"the transaction of transactional id {name} is aborted: it was open for more than {before.timeout_ms} ms"
             self._report(Line(text, transactional_id=name, producer_id=before.producer_id))
@@ -431,10 +433,10 @@ class TransactionCoordinator:
     def _remove_expired(self) -> None:
         unchanged_since_ms = self._wall_ms() - self._config.get_int("transactional.id.expiration.ms")
 
-        def is_expired(entry: Transaction) -> bool:
+        def is_expired(entry: TransactionMetadata) -> bool:
             return entry.state in IDLE and entry.last_update_timestamp_ms <= unchanged_since_ms
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             return None if entry is not None and is_expired(entry) else entry
 
         entries = [entry for shard in self.runtime.shards() for entry in shard.state.transactions.values()]
@@ -443,5 +445,5 @@ class TransactionCoordinator:
                 self._change(entry.transactional_id, change, _ignore)
 
 
-def _ignore(response: Transaction | CoordinatorError | None, now_ms: int) -> None:
+def _ignore(response: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
     """Do nothing: the next expiry finds what this one could not remove."""

@@ -15,7 +15,7 @@ from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.transaction import transitions
 from kcli.state.state_error import StateError
-from kcli.state.transaction_state import TRANSACTION_STATES, Transaction, TransactionState
+from kcli.state.transaction_state import TRANSACTION_STATES, TransactionMetadata, TransactionState
 
 _STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
 
@@ -23,8 +23,8 @@ _STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
 class PendingChange(NamedTuple):
     """A change of an entry that is not committed: the entry before and after it, None if there is none."""
 
-    before: Transaction | None
-    after: Transaction | None
+    before: TransactionMetadata | None
+    after: TransactionMetadata | None
 
 
 class TransactionShard:
@@ -55,12 +55,12 @@ class TransactionShard:
         else:
             self.state.apply(record.key, record.value)
 
-    def committed(self, transactional_id: str) -> Transaction | None:
+    def committed(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the committed entry of a transactional id."""
         change = self.changing.get(transactional_id)
         return self.state.transactions.get(transactional_id) if change is None else change.before
 
-    def committed_entries(self) -> list[Transaction]:
+    def committed_entries(self) -> list[TransactionMetadata]:
         """Return all committed entries."""
         entries = map(self.committed, [*self.state.transactions, *(self.changing.keys() - self.state.transactions.keys())])
         return [entry for entry in entries if entry is not None]
@@ -74,7 +74,7 @@ class TransactionShard:
         self._on_unloaded(self)
 
 
-def transaction_record(transactional_id: str, entry: Transaction | None, version: int) -> CoordinatorRecord:
+def transaction_record(transactional_id: str, entry: TransactionMetadata | None, version: int) -> CoordinatorRecord:
     """Return the record of an entry, a tombstone for None; `version` is the cluster's transaction.version."""
     key = message_type("transaction_records", "TransactionLogKey").new(transactional_id=transactional_id)
     if entry is None:
