@@ -11,27 +11,27 @@ from kcli.state.groups import (
     STREAMS_MEMBER_STATES,
     AssignedPartitions,
     AssignedTasks,
-    ClassicGroup,
-    ClassicMember,
-    ConsumerMember,
+    ConsumerGroupMember,
     CopartitionGroup,
     CurrentTasks,
     InternalTopic,
-    Member,
+    ModernGroupMember,
     Partitions,
-    ShareMember,
+    ShareGroupMember,
     ShareTopic,
-    StreamsMember,
+    StoredClassicGroup,
+    StoredClassicMember,
+    StreamsGroupMember,
     Subtopology,
     TargetTasks,
     Tasks,
 )
 
 
-def classic_group(group_id: str, value: Message) -> ClassicGroup:
+def classic_group(group_id: str, value: Message) -> StoredClassicGroup:
     """Return the group of a GroupMetadataValue; old records without a rebalance timeout use the session timeout."""
     members = [
-        ClassicMember(
+        StoredClassicMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
             client_id=member.client_id,
@@ -43,7 +43,7 @@ def classic_group(group_id: str, value: Message) -> ClassicGroup:
         )
         for member in value.members
     ]
-    return ClassicGroup(
+    return StoredClassicGroup(
         group_id=group_id,
         protocol_type=value.protocol_type,
         generation=value.generation,
@@ -54,24 +54,24 @@ def classic_group(group_id: str, value: Message) -> ClassicGroup:
     )
 
 
-def apply_member_metadata(member: Member, value: Message) -> None:
+def apply_member_metadata(member: ModernGroupMember, value: Message) -> None:
     """Set the fields of a member from the ...GroupMemberMetadataValue of its kind."""
     member.rack_id = value.rack_id
     member.client_id = value.client_id
     member.client_host = value.client_host
-    if isinstance(member, ConsumerMember | ShareMember):
+    if isinstance(member, ConsumerGroupMember | ShareGroupMember):
         member.subscribed_topic_names = value.subscribed_topic_names
-    if isinstance(member, ConsumerMember | StreamsMember):
+    if isinstance(member, ConsumerGroupMember | StreamsGroupMember):
         member.instance_id = value.instance_id
         member.rebalance_timeout_ms = value.rebalance_timeout_ms
-    if isinstance(member, ConsumerMember):
+    if isinstance(member, ConsumerGroupMember):
         member.subscribed_topic_regex = value.subscribed_topic_regex
         member.server_assignor = value.server_assignor
         classic = value.classic_member_metadata
         member.session_timeout_ms = None if classic is None else classic.session_timeout_ms
         protocols = None if classic is None else {part.name: part.metadata for part in classic.supported_protocols}
         member.classic_protocols = protocols
-    if isinstance(member, StreamsMember):
+    if isinstance(member, StreamsGroupMember):
         member.topology_epoch = value.topology_epoch
         member.process_id = value.process_id
         endpoint = value.user_endpoint
@@ -79,7 +79,7 @@ def apply_member_metadata(member: Member, value: Message) -> None:
         member.client_tags = {tag.key: tag.value for tag in value.client_tags}
 
 
-def apply_current_consumer(member: ConsumerMember, value: Message | None) -> None:
+def apply_current_consumer(member: ConsumerGroupMember, value: Message | None) -> None:
     """Set the assignment of a member from a ConsumerGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, CONSUMER_MEMBER_STATES)
     if value is None:
@@ -89,13 +89,13 @@ def apply_current_consumer(member: ConsumerMember, value: Message | None) -> Non
         member.partitions_pending_revocation = _assigned_partitions(value.partitions_pending_revocation, value.member_epoch)
 
 
-def apply_current_share(member: ShareMember, value: Message | None) -> None:
+def apply_current_share(member: ShareGroupMember, value: Message | None) -> None:
     """Set the assignment of a member from a ShareGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, CONSUMER_MEMBER_STATES)
     member.assigned_partitions = {} if value is None else _partitions(value.assigned_partitions)
 
 
-def apply_current_streams(member: StreamsMember, value: Message | None) -> None:
+def apply_current_streams(member: StreamsGroupMember, value: Message | None) -> None:
     """Set the tasks of a member from a StreamsGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, STREAMS_MEMBER_STATES)
     if value is None:
@@ -113,7 +113,7 @@ def apply_current_streams(member: StreamsMember, value: Message | None) -> None:
     )
 
 
-def _apply_epochs(member: Member, value: Message | None, states: dict[int, str]) -> None:
+def _apply_epochs(member: ModernGroupMember, value: Message | None, states: dict[int, str]) -> None:
     if value is None:
         member.member_epoch, member.previous_member_epoch = LEFT_GROUP_EPOCH, LEFT_GROUP_EPOCH
     else:

@@ -43,17 +43,17 @@ from kcli.state.group_records import (
 )
 from kcli.state.groups import (
     NO_EPOCH,
-    ClassicGroup,
     CommittedOffset,
     ConsumerGroup,
-    ConsumerMember,
+    ConsumerGroupMember,
     Group,
-    Member,
     ModernGroup,
+    ModernGroupMember,
     ShareGroup,
-    ShareMember,
+    ShareGroupMember,
+    StoredClassicGroup,
     StreamsGroup,
-    StreamsMember,
+    StreamsGroupMember,
     TaskKey,
 )
 from kcli.state.speculative_state import MapsState
@@ -139,7 +139,7 @@ class GroupState(MapsState):
                 self._remove(pending, key)
             return
         if key.group_id not in self.groups:
-            self._put(self.groups, key.group_id, ClassicGroup(key.group_id))
+            self._put(self.groups, key.group_id, StoredClassicGroup(key.group_id))
         offset = _committed_offset(value, record_offset)
         if producer_id == NO_PRODUCER_ID:
             self._put_offset(key, offset)
@@ -167,7 +167,7 @@ class GroupState(MapsState):
         found = self.groups.get(group_id)
         if isinstance(found, kind):
             return found
-        if found is not None and not (isinstance(found, ClassicGroup) and found.is_simple):
+        if found is not None and not (isinstance(found, StoredClassicGroup) and found.is_simple):
             raise StateError(f"group {group_id} is a {found.kind} group but has records of a {kind.kind} group")
         made = kind(group_id)
         self._put(self.groups, group_id, made)
@@ -216,7 +216,7 @@ class GroupState(MapsState):
         apply_member_metadata(member, value)
         self._claim_tasks(group, member)
 
-    def _changed_member(self, group: AnyGroup, member_id: str) -> ConsumerMember | ShareMember | StreamsMember:
+    def _changed_member(self, group: AnyGroup, member_id: str) -> ConsumerGroupMember | ShareGroupMember | StreamsGroupMember:
         """Return a member that may be changed: a new one, or a copy that takes the place of the one that the group has."""
         found = group.members.get(member_id)
         member = group.new_member(member_id) if found is None else copy(found)
@@ -244,18 +244,18 @@ class GroupState(MapsState):
         if group is None or (value is None and key.member_id not in group.members):
             return
         member = self._changed_member(group, key.member_id)
-        if isinstance(member, ConsumerMember) and isinstance(group, ConsumerGroup):
+        if isinstance(member, ConsumerGroupMember) and isinstance(group, ConsumerGroup):
             self._apply_current_consumer(group, member, value)
-        elif isinstance(member, ShareMember):
+        elif isinstance(member, ShareGroupMember):
             apply_current_share(member, value)
-        elif isinstance(member, StreamsMember):
+        elif isinstance(member, StreamsGroupMember):
             self._release_tasks(group, member)
             apply_current_streams(member, value)
             self._claim_tasks(group, member)
 
-    def _release_tasks(self, group: ModernGroup, member: Member) -> None:
+    def _release_tasks(self, group: ModernGroup, member: ModernGroupMember) -> None:
         """Remove the process of a member of a streams group from its tasks."""
-        if isinstance(group, StreamsGroup) and isinstance(member, StreamsMember):
+        if isinstance(group, StreamsGroup) and isinstance(member, StreamsGroupMember):
             for key in _tasks_of(member):
                 known = group.task_processes.get(key, frozenset())
                 if known == {member.process_id}:
@@ -263,14 +263,14 @@ class GroupState(MapsState):
                 elif member.process_id in known:
                     self._put(group.task_processes, key, known - {member.process_id})
 
-    def _claim_tasks(self, group: ModernGroup, member: Member) -> None:
+    def _claim_tasks(self, group: ModernGroup, member: ModernGroupMember) -> None:
         """Add the process of a member of a streams group to its tasks; an active task has one process, the last one."""
-        if isinstance(group, StreamsGroup) and isinstance(member, StreamsMember):
+        if isinstance(group, StreamsGroup) and isinstance(member, StreamsGroupMember):
             for key in _tasks_of(member):
                 others = frozenset[str]() if key[0] == "active" else group.task_processes.get(key, frozenset())
                 self._put(group.task_processes, key, others | {member.process_id})
 
-    def _apply_current_consumer(self, group: ConsumerGroup, member: ConsumerMember, value: Message | None) -> None:
+    def _apply_current_consumer(self, group: ConsumerGroup, member: ConsumerGroupMember, value: Message | None) -> None:
         for key in _partitions_of(member):
             if group.owners.get(key) == member.member_id:
                 self._remove(group.owners, key)
@@ -304,14 +304,14 @@ class GroupState(MapsState):
             self._assign(group, "subtopologies", {} if value is None else subtopologies(value))
 
 
-def _partitions_of(member: ConsumerMember) -> Iterator[tuple[Uuid, int]]:
+def _partitions_of(member: ConsumerGroupMember) -> Iterator[tuple[Uuid, int]]:
     for found in (member.assigned_partitions, member.partitions_pending_revocation):
         for topic_id, indexes in found.items():
             for index in indexes:
                 yield topic_id, index
 
 
-def _tasks_of(member: StreamsMember) -> Iterator[TaskKey]:
+def _tasks_of(member: StreamsGroupMember) -> Iterator[TaskKey]:
     for tasks in (member.assigned_tasks, member.tasks_pending_revocation):
         for role, found in tasks.by_role():
             for subtopology_id, indexes in found.items():

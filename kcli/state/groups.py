@@ -50,8 +50,8 @@ class CommittedOffset:
 
 
 @dataclass(slots=True)
-class ClassicMember:
-    """A member of a classic group; `subscription` and `assignment` are bytes of the group's protocol."""
+class StoredClassicMember:
+    """A member in the record of a classic group; `subscription` and `assignment` are bytes of the group's protocol."""
 
     member_id: str
     instance_id: str | None
@@ -64,8 +64,8 @@ class ClassicMember:
 
 
 @dataclass(slots=True)
-class ClassicGroup:
-    """A group of the classic protocol; without a protocol type and members it only has committed offsets."""
+class StoredClassicGroup:
+    """A classic group as its record has it; without a protocol type and members it only has committed offsets."""
 
     group_id: str
     protocol_type: str = ""
@@ -73,7 +73,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     state_timestamp_ms: int = -1
-    members: dict[str, ClassicMember] = field(default_factory=dict)
+    members: dict[str, StoredClassicMember] = field(default_factory=dict)
     kind: ClassVar[str] = "classic"
 
     @property
@@ -88,7 +88,7 @@ class ClassicGroup:
 
 
 @dataclass(slots=True)
-class Member:
+class ModernGroupMember:
     """The fields of the members of all modern groups; epochs are -1 for a member that has left."""
 
     member_id: str
@@ -102,7 +102,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class ConsumerMember(Member):
+class ConsumerGroupMember(ModernGroupMember):
     """A member of a consumer group; `classic_protocols` is set for a member that uses the classic protocol."""
 
     subscribed_topic_names: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class ConsumerMember(Member):
 
 
 @dataclass(slots=True)
-class ShareMember(Member):
+class ShareGroupMember(ModernGroupMember):
     """A member of a share group."""
 
     subscribed_topic_names: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ class CurrentTasks:
 
 
 @dataclass(slots=True)
-class StreamsMember(Member):
+class StreamsGroupMember(ModernGroupMember):
     """A member of a streams group; `user_endpoint` is its (host, port) for queries."""
 
     rebalance_timeout_ms: int = -1
@@ -172,7 +172,7 @@ class ModernGroup:
     assignment_epoch: int = NO_EPOCH
     assignment_timestamp_ms: int = 0
 
-    def _reconciliation(self, members: Iterable[Member]) -> str:
+    def _reconciliation(self, members: Iterable[ModernGroupMember]) -> str:
         """Return the state of a group with members: Assigning, Reconciling or Stable."""
         if self.group_epoch > self.assignment_epoch:
             return "Assigning"
@@ -187,16 +187,16 @@ class ConsumerGroup(ModernGroup):
     `owners` has the id of the member of each partition that one has or has not revoked yet.
     """
 
-    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    members: dict[str, ConsumerGroupMember] = field(default_factory=dict)
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
     has_partition_metadata: bool = False
     owners: dict[tuple[Uuid, int], str] = field(default_factory=dict, repr=False, compare=False)
     kind: ClassVar[str] = "consumer"
 
-    def new_member(self, member_id: str) -> ConsumerMember:
+    def new_member(self, member_id: str) -> ConsumerGroupMember:
         """Return a member of this kind of group, which is not in the group yet."""
-        return ConsumerMember(member_id)
+        return ConsumerGroupMember(member_id)
 
     @property
     def state(self) -> str:
@@ -218,14 +218,14 @@ class ShareTopic:
 class ShareGroup(ModernGroup):
     """A share group; its offsets are in kcli.state.share_group_state."""
 
-    members: dict[str, ShareMember] = field(default_factory=dict)
+    members: dict[str, ShareGroupMember] = field(default_factory=dict)
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     topics: list[ShareTopic] = field(default_factory=list)
     kind: ClassVar[str] = "share"
 
-    def new_member(self, member_id: str) -> ShareMember:
+    def new_member(self, member_id: str) -> ShareGroupMember:
         """Return a member of this kind of group, which is not in the group yet."""
-        return ShareMember(member_id)
+        return ShareGroupMember(member_id)
 
     @property
     def state(self) -> str:
@@ -282,14 +282,14 @@ class StreamsGroup(ModernGroup):
     assignment_configs: dict[str, str] = field(default_factory=dict)
     topology_epoch: int = NO_EPOCH
     subtopologies: dict[str, Subtopology] = field(default_factory=dict)
-    members: dict[str, StreamsMember] = field(default_factory=dict)
+    members: dict[str, StreamsGroupMember] = field(default_factory=dict)
     target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
     task_processes: dict[TaskKey, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
     kind: ClassVar[str] = "streams"
 
-    def new_member(self, member_id: str) -> StreamsMember:
+    def new_member(self, member_id: str) -> StreamsGroupMember:
         """Return a member of this kind of group, which is not in the group yet."""
-        return StreamsMember(member_id)
+        return StreamsGroupMember(member_id)
 
     @property
     def state(self) -> str:
@@ -301,4 +301,4 @@ class StreamsGroup(ModernGroup):
         return self._reconciliation(self.members.values())
 
 
-Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
+Group = StoredClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup

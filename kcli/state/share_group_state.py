@@ -48,7 +48,7 @@ class SharePartitionKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class SharePartition:
+class ShareGroupOffset:
     """The progress of a share group in a partition; `delivery_complete_count` is -1 if not known, times are in ms."""
 
     snapshot_epoch: int
@@ -73,7 +73,7 @@ class ShareGroupState(MapsState):
 
     def __init__(self, updates_per_snapshot: Callable[[], int] = lambda: UPDATES_PER_SNAPSHOT) -> None:
         super().__init__()
-        self.partitions: dict[SharePartitionKey, SharePartition] = {}
+        self.partitions: dict[SharePartitionKey, ShareGroupOffset] = {}
         self.epochs: dict[SharePartitionKey, ShareEpochs] = {}
         self.update_counts: dict[SharePartitionKey, int] = {}
         self.snapshot_offsets: dict[SharePartitionKey, int] = {}
@@ -109,7 +109,7 @@ class ShareGroupState(MapsState):
 
     def _apply_snapshot(self, key: SharePartitionKey, value: Message, record_offset: int) -> None:
         self._raise_epochs(key, value.leader_epoch, value.state_epoch)
-        state = SharePartition(
+        state = ShareGroupOffset(
             snapshot_epoch=value.snapshot_epoch,
             state_epoch=value.state_epoch,
             leader_epoch=value.leader_epoch,
@@ -140,12 +140,12 @@ def _batches(value: Message) -> list[StateBatch]:
     ]
 
 
-def _updated(before: SharePartition | None, value: Message) -> SharePartition:
+def _updated(before: ShareGroupOffset | None, value: Message) -> ShareGroupOffset:
     if before is None:
         # The cleaner has removed the snapshot, and the next one is not written yet.
-        before = SharePartition(value.snapshot_epoch, 0, value.leader_epoch, value.start_offset, -1, 0, 0, [])
+        before = ShareGroupOffset(value.snapshot_epoch, 0, value.leader_epoch, value.start_offset, -1, 0, 0, [])
     start_offset = before.start_offset if value.start_offset == _NO_CHANGE else value.start_offset
-    return SharePartition(
+    return ShareGroupOffset(
         snapshot_epoch=before.snapshot_epoch,
         state_epoch=before.state_epoch,
         leader_epoch=before.leader_epoch if value.leader_epoch == _NO_CHANGE else value.leader_epoch,

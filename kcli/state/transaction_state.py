@@ -35,10 +35,13 @@ TRANSACTION_STATES = {
 }
 
 
+# A transaction is open from its first partition until all of its markers are written.
+_OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
+
 TopicPartition = tuple[str, int]
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """The entry of a transactional id. Ids and epochs are -1 if there is none, times are in ms.
 
     `partitions` are those that were added to the open transaction. `client_transaction_version` is 2 for clients with KIP-890,
@@ -70,11 +73,12 @@ class Transaction(NamedTuple):
 
 
 class TransactionState(MapsState):
-    """The entries of all transactional ids."""
+    """The entries of all transactional ids, and those of them whose transaction is open."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self.open_transactions: dict[str, TransactionMetadata] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
         """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
@@ -82,9 +86,10 @@ class TransactionState(MapsState):
             raise StateError(f"{key.STRUCT.name} is not a key of __transaction_state")
         if value is None:
             self._remove(self.transactions, key.transactional_id)
+            self._remove(self.open_transactions, key.transactional_id)
             return
         parts = value.transaction_partitions or []
-        transaction = Transaction(
+        transaction = TransactionMetadata(
             transactional_id=key.transactional_id,
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,
@@ -100,6 +105,10 @@ class TransactionState(MapsState):
         )
         self.put(transaction)
 
-    def put(self, transaction: Transaction) -> None:
+    def put(self, transaction: TransactionMetadata) -> None:
         """Replace the entry of a transactional id."""
         self._put(self.transactions, transaction.transactional_id, transaction)
+        if transaction.state in _OPEN_STATES:
+            self._put(self.open_transactions, transaction.transactional_id, transaction)
+        else:
+            self._remove(self.open_transactions, transaction.transactional_id)

@@ -16,7 +16,7 @@ from kcli.inspect.description.sources import Sources
 from kcli.inspect.renderers.description_json import ROW_TYPES, json_lines
 from kcli.log.disk.os_disk import OsDisk
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import DelegationToken
 from kcli.state.share_group_state import ShareGroupState
@@ -40,7 +40,7 @@ def documented() -> dict[str, set[str]]:
 def members() -> list[dict[str, Any]]:
     """The row of a member, which the given directory has none of."""
     state = GroupState()
-    state.groups["g"] = ConsumerGroup("g", members={"m": ConsumerMember("m")})
+    state.groups["g"] = ConsumerGroup("g", members={"m": ConsumerGroupMember("m")})
     disk, remarks = OsDisk(), Remarks()
     logs = Logs(disk, Sources([]), remarks, deep=False)
     return GroupSections([state], ShareGroupState(), None, logs, DescribeOptions()).member_rows()

@@ -45,6 +45,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # A dump of one (damaged) file that takes longer than this counts as hung; the others go on in a new JVM.
 DUMP_SECONDS = 60
 _EXIT_HUNG = -1
+_HUNG_OUTPUT = 2000  # characters that an error shows of what a tool that hung had printed
 _DUMP_CLASS = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -57,7 +58,7 @@ class PeerFailedError(Exception):
 
 
 class Outcome(NamedTuple):
-    """What a program left: `stdout` as bytes, `stderr` as text, `exit_code` (-1 where it was ended because it hung)."""
+    """What a program left: `stdout` as bytes, `stderr` as text, `exit_code` (-1 of `dump_many`: ended because it hung)."""
 
     stdout: bytes
     stderr: str
@@ -208,11 +209,18 @@ class Peer:
     def run_tools(self, cases: Sequence[ToolCase], limit_seconds: float = DUMP_SECONDS) -> list[Outcome]:
         """Run these tools one after the other in one JVM -> their Outcomes in order.
 
-        One that takes longer than `limit_seconds` has the exit code -1, and so have those behind it, which do not run.
+        Raises PeerFailedError for a tool that takes longer than `limit_seconds`: the tools behind it have not run.
         """
         outcomes = self._run_cases(cases, limit_seconds, None)
-        not_run = Outcome(b"", f"not run: {cases[len(outcomes) - 1].class_name} before it hung", _EXIT_HUNG)
-        return outcomes + [not_run] * (len(cases) - len(outcomes))
+        last = len(outcomes) - 1
+        if cases and outcomes[last].exit_code == _EXIT_HUNG:
+            stdout, stderr = outcomes[last].stdout.decode("utf-8", "replace"), outcomes[last].stderr
+            raise PeerFailedError(
+                f"case {last + 1} of {len(cases)} took more than {limit_seconds} s and was ended: "
+                f"{cases[last].class_name} {shlex.join(cases[last].args)}\n"
+                f"stdout: {stdout[-_HUNG_OUTPUT:]}\nstderr: {stderr[-_HUNG_OUTPUT:]}"
+            )
+        return outcomes
 
     def _run_cases(self, cases: Sequence[ToolCase], limit_seconds: float, cwd: Path | None) -> list[Outcome]:
         """The Outcomes of `cases` up to the first that hangs, that one included. Raises PeerFailedError where others lack."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import every_log_set
 from tests.damage import copy_partition, damaged_copy
-from tests.oracle.peer import LoadCase, Peer
+from tests.oracle.peer import LoadCase, Peer, PeerFailedError, ToolCase
 
 pytestmark = pytest.mark.oracle
 
@@ -97,6 +97,15 @@ def test_dump_many_is_the_dump_tool(kafka_peer: Peer, partition: Path) -> None:
             assert alone.stderr == outcome.stderr
         else:
             assert alone.stderr.splitlines()[0] == outcome.stderr.splitlines()[0]
+
+
+@pytest.mark.ci
+def test_a_tool_that_hangs_is_named(kafka_peer: Peer) -> None:
+    """The case that hangs and those behind it have no outcome: a comparison of two brokers would compare nothing."""
+    features, dump = "org.apache.kafka.tools.FeatureCommand", "org.apache.kafka.tools.DumpLogSegments"
+    waits = ToolCase(features, ("--bootstrap-server", "127.0.0.1:1", "describe"))
+    with pytest.raises(PeerFailedError, match=r"case 2 of 3 took more than 3 s .*\.FeatureCommand --bootstrap-server 127"):
+        kafka_peer.run_tools([ToolCase(dump, ()), waits, ToolCase(dump, ())], 3)
 
 
 @pytest.mark.ci

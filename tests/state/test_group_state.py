@@ -11,7 +11,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_types
 from kcli.state.group_state import _HANDLERS, GroupState, OffsetKey
-from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup
+from kcli.state.groups import ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
 from kcli.state.state_error import StateError
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files, shown
 
@@ -108,7 +108,7 @@ def test_the_groups_of_the_given_directories(given: Path) -> None:
     for name, line in kept.items():
         group = state.groups[name]
         assert group.kind == names[line.key["type"]]
-        epoch = group.generation if isinstance(group, ClassicGroup) else group.group_epoch
+        epoch = group.generation if isinstance(group, StoredClassicGroup) else group.group_epoch
         assert epoch == line.payload["data"].get("generation", line.payload["data"].get("epoch"))
         # The broker was stopped after all members had left.
         assert (group.members, group.state) == ({}, "Empty")
@@ -190,7 +190,7 @@ def test_a_group_that_only_holds_offsets_may_become_any_kind_and_others_may_not_
     apply = Applier()
     apply.commit(5)
     holder = apply.state.groups["g"]
-    assert isinstance(holder, ClassicGroup) and holder.is_simple
+    assert isinstance(holder, StoredClassicGroup) and holder.is_simple
     apply("ConsumerGroupMetadata", {"group_id": "g"}, {"epoch": 3})
     assert apply.state.groups["g"].kind == "consumer"
     with pytest.raises(StateError, match="is a consumer group but has records of a share group"):
@@ -205,7 +205,7 @@ def test_a_classic_group_is_whole_in_one_record() -> None:
     member = part("GroupMetadataValue", "MemberMetadata", member_id="m", session_timeout=30, subscription=b"s")
     apply("GroupMetadata", {"group": "g"}, {"protocol_type": "consumer", "generation": 4, "members": [member]})
     group = apply.state.groups["g"]
-    assert isinstance(group, ClassicGroup)
+    assert isinstance(group, StoredClassicGroup)
     assert (group.state, group.generation, group.members["m"].rebalance_timeout_ms) == ("Stable", 4, 30)
     apply("GroupMetadata", {"group": "g"}, {"protocol_type": "consumer", "generation": 5})
     assert apply.state.groups["g"].state == "Empty"

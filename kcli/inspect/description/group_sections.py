@@ -23,17 +23,17 @@ from kcli.inspect.description.topic_sections import known_time
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE, decode_consumer_protocol
 from kcli.state.groups import (
-    ClassicGroup,
-    ClassicMember,
     CommittedOffset,
-    ConsumerMember,
+    ConsumerGroupMember,
     CurrentTasks,
     Group,
     ShareGroup,
-    ShareMember,
-    StreamsMember,
+    ShareGroupMember,
+    StoredClassicGroup,
+    StoredClassicMember,
+    StreamsGroupMember,
 )
-from kcli.state.share_group_state import ShareGroupState, SharePartition
+from kcli.state.share_group_state import ShareGroupOffset, ShareGroupState
 
 if TYPE_CHECKING:
     from kcli.state.group_state import GroupState, OffsetKey
@@ -55,7 +55,7 @@ class GroupSections:
         self._logs = logs
         self._options = options
         self._names = {} if image is None else {topic_id: topic.name for topic_id, topic in image.topics.items()}
-        self._share: dict[str, list[tuple[Uuid, int, SharePartition]]] = {}
+        self._share: dict[str, list[tuple[Uuid, int, ShareGroupOffset]]] = {}
         for key, partition in share_state.partitions.items():
             self._share.setdefault(key.group_id, []).append((key.topic_id, key.partition, partition))
 
@@ -92,12 +92,12 @@ class GroupSections:
             "groupId": group.group_id,
             "kind": group.kind,
             "state": group.state,
-            "protocolType": group.protocol_type or None if isinstance(group, ClassicGroup) else None,
-            "protocol": group.protocol if isinstance(group, ClassicGroup) else None,
-            "leader": group.leader if isinstance(group, ClassicGroup) else None,
-            "epoch": group.generation if isinstance(group, ClassicGroup) else group.group_epoch,
-            "assignmentEpoch": None if isinstance(group, ClassicGroup) else group.assignment_epoch,
-            "stateTimestamp": known_time(group.state_timestamp_ms) if isinstance(group, ClassicGroup) else None,
+            "protocolType": group.protocol_type or None if isinstance(group, StoredClassicGroup) else None,
+            "protocol": group.protocol if isinstance(group, StoredClassicGroup) else None,
+            "leader": group.leader if isinstance(group, StoredClassicGroup) else None,
+            "epoch": group.generation if isinstance(group, StoredClassicGroup) else group.group_epoch,
+            "assignmentEpoch": None if isinstance(group, StoredClassicGroup) else group.assignment_epoch,
+            "stateTimestamp": known_time(group.state_timestamp_ms) if isinstance(group, StoredClassicGroup) else None,
             "members": len(group.members),
             "totalLag": None if not lags or None in lags else sum(lags),
             "offsets": offsets,
@@ -181,15 +181,17 @@ class GroupSections:
         ]
         return sorted(rows, key=lambda row: (row["groupId"], row["memberId"]))
 
-    def _member(self, group: Group, member: ClassicMember | ConsumerMember | ShareMember | StreamsMember) -> Row:
+    def _member(
+        self, group: Group, member: StoredClassicMember | ConsumerGroupMember | ShareGroupMember | StreamsGroupMember
+    ) -> Row:
         row: Row = {
             "memberId": member.member_id,
             "instanceId": member.instance_id,
             "clientId": member.client_id,
             "clientHost": member.client_host,
         }
-        if isinstance(member, ClassicMember):
-            is_consumer = isinstance(group, ClassicGroup) and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+        if isinstance(member, StoredClassicMember):
+            is_consumer = isinstance(group, StoredClassicGroup) and group.protocol_type == CONSUMER_PROTOCOL_TYPE
             return {
                 **row,
                 "epoch": None,
@@ -201,9 +203,9 @@ class GroupSections:
             **row,
             "epoch": member.member_epoch,
             "state": member.state,
-            "subscribedTopics": None if isinstance(member, StreamsMember) else member.subscribed_topic_names,
+            "subscribedTopics": None if isinstance(member, StreamsGroupMember) else member.subscribed_topic_names,
             "assignment": _tasks(member.assigned_tasks)
-            if isinstance(member, StreamsMember)
+            if isinstance(member, StreamsGroupMember)
             else self._by_topic(member.assigned_partitions),
         }
 
@@ -227,7 +229,7 @@ def _lag(end_offset: int | None, done: int | None) -> int | None:
     return None if end_offset is None or done is None else end_offset - done
 
 
-def _subscribed(member: ClassicMember) -> list[str] | None:
+def _subscribed(member: StoredClassicMember) -> list[str] | None:
     """Return the topics of a consumer's subscription, or None if it cannot be decoded."""
     try:
         return sorted(decode_consumer_protocol("ConsumerProtocolSubscription", member.subscription).topics)
@@ -235,7 +237,7 @@ def _subscribed(member: ClassicMember) -> list[str] | None:
         return None
 
 
-def _assigned(member: ClassicMember) -> list[Row] | None:
+def _assigned(member: StoredClassicMember) -> list[Row] | None:
     """Return the partitions of a consumer's assignment, or None if it cannot be decoded."""
     try:
         parts = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions

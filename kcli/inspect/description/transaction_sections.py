@@ -11,7 +11,7 @@ from kcli.inspect.description.describe_options import DescribeOptions
 from kcli.inspect.description.partition_log import PartitionLog, TransactionAtLogEnd
 from kcli.inspect.description.topic_sections import Surveyed, known_time
 from kcli.inspect.json_text import JsonObject as Row
-from kcli.state.transaction_state import Transaction, TransactionState
+from kcli.state.transaction_state import TransactionMetadata, TransactionState
 
 
 def transaction_rows(state: TransactionState, options: DescribeOptions) -> list[Row]:
@@ -53,7 +53,7 @@ def open_transaction_rows(surveyed: Surveyed, state: TransactionState, *, is_who
     ]
 
 
-def _open_row(log: PartitionLog, txn: TransactionAtLogEnd, transaction: Transaction | None, is_whole: bool) -> Row:
+def _open_row(log: PartitionLog, txn: TransactionAtLogEnd, transaction: TransactionMetadata | None, is_whole: bool) -> Row:
     topic, partition = log.directory.topic, log.directory.partition
     is_awaited = transaction is not None and (topic, partition) in transaction.partitions
     return {

@@ -19,15 +19,19 @@ an assignor that is not in group.consumer.assignors                             
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.groups import Gather
-from kcli.server.apis.metadata import authorized_operations
+from kcli.server.apis.modern_groups import (
+    HIDDEN_TOPICS,
+    describe_groups,
+    described_assignment,
+    heartbeat_answer,
+    is_blank,
+)
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import (
     LEAVE_EPOCH,
@@ -37,12 +41,11 @@ from kcli.server.coordinator.group.consumer_group_manager import (
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.state.groups import ConsumerGroup, ConsumerMember
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 
 _GROUP_FEATURE = "group.version"
 _MEMBER_ID_VERSION = 1  # of ConsumerGroupHeartbeat: the client makes the member's id
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
-HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."
 
 
 def is_enabled(context: RequestContext) -> bool:
@@ -79,7 +82,7 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Message) -
 
     def respond(result: HeartbeatResult | CoordinatorError, now_ms: int) -> None:
         context.respond(
-            _refused(context, result) if isinstance(result, CoordinatorError) else _heartbeat_answer(context, result)
+            _refused(context, result) if isinstance(result, CoordinatorError) else heartbeat_answer(context, result)
         )
 
     context.broker.groups.write(request.group_id, decide, respond)
@@ -88,23 +91,6 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Message) -
 
 def _refused(context: RequestContext, error: CoordinatorError) -> Message:
     return context.new("ConsumerGroupHeartbeatResponse", error_code=error.code, error_message=error.message)
-
-
-def _heartbeat_answer(context: RequestContext, result: HeartbeatResult) -> Message:
-    assignment = None
-    if result.assignment is not None:
-        topics = [
-            context.new("TopicPartitions", topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in result.assignment.items()
-        ]
-        assignment = context.new("Assignment", topic_partitions=topics)
-    return context.new(
-        "ConsumerGroupHeartbeatResponse",
-        member_id=result.member_id,
-        member_epoch=result.member_epoch,
-        heartbeat_interval_ms=result.heartbeat_interval_ms,
-        assignment=assignment,
-    )
 
 
 def _check_heartbeat(context: RequestContext, request: Message) -> None:
@@ -141,52 +127,12 @@ def _check_heartbeat(context: RequestContext, request: Message) -> None:
         raise CoordinatorError(error_codes.UNSUPPORTED_ASSIGNOR, text)
 
 
-def is_blank(text: str | None) -> bool:
-    """Return whether a field of a request is there and has nothing but blanks."""
-    return text is not None and not text.strip()
-
-
 # ---------------------------------------------------------------------------------------------------------------- describe
 
 
 def handle_consumer_group_describe(context: RequestContext, request: Message) -> None:
     """Answer a ConsumerGroupDescribeRequest."""
     describe_groups(context, request, partial(_describe, context), is_enabled=is_enabled(context))
-
-
-def describe_groups(
-    context: RequestContext,
-    request: Message,
-    describe: Callable[[Message, GroupShard], Decision[None]],
-    *,
-    is_enabled: bool,
-) -> None:
-    """Answer a request that describes groups of one protocol; `describe` fills in the answer for one of them."""
-    answers = [context.new("DescribedGroup", group_id=group_id) for group_id in request.group_ids]
-    response = context.new(f"{context.api.name}Response", groups=answers)
-    gather = Gather(len(answers), partial(context.respond, response))
-    for answer in answers:
-        if not is_enabled:
-            answer.error_code = error_codes.UNSUPPORTED_VERSION
-        elif not context.is_allowed("DESCRIBE", "GROUP", answer.group_id):
-            answer.error_code = error_codes.GROUP_AUTHORIZATION_FAILED
-        elif not answer.group_id:
-            answer.error_code = error_codes.INVALID_GROUP_ID
-        else:
-            described = partial(_described, context, request, answer, gather)
-            context.broker.groups.write(answer.group_id, partial(describe, answer), described)
-            continue
-        gather.done()
-
-
-def _described(
-    context: RequestContext, request: Message, answer: Message, gather: Gather, result: CoordinatorError | None, now_ms: int
-) -> None:
-    if result is not None:
-        answer.error_code, answer.error_message = result.code, result.message
-    elif request.include_authorized_operations:
-        answer.authorized_operations = authorized_operations(context, "GROUP", answer.group_id)
-    gather.done()
 
 
 def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> Decision[None]:
@@ -206,7 +152,7 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     return Decision(None)
 
 
-def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMember) -> Message:
+def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerGroupMember) -> Message:
     return context.new(
         "Member",
         member_id=member.member_id,
@@ -217,27 +163,16 @@ def _member(context: RequestContext, group: ConsumerGroup, member: ConsumerMembe
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
-        assignment=_assignment(context, _kept(member)),
-        target_assignment=_assignment(context, group.target_assignment.get(member.member_id, {})),
+        assignment=described_assignment(context, _kept(member)),
+        target_assignment=described_assignment(context, group.target_assignment.get(member.member_id, {})),
         member_type=_CONSUMER_MEMBER if member.classic_protocols is None else _CLASSIC_MEMBER,
     )
 
 
-def _kept(member: ConsumerMember) -> dict[Uuid, list[int]]:
+def _kept(member: ConsumerGroupMember) -> dict[Uuid, list[int]]:
     """Return the partitions that a member has, those that it has not revoked yet among them."""
     kept: dict[Uuid, list[int]] = {}
     for part in (member.assigned_partitions, member.partitions_pending_revocation):
         for topic_id, indexes in part.items():
             kept[topic_id] = [*kept.get(topic_id, ()), *indexes]
     return kept
-
-
-def _assignment(context: RequestContext, found: dict[Uuid, list[int]]) -> Message:
-    """Return an assignment, without topics that are deleted."""
-    names = {topic_id: context.broker.metadata.topic_name(topic_id) for topic_id in found}
-    topics = [
-        context.new("TopicPartitions", topic_id=topic_id, topic_name=name, partitions=sorted(found[topic_id]))
-        for topic_id, name in names.items()
-        if name is not None
-    ]
-    return context.new("Assignment", topic_partitions=topics)

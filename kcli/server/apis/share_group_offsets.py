@@ -19,8 +19,7 @@ from functools import partial
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.groups import Gather
+from kcli.server.apis.context import Gather, RequestContext
 from kcli.server.apis.share_groups import is_enabled
 from kcli.server.coordinator.group.share_records import ShareIndexes
 from kcli.server.coordinator.group.share_states import Codes, PartitionKey, ShareOffset

@@ -20,8 +20,8 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.consumer_groups import describe_groups
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.modern_groups import describe_groups, described_assignment, heartbeat_answer
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.share_group_manager import (
@@ -32,7 +32,6 @@ from kcli.server.coordinator.group.share_group_manager import (
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.features import SHARE_VERSION
-from kcli.state.groups import Partitions
 
 _MAX_MEMBER_ID = 36
 _ASSIGNOR = "simple"
@@ -67,7 +66,7 @@ def handle_share_group_heartbeat(context: RequestContext, request: Message) -> M
         if isinstance(result, CoordinatorError):
             context.respond(_refused(context, result.code, result.message))
             return
-        context.respond(_heartbeat_answer(context, result))
+        context.respond(heartbeat_answer(context, result))
         if result.initialization is not None:
             context.broker.groups.share_states.initialize(result.initialization)
 
@@ -77,23 +76,6 @@ def handle_share_group_heartbeat(context: RequestContext, request: Message) -> M
 
 def _refused(context: RequestContext, code: int, message: str | None = None) -> Message:
     return context.new("ShareGroupHeartbeatResponse", error_code=code, error_message=message)
-
-
-def _heartbeat_answer(context: RequestContext, result: ShareHeartbeatResult) -> Message:
-    assignment = None
-    if result.assignment is not None:
-        topics = [
-            context.new("TopicPartitions", topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in result.assignment.items()
-        ]
-        assignment = context.new("Assignment", topic_partitions=topics)
-    return context.new(
-        "ShareGroupHeartbeatResponse",
-        member_id=result.member_id,
-        member_epoch=result.member_epoch,
-        heartbeat_interval_ms=result.heartbeat_interval_ms,
-        assignment=assignment,
-    )
 
 
 def _refusal(context: RequestContext, request: Message) -> Message | None:
@@ -138,7 +120,7 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=member.subscribed_topic_names,
-            assignment=_assignment(context, member.assigned_partitions),
+            assignment=described_assignment(context, member.assigned_partitions),
         )
         for member in group.members.values()
     ]
@@ -149,14 +131,3 @@ def _describe(context: RequestContext, answer: Message, shard: GroupShard) -> De
     answer.group_epoch = max(group.group_epoch, FIRST_GROUP_EPOCH)
     answer.assignment_epoch = max(group.assignment_epoch, FIRST_TARGET_EPOCH)
     return Decision(None)
-
-
-def _assignment(context: RequestContext, found: Partitions) -> Message:
-    """Return an assignment, without topics that are deleted."""
-    names = {topic_id: context.broker.metadata.topic_name(topic_id) for topic_id in found}
-    topics = [
-        context.new("TopicPartitions", topic_id=topic_id, topic_name=name, partitions=sorted(found[topic_id]))
-        for topic_id, name in names.items()
-        if name is not None
-    ]
-    return context.new("Assignment", topic_partitions=topics)

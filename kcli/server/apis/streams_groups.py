@@ -30,8 +30,8 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.consumer_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.modern_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.topology_description import described_topology, update_topology_description
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
@@ -50,7 +50,7 @@ from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.streams_topology import MISSING_INTERNAL_TOPICS, ConfiguredSubtopology, Status
 from kcli.server.coordinator.group.topology_descriptions import AVAILABLE, NOT_STORED
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.state.groups import InternalTopic, StreamsGroup, StreamsMember, Subtopology, TargetTasks, Tasks
+from kcli.state.groups import InternalTopic, StreamsGroup, StreamsGroupMember, Subtopology, TargetTasks, Tasks
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 _STREAMS_FEATURE = "streams.version"
@@ -340,7 +340,7 @@ def _topic_info(context: RequestContext, topic: InternalTopic) -> Message:
     )
 
 
-def _member(context: RequestContext, group: StreamsGroup, member: StreamsMember, offsets: TaskOffsets) -> Message:
+def _member(context: RequestContext, group: StreamsGroup, member: StreamsGroupMember, offsets: TaskOffsets) -> Message:
     target, tasks = group.target_assignment.get(member.member_id, TargetTasks()), member.assigned_tasks
     current = TargetTasks({key: list(found) for key, found in tasks.active.items()}, tasks.standby, tasks.warmup)
     endpoint = member.user_endpoint

@@ -15,8 +15,8 @@ from typing import Any
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.consumer_groups import is_blank
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.modern_groups import is_blank
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.topology_descriptions import PROCESSOR, SINK, SOURCE, has_plugin
 from kcli.server.coordinator.runtime import CoordinatorError, Decision

@@ -27,11 +27,11 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.group.consumer_group_change import compile_regex
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.server.coordinator.transaction.transaction_coordinator import ListFilter
+from kcli.server.coordinator.transaction.transaction_shard import ListFilter
 from kcli.server.coordinator.transaction.transitions import EPOCH_BUMP_VERSION
 from kcli.server.scheduler import SliceBudget
 from kcli.state.topic_names import INTERNAL_TOPICS
-from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, Transaction
+from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, TransactionMetadata
 
 _BROKERS_VERSION = 4  # of AddPartitionsToTxn: from here on brokers send it
 _FENCED_VERSION = 2  # from here on clients know PRODUCER_FENCED
@@ -189,7 +189,7 @@ def handle_describe_transactions(context: RequestContext, request: Message) -> M
     return context.new("DescribeTransactionsResponse", transaction_states=states)
 
 
-def _described(context: RequestContext, entry: Transaction) -> Message:
+def _described(context: RequestContext, entry: TransactionMetadata) -> Message:
     return context.new(
         "TransactionState",
         error_code=error_codes.NONE,
@@ -234,7 +234,7 @@ def handle_list_transactions(context: RequestContext, request: Message) -> Messa
 
 def _list_transactions(context: RequestContext, wanted: ListFilter, states: list[Message]) -> Iterator[None]:
     """Fill in the transactions that pass a filter; yield after each time slice."""
-    found: list[Transaction] = []
+    found: list[TransactionMetadata] = []
     yield from context.broker.transactions.list_transactions(wanted, found)
     budget = SliceBudget()
     for entry in found:

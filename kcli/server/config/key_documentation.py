@@ -140,6 +140,10 @@ group.streams.task.offset.interval.ms: How often the members of streams groups r
 group.streams.topology.description.plugin.class: Any class name, also of a class that is not there: the descriptions of \
 topologies that clients send are kept in memory.
 inter.broker.listener.name: The listener that brokers use for each other.
+kcli.max.groups: The number of groups of all kinds that a broker coordinates at most, 2147483647 for no limit, as in Kafka; \
+one more is refused with POLICY_VIOLATION.
+kcli.max.open.transactions: The number of open transactions that a broker coordinates at most, 2147483647 for no limit, as in \
+Kafka; producers get CONCURRENT_TRANSACTIONS and try again to begin one more.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.
 listener.security.protocol.map: The security protocol of each listener, as name:protocol.

@@ -11,9 +11,9 @@
     unload   another broker leads, or none   the shard is dropped; what waits fails with NOT_COORDINATOR
 
 An operation without records is answered when everything that it may have seen is committed; a refusal at once. The records of
-one operation are in one batch. A batch is appended after the events that are handled now (group.coordinator.append.linger.ms=-1:
-under load many operations share one append, alone none waits), or after a linger, or before it would become larger than
-max.message.bytes.
+one operation are in one batch. A batch is appended after the events that are handled now, with
+group.coordinator.append.linger.ms=-1 (under load many operations share one append, alone none waits), or after that time, or
+before it would become larger than max.message.bytes.
 
     error of an append                                         error of the operation
     ---------------------------------------------------------  ----------------------------

@@ -46,9 +46,9 @@ from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPa
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter
 from kcli.simulator.coordination.producer_session import Outcome, ProducerSession
+from kcli.simulator.coordination.share_administration import configure_share_group, share_lags
 from kcli.simulator.coordination.share_history import ShareTerms
 from kcli.simulator.coordination.share_member import ShareMember
-from kcli.simulator.coordination.share_states import configure_share_group, share_lags
 from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage, StageTopic
 from kcli.simulator.coordination.streams_member import StreamsMember
 from kcli.simulator.coordination.transactional_producer import TransactionalProducer

@@ -8,8 +8,10 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from kcli.protocol.error_codes import POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader, ServerConfig
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion, write_classic
 from kcli.server.coordinator.group.classic_messages import (
@@ -20,7 +22,10 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
     SyncResult,
 )
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
@@ -32,6 +37,7 @@ CONFIG = {
     "group.initial.rebalance.delay.ms": 3_000,
     "group.min.session.timeout.ms": 6_000,
     "group.max.session.timeout.ms": 1_800_000,
+    "kcli.max.groups": 2**31 - 1,
 }
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, CONFIG["group.initial.rebalance.delay.ms"]
 RANGE = (("range", b"\0\0\0\0\0\0\xff\xff\xff\xff"),)  # a subscription without topics
@@ -86,8 +92,23 @@ class Shard:
         self.held: list[tuple[int, Callable[[Any, int], None]]] = []
         self._offset = 0
         self._speculative = SpeculativeState[GroupState, CoordinatorRecord](self.state, self._apply)
+        metadata, rng, report = MetadataCache(), random.Random(7), self.lines.append
+        values = Config(**config)
         self.manager = ClassicGroupManager(
-            self.state, Config(**config), self.timer, random.Random(7), self.write, GroupMetrics(), self.lines.append
+            ShardParts(
+                self.state,
+                values,
+                metadata,
+                TopicHashes(metadata),
+                self.timer,
+                rng,
+                self.write,
+                GroupMetrics(),
+                report,
+                CoordinatorLimit(
+                    "kcli.max.groups", POLICY_VIOLATION, lambda: len(self.state.groups), values, self.timer, report
+                ),
+            )
         )
         self.manager.loaded(START_MS)
 

@@ -9,7 +9,7 @@ from kcli.server.coordinator.group.classic_group_manager import write_classic
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.group.classic_rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state import groups as stored
+from kcli.state.groups import StoredClassicGroup
 from tests.server.coordinator.classic_shard import (
     BOTH,
     DELAY_MS,
@@ -35,7 +35,7 @@ def test_a_static_member_takes_its_place_without_a_rebalance() -> None:
     assert shard.sync(again, instance_id=again.member_id[:2]).result.assignment == follower.member_id.encode()
     assert shard.heartbeat(follower, follower.member_id[:2]) == codes.FENCED_INSTANCE_ID
     group = shard.state.groups["g"]
-    assert isinstance(group, stored.ClassicGroup) and set(group.members) == {leader.member_id, again.member_id}
+    assert isinstance(group, StoredClassicGroup) and set(group.members) == {leader.member_id, again.member_id}
     shard.advance(SESSION_MS - 1)
     shard.heartbeat(leader, leader.member_id[:2])
     shard.advance(1)
@@ -147,7 +147,7 @@ def test_an_empty_group_whose_record_is_lost_is_empty_here() -> None:
     shard.fail_with = codes.NOT_COORDINATOR
     shard.advance(SESSION_MS)
     assert shard.group_state == "Empty" and "cannot write" in shard.lines[-1]
-    assert isinstance(group := shard.state.groups["g"], stored.ClassicGroup) and group.members
+    assert isinstance(group := shard.state.groups["g"], StoredClassicGroup) and group.members
     assert shard.join(version=3).waits
 
 

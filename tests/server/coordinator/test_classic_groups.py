@@ -10,8 +10,8 @@ from kcli.protocol import error_codes as codes
 from kcli.server.coordinator.group.classic_group import PREVIOUS_STATES, ClassicGroup, ClassicGroupState
 from kcli.server.coordinator.group.classic_messages import JoinResult, LeavingMember
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
+from kcli.state.groups import ShareGroup, StoredClassicGroup, StoredClassicMember
 from tests.server.coordinator.classic_shard import (
     BOTH,
     DELAY_MS,
@@ -59,11 +59,11 @@ def test_a_member_joins_syncs_and_leaves() -> None:
     assert synced == (0, "consumer", "range", b"mine")
     assert shard.group_state == "Stable" and shard.heartbeat(joined) == 0
     group = shard.state.groups["g"]
-    assert isinstance(group, stored.ClassicGroup)
+    assert isinstance(group, StoredClassicGroup)
     assert (group.generation, group.protocol, group.leader) == (1, "range", joined.member_id)
     assert group.state_timestamp_ms == START_MS + DELAY_MS
     assert list(group.members.values()) == [
-        stored.ClassicMember(joined.member_id, None, "client", "/127.0.0.1", REBALANCE_MS, SESSION_MS, RANGE[0][1], b"mine")
+        StoredClassicMember(joined.member_id, None, "client", "/127.0.0.1", REBALANCE_MS, SESSION_MS, RANGE[0][1], b"mine")
     ]
     assert shard.manager.describe("g").members[0] == (
         joined.member_id, None, "client", "/127.0.0.1", RANGE[0][1], b"mine",
@@ -71,7 +71,7 @@ def test_a_member_joins_syncs_and_leaves() -> None:
     assert leave(shard, LeavingMember(joined.member_id, None)) == [(0, joined.member_id, None)]
     assert shard.group_state == "Empty"
     group = shard.state.groups["g"]
-    assert isinstance(group, stored.ClassicGroup)
+    assert isinstance(group, StoredClassicGroup)
     assert (group.generation, group.protocol, group.leader, group.protocol_type) == (2, None, None, "consumer")
     assert not group.members and len(shard.records) == 3
     assert shard.timer.next_deadline_ms() is None
@@ -169,7 +169,7 @@ def test_a_client_may_repeat_a_protocol() -> None:
 )
 def test_refused_joins(changes: dict[str, Any], code: int) -> None:
     shard = Shard()
-    shard.state.groups["modern"] = stored.ShareGroup("modern")
+    shard.state.groups["modern"] = ShareGroup("modern")
     shard.stable(2, ("static",))
     before = shard.manager.describe("g")
     result = shard.join(**changes).result
@@ -311,7 +311,7 @@ def test_offsets_of_topics_that_are_read_are_kept() -> None:
 
 def test_only_empty_groups_are_deleted() -> None:
     shard = Shard()
-    shard.state.groups["modern"] = stored.ShareGroup("modern")
+    shard.state.groups["modern"] = ShareGroup("modern")
     assert error_of(shard.manager.delete_check, "g") == codes.GROUP_ID_NOT_FOUND
     assert error_of(shard.manager.delete_check, "modern") == codes.GROUP_ID_NOT_FOUND
     (member,) = shard.stable()
@@ -326,7 +326,7 @@ def test_only_empty_groups_are_deleted() -> None:
 
 def test_a_group_with_offsets_only_is_joined_without_a_record() -> None:
     state = GroupState()
-    state.groups["g"] = stored.ClassicGroup("g")
+    state.groups["g"] = StoredClassicGroup("g")
     shard = Shard(state)
     assert list(shard.manager.list()) == [("g", "", "Empty", "classic")] and not shard.manager.groups
     assert commit_code(shard, "", None, -1) == 0 and commit_code(shard, "m", None, 0) == codes.UNKNOWN_MEMBER_ID
@@ -338,8 +338,8 @@ def test_a_group_with_offsets_only_is_joined_without_a_record() -> None:
 
 def test_when_the_retention_of_offsets_begins() -> None:
     shard = Shard()
-    shard.state.groups["simple"] = stored.ClassicGroup("simple")
-    shard.state.groups["old"] = stored.ClassicGroup("old", "consumer")
+    shard.state.groups["simple"] = StoredClassicGroup("simple")
+    shard.state.groups["old"] = StoredClassicGroup("old", "consumer")
     assert [shard.manager.find(group_id).offset_expiry_base_ms(5) for group_id in ("simple", "old")] == [5, 5]
     (member,) = shard.joined()
     group = shard.manager.find("g")

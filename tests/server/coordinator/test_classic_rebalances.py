@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcli.protocol import error_codes as codes
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.group.classic_rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS
-from kcli.state import groups as stored
+from kcli.state.groups import StoredClassicGroup
 from tests.server.coordinator.classic_shard import (
     DELAY_MS,
     REBALANCE_MS,
@@ -177,4 +177,4 @@ def test_a_group_whose_members_do_not_sync_becomes_empty() -> None:
         assert [shard.heartbeat(one) for one in joined] == [0, 0]
         shard.advance(5_000)
     assert shard.group_state == "Empty"
-    assert isinstance(group := shard.state.groups["g"], stored.ClassicGroup) and group.generation == 2
+    assert isinstance(group := shard.state.groups["g"], StoredClassicGroup) and group.generation == 2

@@ -1,24 +1,20 @@
 """Protects consumer groups (KIP-848): no partition has two members, groups settle and are balanced, and records are Kafka's.
 
-The manager runs on a real state and timer. Every record of an operation is encoded, decoded and applied, as by a load. Clients
-are models: they revoke what they are no longer assigned, late at times, and some answers are lost.
+Clients are models: they revoke what they are no longer assigned, late at times, and some answers are lost.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_type
-from kcli.server.config.loading import load_config
-from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager, ConsumerHeartbeat, HeartbeatResult
@@ -26,92 +22,27 @@ from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.current_assignment import Target, next_assignment
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
+from tests.server.coordinator.modern_groups import ModernGroups
 
-START_MS = 1_750_000_000_000
 GROUP = "group"
 # Of a log that Apache Kafka 4.3.1 wrote: its topic `orders` with three partitions, and the hash in the records of a group.
 ORDERS = Uuid.parse("iRUOBBUCTcicMC3Stf-rzg")
 ORDERS_HASH = -2447262396106686275
 
 
-class Groups:
-    """The consumer groups of one shard; `written` are the records of the last operation, `log` all of them as bytes."""
+class Groups(ModernGroups[ConsumerGroupManager]):
+    """The consumer groups of one shard."""
 
-    def __init__(self, *overrides: str) -> None:
-        self.config = load_config(None, ["log.dirs=/nowhere", "listeners=PLAINTEXT://127.0.0.1:0", *overrides])
-        self.metadata = MetadataCache()
-        self.state = GroupState()
-        self.timer = Timer(START_MS)
-        self.lines: list[str] = []
-        self.written: list[CoordinatorRecord] = []
-        self.log: list[tuple[bytes, bytes | None]] = []
-        self.fails = False
-        self.manager = self._manager(self.state)
+    def _manager(self, parts: ShardParts) -> ConsumerGroupManager:
+        return ConsumerGroupManager(parts, GroupMigration(parts, ClassicGroupManager(parts)))
 
-    def _manager(self, state: GroupState) -> ConsumerGroupManager:
-        hashes, rng, metrics = TopicHashes(self.metadata), random.Random(1), GroupMetrics()
-        classic = ClassicGroupManager(state, self.config, self.timer, rng, self._write, metrics, self.lines.append)
-        return ConsumerGroupManager(
-            state,
-            self.config,
-            self.metadata,
-            hashes,
-            self.timer,
-            rng,
-            self._write,
-            GroupMigration(state, self.config, self.metadata, hashes, classic),
-            metrics,
-            self.lines.append,
-        )
-
-    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[None, int], None]) -> None:
-        self._apply(operation())
-        respond(None, self.timer.clock_ms)
-
-    def _apply(self, decision: Decision[Any]) -> None:
-        self.written = list(decision.records) if not self.fails else []
-        for record in self.written:
-            assert isinstance(record, CoordinatorRecord)
-            encoded = OFFSETS.encode(record.key, record.value)
-            key, value = OFFSETS.decode(*encoded)
-            assert key is not None
-            self.state.apply(key, value, len(self.log))
-            self.log.append(encoded)
+    def check(self) -> None:
+        """Check that no partition has two members."""
         check_owners(self.state)
-
-    def reload(self) -> None:
-        """Let the next coordinator load the log; its state must be the same."""
-        before, self.state = self.state, GroupState()
-        for encoded in self.log:
-            key, value = OFFSETS.decode(*encoded)
-            assert key is not None
-            self.state.apply(key, value, 0)
-        assert self.state.groups == before.groups
-        check_owners(self.state)
-        self.manager.unloaded()
-        self.manager = self._manager(self.state)
-        self.manager.loaded()
-
-    def set_topic(self, name: str, partitions: int, topic_id: Uuid | None = None) -> Uuid:
-        """Make a topic, or give it more partitions."""
-        image = self.metadata.image
-        known = image.topic(name)
-        topic_id = topic_id or (Uuid(name.encode().ljust(16, b".")) if known is None else known.topic_id)
-        if known is None:
-            image.apply(message_type("metadata_records", "TopicRecord").new(name=name, topic_id=topic_id))
-        for index in range(len(image.topics[topic_id].partitions), partitions):
-            record = message_type("metadata_records", "PartitionRecord").new(
-                partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1, directories=[ZERO_UUID]
-            )
-            image.apply(record)
-        self.metadata.topics_version += 1
-        return topic_id
 
     def heartbeat(self, member_id: str = "m1", epoch: int = 0, **fields: Any) -> HeartbeatResult:
         """Send a heartbeat; one that joins subscribes to `orders` unless `fields` say otherwise."""
@@ -127,12 +58,8 @@ class Groups:
         decision = self.manager.heartbeat(
             ConsumerHeartbeat(**request | {"member_id": member_id, "member_epoch": epoch} | fields)
         )
-        self._apply(decision)
+        self.apply(decision)
         return decision.response
-
-    def advance(self, ms: int) -> None:
-        """Let time pass."""
-        self.timer.advance(self.timer.clock_ms + ms)
 
     def group(self) -> ConsumerGroup:
         """Return the group."""
@@ -164,14 +91,6 @@ def groups() -> Groups:
 # ------------------------------------------------------------------------------------------------------------- records
 
 
-def kinds(groups: Groups) -> list[str]:
-    """What the last operation wrote: the numbers of the records' types; tombstones with a minus."""
-    return [
-        f"{'-' if value is None else ''}{int.from_bytes(key[:2], 'big')}"
-        for key, value in (OFFSETS.encode(record.key, record.value) for record in groups.written)
-    ]
-
-
 def value_of(groups: Groups, name: str, member_id: str | None = None) -> Any:
     """The value of a record that the last operation wrote."""
     (found,) = [
@@ -188,7 +107,7 @@ def test_records_are_those_of_kafka() -> None:
     groups.set_topic("orders", 3, ORDERS)
     first = groups.heartbeat("first", topic_regex=None)
     assert (first.member_epoch, first.assignment) == (2, {ORDERS: [0, 1, 2]})
-    assert kinds(groups) == ["5", "3", "7", "6", "8"]
+    assert groups.kinds() == ["5", "3", "7", "6", "8"]
     assert [len(OFFSETS.encode(record.key, record.value)[1] or b"") for record in groups.written[1:]] == [17, 34, 17, 59]
     assert value_of(groups, "MemberMetadata").subscribed_topic_regex == ""
     assert value_of(groups, "Metadata").metadata_hash == ORDERS_HASH
@@ -198,16 +117,16 @@ def test_records_are_those_of_kafka() -> None:
     groups.advance(39)
     second = groups.heartbeat("second")
     assert (second.member_epoch, second.assignment) == (2, {})
-    assert kinds(groups) == ["5", "3", "8"]
+    assert groups.kinds() == ["5", "3", "8"]
     assert value_of(groups, "Metadata").epoch == 3
     groups.advance(5026)
     assert groups.heartbeat("second", 2).member_epoch == 3
-    assert kinds(groups) == ["7", "7", "6", "8"]
+    assert groups.kinds() == ["7", "7", "6", "8"]
     assert value_of(groups, "TargetAssignmentMember", "second").topic_partitions[0].partitions == [2]
     assert value_of(groups, "CurrentMemberAssignment").state == 2
     groups.advance(100)
     assert groups.heartbeat("first", 2).assignment == {ORDERS: [0, 1]}
-    assert kinds(groups) == ["8"]
+    assert groups.kinds() == ["8"]
     current = value_of(groups, "CurrentMemberAssignment")
     assert (current.member_epoch, current.previous_member_epoch, current.state) == (2, 2, 1)
     assert current.partitions_pending_revocation[0].assignment_epochs == [2]
@@ -216,10 +135,10 @@ def test_records_are_those_of_kafka() -> None:
     assert (current.member_epoch, current.previous_member_epoch, current.state) == (3, 2, 0)
     assert current.assigned_partitions[0].assignment_epochs == [2, 2]
     groups.heartbeat("second", -1)
-    assert kinds(groups) == ["-8", "-7", "-5", "3"]
+    assert groups.kinds() == ["-8", "-7", "-5", "3"]
     assert (value_of(groups, "Metadata").epoch, value_of(groups, "Metadata").metadata_hash) == (4, ORDERS_HASH)
     groups.heartbeat("first", -1)
-    assert kinds(groups) == ["-8", "-7", "-5", "3"]
+    assert groups.kinds() == ["-8", "-7", "-5", "3"]
     assert (value_of(groups, "Metadata").epoch, value_of(groups, "Metadata").metadata_hash) == (5, 0)
     groups.reload()
 
@@ -353,7 +272,7 @@ def test_sessions_end(groups: Groups) -> None:
     groups.advance(45_000)
     assert not groups.group().members
     assert groups.group().state == "Empty"
-    assert kinds(groups) == ["-8", "-7", "-5", "3"]
+    assert groups.kinds() == ["-8", "-7", "-5", "3"]
 
 
 def test_a_member_must_revoke_in_time(groups: Groups) -> None:
@@ -374,11 +293,11 @@ def test_a_static_member_comes_back(groups: Groups) -> None:
     """Its partitions wait for it, and its place goes to the new member id without another group epoch."""
     groups.heartbeat("s1", instance_id="i1")
     assert groups.heartbeat("s1", -2, instance_id="i1").member_epoch == -2
-    assert kinds(groups) == ["8"]
+    assert groups.kinds() == ["8"]
     groups.reload()
     result = groups.heartbeat("s2", instance_id="i1")
     assert (result.member_id, result.member_epoch, result.assignment) == ("s2", 2, {ORDERS: [0, 1, 2]})
-    assert kinds(groups) == ["-8", "-7", "-5", "5", "7", "8", "8"]
+    assert groups.kinds() == ["-8", "-7", "-5", "5", "7", "8", "8"]
     assert (list(groups.group().members), groups.group().group_epoch) == (["s2"], 2)
     groups.heartbeat("s2", -2, instance_id="i1")
     groups.advance(45_000)
@@ -389,7 +308,7 @@ def test_patterns_follow_the_topics(groups: Groups) -> None:
     """A pattern finds topics that are made later, 10 s after the last look; its record goes with its last subscriber."""
     pytest.importorskip("re2")
     epoch = groups.heartbeat("m1", topic_names=[], topic_regex="ord.*|pay").member_epoch
-    assert kinds(groups) == ["5", "16", "3", "7", "6", "8"]
+    assert groups.kinds() == ["5", "16", "3", "7", "6", "8"]
     pay = groups.set_topic("pay", 1)
     groups.set_topic("payments", 1)
     assert groups.heartbeat("m1", epoch).assignment is None
@@ -398,7 +317,7 @@ def test_patterns_follow_the_topics(groups: Groups) -> None:
     assert groups.group().resolved_regexes == {"ord.*|pay": ["orders", "pay"]}
     groups.reload()
     result = groups.heartbeat("m1", epoch + 1, topic_names=["orders"], topic_regex="")
-    assert kinds(groups)[:2] == ["5", "-16"]
+    assert groups.kinds()[:2] == ["5", "-16"]
     assert result.assignment == {ORDERS: [0, 1, 2]}
 
 
@@ -469,7 +388,7 @@ def test_only_empty_groups_are_deleted(groups: Groups) -> None:
         groups.manager.delete(groups.group())
     assert caught.value.code == error_codes.NON_EMPTY_GROUP
     groups.heartbeat("m1", -1)
-    groups._apply(Decision(None, list(groups.manager.delete(groups.group()))))
+    groups.apply(Decision(None, list(groups.manager.delete(groups.group()))))
     assert groups.state.groups == {}
 
 
@@ -499,7 +418,7 @@ def test_steps_of_a_member(
     state: str, assigned: list[int], revoking: list[int], target: list[int], reported: list[int] | None, expected: Any
 ) -> None:
     """A member of epoch 4 goes to the target of epoch 5; partition 3 has another member."""
-    member = ConsumerMember("m", member_epoch=4, state=state)
+    member = ConsumerGroupMember("m", member_epoch=4, state=state)
     member.assigned_partitions = {T: dict.fromkeys(assigned, 4)}
     member.partitions_pending_revocation = {T: dict.fromkeys(revoking, 4)} if revoking else {}
     goal = Target(5, {T: target}, {T})

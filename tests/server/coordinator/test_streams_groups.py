@@ -1,27 +1,23 @@
 """Protects streams groups (KIP-1071): no task runs twice, groups settle and are balanced, and records are Kafka's.
 
-The manager runs on a real state and timer. Every record of an operation is encoded, decoded and applied, as by a load.
 Statuses, epochs and errors are those of Apache Kafka; tests/oracle/test_streams_group_answers.py compares them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, STREAMS_GROUP_HEARTBEAT, STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
-from kcli.server.config.loading import load_config
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.group.streams_heartbeat import (
     StreamsHeartbeat,
@@ -31,15 +27,12 @@ from kcli.server.coordinator.group.streams_heartbeat import (
 )
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.topology_descriptions import MAX_DESCRIPTION_BYTES
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
+from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.state.group_state import GroupState
 from kcli.state.groups import StreamsGroup
 from kcli.state.speculative_state import SpeculativeState
+from tests.server.coordinator.modern_groups import ModernGroups
 
-START_MS = 1_750_000_000_000
 GROUP = "app"
 CLASSES = API_KEYS[STREAMS_GROUP_HEARTBEAT].request.classes
 NO_TASKS = OwnedTasks({}, {}, {})
@@ -66,78 +59,15 @@ SIMPLE = topology(subtopology("0", ["in"]))
 STATEFUL = topology(subtopology("0", ["in"], stores=["app-store-changelog"]))
 
 
-class Groups:
-    """The streams groups of one shard; `written` are the records of the last operation, `log` all of them as bytes."""
+class Groups(ModernGroups[StreamsGroupManager]):
+    """The streams groups of one shard."""
 
-    def __init__(self, *overrides: str) -> None:
-        self.config = load_config(None, ["log.dirs=/nowhere", "listeners=PLAINTEXT://127.0.0.1:0", *overrides])
-        self.metadata = MetadataCache()
-        self.state = GroupState()
-        self.timer = Timer(START_MS)
-        self.lines: list[str] = []
-        self.metrics = GroupMetrics()
-        self.written: list[CoordinatorRecord] = []
-        self.log: list[tuple[bytes, bytes | None]] = []
-        self.manager = self._manager(self.state)
+    def _manager(self, parts: ShardParts) -> StreamsGroupManager:
+        return StreamsGroupManager(parts, _no_classic_group)
 
-    def _manager(self, state: GroupState) -> StreamsGroupManager:
-        return StreamsGroupManager(
-            state,
-            self.config,
-            self.metadata,
-            TopicHashes(self.metadata),
-            self.timer,
-            self._write,
-            self._remove_classic,
-            self.metrics,
-            self.lines.append,
-        )
-
-    def _remove_classic(self, group_id: str) -> list[CoordinatorRecord]:
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
-
-    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[None, int], None]) -> None:
-        self._apply(operation())
-        respond(None, self.timer.clock_ms)
-
-    def _apply(self, decision: Decision[Any]) -> None:
-        self.written = []
-        for record in decision.records:
-            assert isinstance(record, CoordinatorRecord)
-            self.written.append(record)
-            encoded = OFFSETS.encode(record.key, record.value)
-            key, value = OFFSETS.decode(*encoded)
-            assert key is not None
-            self.state.apply(key, value, len(self.log))
-            self.log.append(encoded)
+    def check(self) -> None:
+        """Check that no task runs twice."""
         check_tasks(self.state)
-
-    def reload(self) -> None:
-        """Let the next coordinator load the log; its state must be the same."""
-        before, self.state = self.state, GroupState()
-        for encoded in self.log:
-            key, value = OFFSETS.decode(*encoded)
-            assert key is not None
-            self.state.apply(key, value, 0)
-        assert self.state.groups == before.groups
-        check_tasks(self.state)
-        self.manager.unloaded()
-        self.manager = self._manager(self.state)
-        self.manager.loaded()
-
-    def set_topic(self, name: str, partitions: int) -> None:
-        """Make a topic, or give it more partitions."""
-        image = self.metadata.image
-        known = image.topic(name)
-        topic_id = Uuid(name.encode().ljust(16, b".")[:16]) if known is None else known.topic_id
-        if known is None:
-            image.apply(message_type("metadata_records", "TopicRecord").new(name=name, topic_id=topic_id))
-        for index in range(len(image.topics[topic_id].partitions), partitions):
-            record = message_type("metadata_records", "PartitionRecord").new(
-                partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1, directories=[ZERO_UUID]
-            )
-            image.apply(record)
-        self.metadata.topics_version += 1
 
     def heartbeat(self, member_id: str = "m1", epoch: int = 0, **fields: Any) -> StreamsHeartbeatResult:
         """Send a heartbeat; one that joins is of a process of its own unless `fields` say otherwise."""
@@ -155,23 +85,16 @@ class Groups:
         decision = self.manager.heartbeat(
             StreamsHeartbeat(**request | {"member_id": member_id, "member_epoch": epoch} | fields)
         )
-        self._apply(decision)
+        self.apply(decision)
         return decision.response
-
-    def advance(self, ms: int) -> None:
-        """Let time pass."""
-        self.timer.advance(self.timer.clock_ms + ms)
 
     def group(self) -> StreamsGroup:
         """Return the group."""
         return self.manager.find(GROUP)
 
-    def kinds(self) -> list[str]:
-        """What the last operation wrote: the numbers of the records' types; tombstones with a minus."""
-        return [
-            f"{'-' if value is None else ''}{int.from_bytes(key[:2], 'big')}"
-            for key, value in (OFFSETS.encode(record.key, record.value) for record in self.written)
-        ]
+
+def _no_classic_group(group_id: str) -> list[CoordinatorRecord]:
+    raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
 
 
 def check_tasks(state: GroupState) -> None:

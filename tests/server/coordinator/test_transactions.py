@@ -15,7 +15,7 @@ from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
-from kcli.state.transaction_state import Transaction
+from kcli.state.transaction_state import TransactionMetadata
 from tests.server.apis.asking import Refusing, ask, struct
 from tests.server.whole_node import Pending, WholeNode, batch, partitions_of
 
@@ -121,7 +121,7 @@ class Client:
         )
         return self.node.send(key, version or (5 if self.bumps else 4), message)
 
-    def entry(self) -> Transaction:
+    def entry(self) -> TransactionMetadata:
         """The coordinator's entry."""
         return self.node.broker.transactions.describe(self.name)
 

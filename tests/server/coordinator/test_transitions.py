@@ -13,7 +13,7 @@ from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.transaction_shard import transaction_record
 from kcli.server.coordinator.transaction.transitions import InitRequest, NeedsProducerIdError
-from kcli.state.transaction_state import Transaction, TransactionState
+from kcli.state.transaction_state import TransactionMetadata, TransactionState
 
 NAMES = error_codes.NAMES
 ID, NEW_ID, EPOCH, NOW = 7, 99, 4, 1_000
@@ -21,14 +21,14 @@ MAX_EPOCH = 32767
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
 
-def entry(state: str, epoch: int = EPOCH, **fields: Any) -> Transaction:
+def entry(state: str, epoch: int = EPOCH, **fields: Any) -> TransactionMetadata:
     made = transitions.new_transaction("x", ID, 60_000, 10)._replace(state=state, producer_epoch=epoch, previous_producer_id=ID)
     if state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
         made = made._replace(partitions=frozenset((("t", 0),)), start_timestamp_ms=20)
     return made._replace(**fields)
 
 
-def result_of(decide: Callable[[], Transaction]) -> Any:
+def result_of(decide: Callable[[], TransactionMetadata]) -> Any:
     """The state, producer id and epoch that a decision leads to, or the name of its error."""
     try:
         found = decide()
@@ -119,7 +119,7 @@ ENDS_WITH_BUMPS = {
 }
 
 
-def end(found: Transaction | None, producer: Producer, is_commit: bool, version: int, new_id: int | None = None) -> Any:
+def end(found: TransactionMetadata | None, producer: Producer, is_commit: bool, version: int, new_id: int | None = None) -> Any:
     return result_of(lambda: transitions.end_transaction(found, producer, is_commit, version, new_id, NOW))
 
 

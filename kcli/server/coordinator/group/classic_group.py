@@ -37,7 +37,7 @@ from kcli.server.coordinator.group.classic_messages import (
 )
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.timing_wheel import TimerTask
-from kcli.state import groups as stored
+from kcli.state.groups import StoredClassicGroup
 
 UNKNOWN_MEMBER_ID = ""  # the member id of a client that has none yet
 _RECORD_VERSION = 3
@@ -68,7 +68,7 @@ PREVIOUS_STATES = {
 
 
 @dataclass(slots=True, eq=False)
-class ClassicMember:
+class ClassicGroupMember:
     """A member; `is_new` until its first rebalance is complete. It expires at `deadline_ms`, unless it waits for an answer."""
 
     member_id: str
@@ -100,7 +100,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, ClassicMember] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static_members: dict[str, str] = {}  # member ids by instance id
         self.awaiting_join: dict[str, RespondJoin] = {}
         self.awaiting_sync: dict[str, RespondSync] = {}
@@ -114,7 +114,7 @@ class ClassicGroup:
         self._protocol_counts: Counter[str] = Counter()  # how many members support a protocol
 
     @classmethod
-    def from_record(cls, record: stored.ClassicGroup) -> ClassicGroup:
+    def from_record(cls, record: StoredClassicGroup) -> ClassicGroup:
         """Make a group as its last record describes it: Stable if it has members, else Empty."""
         group = cls(record.group_id, record.state_timestamp_ms)
         group.generation_id = record.generation
@@ -123,7 +123,7 @@ class ClassicGroup:
         group.leader = record.leader
         for one in record.members.values():
             group._put_member(
-                ClassicMember(
+                ClassicGroupMember(
                     one.member_id,
                     one.instance_id,
                     one.client_id,
@@ -140,7 +140,9 @@ class ClassicGroup:
         return group
 
     @classmethod
-    def from_members(cls, group_id: str, generation_id: int, members: Iterable[ClassicMember], wall_ms: int) -> ClassicGroup:
+    def from_members(
+        cls, group_id: str, generation_id: int, members: Iterable[ClassicGroupMember], wall_ms: int
+    ) -> ClassicGroup:
         """Make a stable group of consumers; the first member leads it."""
         group = cls(group_id, wall_ms)
         group.generation_id, group.protocol_type, group.state = generation_id, CONSUMER_PROTOCOL_TYPE, ClassicGroupState.STABLE
@@ -152,7 +154,7 @@ class ClassicGroup:
 
     # --------------------------------------------------------------------------------------------------------- members
 
-    def _put_member(self, member: ClassicMember) -> None:
+    def _put_member(self, member: ClassicGroupMember) -> None:
         if self.leader is None:
             self.leader = member.member_id
         if member.instance_id is not None:
@@ -160,7 +162,7 @@ class ClassicGroup:
         self.members[member.member_id] = member
         self._count_protocols(member, 1)
 
-    def add(self, member: ClassicMember, protocol_type: str, respond: RespondJoin) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str, respond: RespondJoin) -> None:
         """Add a member whose join waits; the protocols must be supported."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -170,7 +172,9 @@ class ClassicGroup:
         if pending is not None:
             pending.cancel()
 
-    def update(self, member: ClassicMember, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+    def update(
+        self, member: ClassicGroupMember, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
         """Set what a member states when it joins again."""
         self._count_protocols(member, -1)
         member.protocols = protocols
@@ -178,7 +182,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def _count_protocols(self, member: ClassicMember, by: int) -> None:
+    def _count_protocols(self, member: ClassicGroupMember, by: int) -> None:
         for name in {name for name, _ in member.protocols}:
             self._protocol_counts[name] += by
             if not self._protocol_counts[name]:
@@ -203,7 +207,7 @@ class ClassicGroup:
         self.respond_join(member_id, JoinResult(error_codes.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID))
         self.respond_sync(member_id, SyncResult(error_codes.UNKNOWN_MEMBER_ID))
 
-    def replace_static_member(self, instance_id: str, new_id: str) -> ClassicMember:
+    def replace_static_member(self, instance_id: str, new_id: str) -> ClassicGroupMember:
         """Give the static member a new id, and fence a client that waits with the old one; its session timer is not started."""
         old_id = self.static_members[instance_id]
         member = self.members.pop(old_id)
@@ -222,7 +226,7 @@ class ClassicGroup:
         self.respond_sync(old_id, SyncResult(error_codes.FENCED_INSTANCE_ID))
         return member
 
-    def find_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
+    def find_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
         """Return the member that sent a request. Raises CoordinatorError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         if instance_id is not None:
             known_id = self.static_members.get(instance_id)
@@ -359,7 +363,7 @@ class ClassicGroup:
             members=members,
         )
 
-    def sync_result(self, member: ClassicMember) -> SyncResult:
+    def sync_result(self, member: ClassicGroupMember) -> SyncResult:
         """Return the answer to a sync in the present generation."""
         return SyncResult(error_codes.NONE, self.protocol_type, self.protocol_name, member.assignment)
 

@@ -28,9 +28,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from kcli.log.rng import Random
 from kcli.protocol import error_codes
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_checks import (
     check_generation,
@@ -42,8 +40,8 @@ from kcli.server.coordinator.group.classic_checks import (
 from kcli.server.coordinator.group.classic_group import (
     UNKNOWN_MEMBER_ID,
     ClassicGroup,
+    ClassicGroupMember,
     ClassicGroupState,
-    ClassicMember,
     tombstone,
 )
 from kcli.server.coordinator.group.classic_messages import (
@@ -59,12 +57,10 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
     SyncResult,
 )
-from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records, Write
+from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
-from kcli.state import groups as stored
-from kcli.state.group_state import GroupState
+from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 
 _UUID_BYTES = 16
 
@@ -95,29 +91,21 @@ def write_classic(
 
 
 class ClassicGroupManager:
-    """The classic groups of one shard; `write` executes the operations of timers."""
+    """The classic groups of one shard."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        timer: Timer,
-        rng: Random,
-        write: Write,
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
+    def __init__(self, parts: ShardParts) -> None:
         self.groups: dict[str, ClassicGroup] = {}
-        self._state = state
-        self._config = config
-        self._rng = rng
-        self._rebalances = ClassicRebalances(config, timer, write, metrics, report)
+        self._state = parts.state
+        self._config = parts.config
+        self._rng = parts.rng
+        self._check_new = parts.check_new
+        self._rebalances = ClassicRebalances(parts.config, parts.timer, parts.write, parts.metrics, parts.report)
 
     def loaded(self, now_ms: int) -> None:
         """Begin to coordinate the groups with members; one that is larger than group.max.size rebalances."""
         max_size = self._max_size()
         for group_id, record in self._state.groups.items():
-            if not isinstance(record, stored.ClassicGroup) or not record.members:
+            if not isinstance(record, StoredClassicGroup) or not record.members:
                 continue
             group = self._restore(record)
             if len(group.members) > max_size:
@@ -133,7 +121,7 @@ class ClassicGroupManager:
     def _max_size(self) -> int:
         return self._config.get_int("group.max.size")
 
-    def _restore(self, record: stored.ClassicGroup) -> ClassicGroup:
+    def _restore(self, record: StoredClassicGroup) -> ClassicGroup:
         """Coordinate a group as its record describes it."""
         group = self.groups[record.group_id] = ClassicGroup.from_record(record)
         for member in group.members.values():
@@ -148,7 +136,7 @@ class ClassicGroupManager:
         record = self._state.groups.get(group_id)
         if record is None:
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(record, stored.ClassicGroup):
+        if not isinstance(record, StoredClassicGroup):
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return ClassicGroup.from_record(record)
 
@@ -165,9 +153,9 @@ class ClassicGroupManager:
             respond(JoinResult(code, request.member_id))
             return Decision(None)
         record = self._state.groups.get(group_id)
-        if isinstance(record, stored.ConsumerGroup | stored.StreamsGroup) and not record.members:
+        if isinstance(record, ConsumerGroup | StreamsGroup) and not record.members:
             record = None
-        if record is not None and not isinstance(record, stored.ClassicGroup):
+        if record is not None and not isinstance(record, StoredClassicGroup):
             respond(JoinResult(error_codes.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
             return Decision(None)
         group = self.groups.get(group_id)
@@ -178,6 +166,7 @@ class ClassicGroupManager:
         if request.member_id != UNKNOWN_MEMBER_ID:
             respond(JoinResult(error_codes.UNKNOWN_MEMBER_ID, request.member_id))
             return Decision(None)
+        self._check_new(group_id)
         group = self.groups[group_id] = ClassicGroup(group_id, self._rebalances.wall_ms())
         empty = group.record({})
         self._join_group(group, request, respond)
@@ -193,7 +182,7 @@ class ClassicGroupManager:
 
     def _created(self, group: ClassicGroup, code: int) -> None:
         """End a new group whose record could not be written and is reverted."""
-        is_written = isinstance(self._state.groups.get(group.group_id), stored.ClassicGroup)
+        is_written = isinstance(self._state.groups.get(group.group_id), StoredClassicGroup)
         if code and not is_written and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             self._rebalances.end(group, code)
@@ -240,7 +229,7 @@ class ClassicGroupManager:
         return Decision(None, self._add_member(group, member_id, request, respond))
 
     def _add_member(self, group: ClassicGroup, member_id: str, request: JoinRequest, respond: RespondJoin) -> Records:
-        member = ClassicMember(
+        member = ClassicGroupMember(
             member_id,
             request.instance_id,
             request.client_id,
@@ -395,7 +384,7 @@ class ClassicGroupManager:
         group = self.groups.get(group_id)
         if group is None:
             record = self._state.groups.get(group_id)
-            if generation_id < 0 and (record is None or (isinstance(record, stored.ClassicGroup) and not record.members)):
+            if generation_id < 0 and (record is None or (isinstance(record, StoredClassicGroup) and not record.members)):
                 return
             group = self.find(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
@@ -451,7 +440,7 @@ class ClassicGroupManager:
             group = self.groups.get(group_id)
             if group is not None:
                 yield ListedGroup(group_id, group.protocol_type or "", group.state)
-            elif isinstance(record, stored.ClassicGroup):
+            elif isinstance(record, StoredClassicGroup):
                 yield ListedGroup(group_id, record.protocol_type, record.state)
 
     def delete_check(self, group_id: str) -> None:
@@ -483,5 +472,5 @@ class ClassicGroupManager:
     def restore(self, group_id: str) -> None:
         """Coordinate a group as its record describes it, if it is not coordinated: it has not become a consumer group."""
         record = self._state.groups.get(group_id)
-        if isinstance(record, stored.ClassicGroup) and record.members and group_id not in self.groups:
+        if isinstance(record, StoredClassicGroup) and record.members and group_id not in self.groups:
             self._restore(record)

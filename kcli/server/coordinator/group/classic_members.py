@@ -40,7 +40,7 @@ from kcli.server.coordinator.group.current_assignment import UNRELEASED, UNREVOK
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
-from kcli.state.groups import ConsumerGroup, ConsumerMember
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 
 _UUID_BYTES = 16
 
@@ -116,8 +116,8 @@ class ClassicMembers:
         return Decision(complete, change.records, settled)
 
     def _find_member(
-        self, change: ConsumerGroupChange, request: JoinRequest, member_id: str, replaced: ConsumerMember | None
-    ) -> ConsumerMember:
+        self, change: ConsumerGroupChange, request: JoinRequest, member_id: str, replaced: ConsumerGroupMember | None
+    ) -> ConsumerGroupMember:
         """Return the member that joins; `replaced` is the one with its instance id. Raises CoordinatorError."""
         if request.instance_id is not None:
             if request.member_id:
@@ -125,7 +125,7 @@ class ClassicMembers:
             if replaced is not None:
                 return change.replace_member(replaced, member_id)
         found = change.members.get(member_id)
-        return ConsumerMember(member_id, member_epoch=0, subscribed_topic_regex="") if found is None else found
+        return ConsumerGroupMember(member_id, member_epoch=0, subscribed_topic_regex="") if found is None else found
 
     # ------------------------------------------------------------------------------------------------- sync, heartbeat
 
@@ -176,7 +176,9 @@ def _supports_protocols(group: ConsumerGroup, request: JoinRequest) -> bool:
     )
 
 
-def _with_subscription(member: ConsumerMember, request: JoinRequest, topics: list[str], rack_id: str | None) -> ConsumerMember:
+def _with_subscription(
+    member: ConsumerGroupMember, request: JoinRequest, topics: list[str], rack_id: str | None
+) -> ConsumerGroupMember:
     updated = changed_subscription(
         member,
         instance_id=request.instance_id,
@@ -191,7 +193,7 @@ def _with_subscription(member: ConsumerMember, request: JoinRequest, topics: lis
     return replace(updated, subscribed_topic_regex="") if updated.subscribed_topic_regex else updated
 
 
-def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
     """Return the member that sends a request. Raises CoordinatorError."""
     if instance_id is not None:
         return check_static(static_member(group, instance_id, member_id), instance_id, member_id)
@@ -201,7 +203,7 @@ def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Cons
     return found
 
 
-def _check_protocol(member: ConsumerMember, request: SyncRequest) -> bytes:
+def _check_protocol(member: ConsumerGroupMember, request: SyncRequest) -> bytes:
     """Return the metadata of a member's first protocol, which is the one of its join. Raises CoordinatorError."""
     assert member.classic_protocols is not None
     name, metadata = next(iter(member.classic_protocols.items()))
@@ -212,7 +214,7 @@ def _check_protocol(member: ConsumerMember, request: SyncRequest) -> bytes:
     return metadata
 
 
-def _waits_for_partitions(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _waits_for_partitions(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Return whether another member has a partition that the member is to get."""
     return any(
         index not in member.assigned_partitions.get(topic_id, ()) and (topic_id, index) in group.owners

@@ -26,7 +26,7 @@ from functools import partial
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupState, ClassicMember
+from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from kcli.server.coordinator.group.classic_messages import JoinResult, RespondJoin, SyncResult
 from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
@@ -38,14 +38,14 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 Records = Sequence[CoordinatorRecord]
 # Executes an operation of the shard and calls the function with its response when the records are committed.
-Write = Callable[[Callable[[], Decision[None]], Respond[None]], None]
+WriteShard = Callable[[Callable[[], Decision[None]], Respond[None]], None]
 
 
 class ClassicRebalances:
     """The rebalances of the groups of one shard; `write` executes the operations of its timers."""
 
     def __init__(
-        self, config: ConfigReader, timer: Timer, write: Write, metrics: GroupMetrics, report: Callable[[str], None]
+        self, config: ConfigReader, timer: Timer, write: WriteShard, metrics: GroupMetrics, report: Callable[[str], None]
     ) -> None:
         self._config = config
         self._metrics = metrics
@@ -59,11 +59,11 @@ class ClassicRebalances:
 
     # -------------------------------------------------------------------------------------------------------- sessions
 
-    def extend_session(self, group: ClassicGroup, member: ClassicMember) -> None:
+    def extend_session(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         """Let the session of a member begin again."""
         self._set_deadline(group, member, self._timer.clock_ms + member.session_timeout_ms)
 
-    def _set_deadline(self, group: ClassicGroup, member: ClassicMember, deadline_ms: int) -> None:
+    def _set_deadline(self, group: ClassicGroup, member: ClassicGroupMember, deadline_ms: int) -> None:
         member.deadline_ms = deadline_ms
         task = member.session_task
         if task is None or deadline_ms < task.at_ms:
@@ -71,7 +71,7 @@ class ClassicRebalances:
                 task.cancel()
             member.session_task = self._timer.schedule(deadline_ms, partial(self._check_session, group, member))
 
-    def _check_session(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
+    def _check_session(self, group: ClassicGroup, member: ClassicGroupMember, now_ms: int) -> None:
         member.session_task = None
         if now_ms < member.deadline_ms:
             self._set_deadline(group, member, member.deadline_ms)
@@ -110,7 +110,7 @@ class ClassicRebalances:
     # ------------------------------------------------------------------------------------------------------------ join
 
     def add_member(
-        self, group: ClassicGroup, member: ClassicMember, protocol_type: str, respond: RespondJoin, reason: str
+        self, group: ClassicGroup, member: ClassicGroupMember, protocol_type: str, respond: RespondJoin, reason: str
     ) -> Records:
         """Add a new member whose join waits, and rebalance the group.
 

@@ -38,10 +38,10 @@ from kcli.server.coordinator.group.current_assignment import Target, is_reconcil
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError
 from kcli.server.metadata_cache import MetadataCache
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions, StreamsMember
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StreamsGroupMember
 
 FIRST_GROUP_EPOCH = 1
-_AnyMember = TypeVar("_AnyMember", ConsumerMember, StreamsMember)
+_AnyMember = TypeVar("_AnyMember", ConsumerGroupMember, StreamsGroupMember)
 
 
 def is_assignment_early(since_ms: int, interval_ms: int, now_ms: int) -> bool:
@@ -69,12 +69,12 @@ class ConsumerGroupChange:
 
     # --------------------------------------------------------------------------------------------------------- members
 
-    def put_member(self, member: ConsumerMember) -> None:
+    def put_member(self, member: ConsumerGroupMember) -> None:
         """Add a member, or change its subscription."""
         self.members = self.members | {member.member_id: member}
         self.records.append(member_record(self.group.group_id, member))
 
-    def replace_member(self, replaced: ConsumerMember, member_id: str) -> ConsumerMember:
+    def replace_member(self, replaced: ConsumerGroupMember, member_id: str) -> ConsumerGroupMember:
         """Let a static member with a new id take the place of the one with the same instance id; return the new member."""
         group_id, old_id = self.group.group_id, replaced.member_id
         member = replace(replaced, member_id=member_id, member_epoch=0, previous_member_epoch=0)
@@ -122,7 +122,7 @@ class ConsumerGroupChange:
                 self.records.append(regex_record(self.group.group_id, regex, topics, version, self._now_ms))
         return has_changed
 
-    def subscribed_names(self, member: ConsumerMember) -> set[str]:
+    def subscribed_names(self, member: ConsumerGroupMember) -> set[str]:
         """Return the names of the topics that a member is subscribed to; not all of them need exist."""
         return {*member.subscribed_topic_names, *self.regexes.get(member.subscribed_topic_regex or "", ())}
 
@@ -178,7 +178,9 @@ class ConsumerGroupChange:
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor in ASSIGNORS)
         return votes.most_common(1)[0][0] or default if votes else default
 
-    def reconcile(self, member: ConsumerMember, reported: Partitions | None, has_new_subscription: bool) -> ConsumerMember:
+    def reconcile(
+        self, member: ConsumerGroupMember, reported: Partitions | None, has_new_subscription: bool
+    ) -> ConsumerGroupMember:
         """Return the member with its next assignment; the change has its record if it is another one."""
         if is_reconciled(member, self._target_epoch) and not has_new_subscription:
             return member
@@ -193,7 +195,7 @@ class ConsumerGroupChange:
             return moved
         return member
 
-    def _topic_ids(self, member: ConsumerMember) -> frozenset[Uuid]:
+    def _topic_ids(self, member: ConsumerGroupMember) -> frozenset[Uuid]:
         ids = self._metadata.image.topic_ids
         return frozenset(ids[name] for name in self.subscribed_names(member) if name in ids)
 

@@ -35,12 +35,10 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.rng import Random
 from kcli.protocol import error_codes
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember
-from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription, compile_regex
 from kcli.server.coordinator.group.consumer_members import (
     check_epoch,
@@ -54,15 +52,11 @@ from kcli.server.coordinator.group.consumer_members import (
 from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
-from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
@@ -114,40 +108,20 @@ class _Checked(NamedTuple):
     epoch: int
 
 
-class ConsumerGroupManager:
-    """The consumer groups of one shard; `write` executes the operations of timers."""
+class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
+    """The consumer groups of one shard."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        timer: Timer,
-        rng: Random,
-        write: Write,
-        migration: GroupMigration,
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
-        self.sessions = MemberSessions(timer, write, self._expire, report)
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
-        self._timer = timer
-        self._rng = rng
+    def __init__(self, parts: ShardParts, migration: GroupMigration) -> None:
+        super().__init__(ConsumerGroup, parts)
+        self._rng = parts.rng
         self._migration = migration
-        self._metrics = metrics
-        self._report = report
         self._checked: dict[str, _Checked] = {}
         self._is_unloaded = False
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
-        for group in self._state.groups.values():
-            if isinstance(group, ConsumerGroup):
-                self._begin_sessions(group)
+        for group in self._groups():
+            self._begin_sessions(group)
 
     def _begin_sessions(self, group: ConsumerGroup) -> None:
         for member in group.members.values():
@@ -160,20 +134,9 @@ class ConsumerGroupManager:
         self.sessions.clear()
         self._checked.clear()
 
-    def find(self, group_id: str) -> ConsumerGroup:
-        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group
-        text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
-
     def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
         """Return a change of a group that has no record yet."""
-        return ConsumerGroupChange(group, self._metadata, self._hashes, self._timer.wall.at(self._timer.clock_ms))
-
-    def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
+        return ConsumerGroupChange(group, self._metadata, self._hashes, self._wall_ms())
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -184,6 +147,7 @@ class ConsumerGroupManager:
         records: Records = ()
         group = self._state.groups.get(request.group_id)
         if request.member_epoch == 0 and not isinstance(group, ConsumerGroup):
+            self._check_new(request.group_id)
             records = self._migration.upgrade(request.group_id)
             group = group_of(request.group_id, records)
         elif group is None:
@@ -215,7 +179,9 @@ class ConsumerGroupManager:
             text = f"The consumer group has reached its maximum capacity of {max_size} members."
             raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
 
-    def _advance(self, change: ConsumerGroupChange, member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    def _advance(
+        self, change: ConsumerGroupChange, member: ConsumerGroupMember, request: ConsumerHeartbeat
+    ) -> ConsumerGroupMember:
         """Take over what the member states, and let the group and the member go on from there."""
         resolve = partial(self._resolve, request.may_describe)
         updated = changed_subscription(
@@ -289,7 +255,7 @@ class ConsumerGroupManager:
         matches = compile_regex(regex)
         return sorted(name for name in self._metadata.image.topic_ids if matches(name) and may_describe(name))
 
-    def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerMember:
+    def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerGroupMember:
         """Return the member that sends a heartbeat, a new one if it joins. Raises CoordinatorError."""
         group, is_joining = change.group, request.member_epoch == 0
         member_id = request.member_id or str(Uuid(self._rng.randbytes(_UUID_BYTES)))
@@ -312,7 +278,7 @@ class ConsumerGroupManager:
             else:
                 check_static(member, request.instance_id, member_id)
         if member is None:
-            return ConsumerMember(member_id, member_epoch=0, subscribed_topic_regex="")
+            return ConsumerGroupMember(member_id, member_epoch=0, subscribed_topic_regex="")
         check_epoch(member, request.member_epoch, request.owned)
         return member
 
@@ -337,7 +303,7 @@ class ConsumerGroupManager:
     def remove_members(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> Decision[list[LeaveResult]]:
         """Remove members that leave (LeaveGroup), all of them in one group epoch; each one has its own error."""
         results: list[LeaveResult] = []
-        removed: dict[str, ConsumerMember] = {}
+        removed: dict[str, ConsumerGroupMember] = {}
         for one in leaving:
             code = error_codes.NONE
             try:
@@ -351,7 +317,7 @@ class ConsumerGroupManager:
         fenced = self._fence(group, list(removed.values()), "it is removed")
         return Decision(results, fenced.records, fenced.settled)
 
-    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerMember], reason: str) -> Decision[None]:
+    def _fence(self, group: ConsumerGroup, members: Sequence[ConsumerGroupMember], reason: str) -> Decision[None]:
         """Remove members."""
         removed = [member.member_id for member in members]
         for member_id in removed:
@@ -378,11 +344,11 @@ class ConsumerGroupManager:
         return partial(self._migrated, group.group_id)
 
     def downgrade(
-        self, change: ConsumerGroupChange, removed: Sequence[str], successor: ConsumerMember | None, reason: str | None
+        self, change: ConsumerGroupChange, removed: Sequence[str], successor: ConsumerGroupMember | None, reason: str | None
     ) -> Callable[[int], None]:
         """Make a group a classic one, which rebalances if there is a reason; return what is to be called as by _upgraded."""
         group = change.group
-        made, records = self._migration.downgrade(group, removed, successor, self._timer.wall.at(self._timer.clock_ms))
+        made, records = self._migration.downgrade(group, removed, successor, self._wall_ms())
         change.records += records
         for member_id in group.members:
             self.sessions.remove(group.group_id, member_id)
@@ -407,7 +373,7 @@ class ConsumerGroupManager:
     def _extend_session(self, group_id: str, member_id: str) -> None:
         self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.consumer.session.timeout.ms"))
 
-    def _watch_revocation(self, group_id: str, member: ConsumerMember) -> None:
+    def _watch_revocation(self, group_id: str, member: ConsumerGroupMember) -> None:
         """Begin the rebalance timeout of a member that must revoke partitions, end that of any other."""
         if member.state == UNREVOKED and member.classic_protocols is None:
             timeout_ms = member.rebalance_timeout_ms
@@ -415,14 +381,8 @@ class ConsumerGroupManager:
         else:
             self.sessions.end_rebalance(group_id, member.member_id)
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
-        """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
-        group = self._state.groups.get(group_id)
-        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
-        if not isinstance(group, ConsumerGroup) or member is None:
-            self.sessions.remove(group_id, member_id)
-            return Decision(None)
-        return self._fence(group, (member,), reason) if epoch in (None, member.member_epoch) else Decision(None)
+    def _remove(self, group: ConsumerGroup, member_id: str, reason: str) -> Decision[None]:
+        return self._fence(group, (group.members[member_id],), reason)
 
     # ------------------------------------------------------------------------------------------------- offsets, admin
 
@@ -444,7 +404,7 @@ class ConsumerGroupManager:
             for topic, index in partitions:
                 self._check_assigned(member, epoch, topic, index)
 
-    def _check_assigned(self, member: ConsumerMember, epoch: int, topic: str, index: int) -> None:
+    def _check_assigned(self, member: ConsumerGroupMember, epoch: int, topic: str, index: int) -> None:
         topic_id = self._metadata.image.topic_ids.get(topic)
         for found in (member.assigned_partitions, member.partitions_pending_revocation):
             since = found.get(topic_id, {}).get(index) if topic_id is not None else None

@@ -11,10 +11,17 @@ from typing import Protocol, TypeVar
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Member, Partitions, StreamsGroup, StreamsMember
+from kcli.state.groups import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    ModernGroupMember,
+    Partitions,
+    StreamsGroup,
+    StreamsGroupMember,
+)
 
 _COMMIT_VERSION = 9  # of OffsetCommit: the first with member epochs
-_AnyMember = TypeVar("_AnyMember", ConsumerMember, StreamsMember)
+_AnyMember = TypeVar("_AnyMember", ConsumerGroupMember, StreamsGroupMember)
 
 
 class _Group(Protocol[_AnyMember]):
@@ -28,7 +35,7 @@ class _Group(Protocol[_AnyMember]):
     def members(self) -> dict[str, _AnyMember]: ...
 
 
-def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember:
+def find_leaving(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerGroupMember:
     """Return a member that is to be removed. Raises CoordinatorError."""
     if leaving.instance_id is not None:
         member = static_member(group, leaving.instance_id, leaving.member_id)
@@ -58,7 +65,7 @@ def check_static(member: _AnyMember | None, instance_id: str, member_id: str) ->
     return member
 
 
-def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
+def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | None) -> None:
     """Check the epoch of a heartbeat: 0, the present one, or the one before with no other partitions than the member's.
 
     The answer to the last one may have been lost. Raises CoordinatorError.
@@ -72,7 +79,7 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) ->
     raise fenced_epoch("consumer", member, epoch)
 
 
-def fenced_epoch(kind: str, member: Member, epoch: int) -> CoordinatorError:
+def fenced_epoch(kind: str, member: ModernGroupMember, epoch: int) -> CoordinatorError:
     """Return the error for a heartbeat with an epoch that the member of a group of this kind does not have."""
     size = "greater" if epoch > member.member_epoch else "smaller"
     text = (
@@ -87,13 +94,13 @@ def unknown_member(group_id: str, member_id: str) -> CoordinatorError:
     return CoordinatorError(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
-def left_for_a_time(member: ConsumerMember, epoch: int) -> ConsumerMember:
+def left_for_a_time(member: ConsumerGroupMember, epoch: int) -> ConsumerGroupMember:
     """Return a static member that has left and keeps its partitions, from epoch 0 on: its successor begins with that."""
     kept = {topic_id: dict.fromkeys(found, 0) for topic_id, found in member.assigned_partitions.items()}
     return replace(member, member_epoch=epoch, assigned_partitions=kept, partitions_pending_revocation={})
 
 
-def check_classic(member: ConsumerMember, generation_id: int) -> None:
+def check_classic(member: ConsumerGroupMember, generation_id: int) -> None:
     """Check that a member uses the classic protocol, and the generation of its request. Raises CoordinatorError."""
     if member.classic_protocols is None:
         text = f"Member {member.member_id} does not use the classic protocol."
@@ -118,7 +125,7 @@ def committing_member(
     if version is None and epoch < 0 and not member_id and instance_id is None:
         return None
     member = find_member(group, member_id)
-    if isinstance(member, ConsumerMember) and member.classic_protocols is not None:
+    if isinstance(member, ConsumerGroupMember) and member.classic_protocols is not None:
         _check_present_epoch(member, epoch)
         return None
     if version is not None and version < _COMMIT_VERSION:
@@ -140,10 +147,10 @@ def validate_offset_fetch(group: ConsumerGroup | StreamsGroup, member_id: str | 
     _check_present_epoch(member, epoch)
 
 
-def _check_present_epoch(member: ConsumerMember | StreamsMember, epoch: int) -> None:
+def _check_present_epoch(member: ConsumerGroupMember | StreamsGroupMember, epoch: int) -> None:
     if epoch == member.member_epoch:
         return
-    if isinstance(member, ConsumerMember) and member.classic_protocols is not None:
+    if isinstance(member, ConsumerGroupMember) and member.classic_protocols is not None:
         text = f"The received generation id {epoch} does not match the expected member epoch {member.member_epoch}."
         raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
     text = f"The received member epoch {epoch} does not match the expected member epoch {member.member_epoch}."

@@ -11,7 +11,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.group_record_maker import GroupRecordMaker
-from kcli.state.groups import CONSUMER_MEMBER_STATES, AssignedPartitions, ConsumerGroup, ConsumerMember
+from kcli.state.groups import CONSUMER_MEMBER_STATES, AssignedPartitions, ConsumerGroup, ConsumerGroupMember
 
 _STATE_NUMBERS = {name: number for number, name in CONSUMER_MEMBER_STATES.items()}
 
@@ -27,7 +27,7 @@ def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
     return _record("Metadata", {"group_id": group_id}, {"epoch": epoch, "metadata_hash": metadata_hash})
 
 
-def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """Make the record of a member and its subscription."""
     classic = None
     if member.classic_protocols is not None:
@@ -53,7 +53,7 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
     return _record("MemberMetadata", {"group_id": group_id, "member_id": member.member_id}, value)
 
 
-def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """Make the record of a member's epoch, state and current assignment."""
     value = {
         "member_epoch": member.member_epoch,

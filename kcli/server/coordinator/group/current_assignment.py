@@ -20,7 +20,7 @@ from typing import NamedTuple
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import AssignedPartitions, ConsumerMember, Partitions
+from kcli.state.groups import AssignedPartitions, ConsumerGroupMember, Partitions
 
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS"
 
@@ -33,18 +33,18 @@ class Target(NamedTuple):
     topics: Collection[Uuid]
 
 
-def is_reconciled(member: ConsumerMember, epoch: int) -> bool:
+def is_reconciled(member: ConsumerGroupMember, epoch: int) -> bool:
     """Return whether a member has its target of this epoch."""
     return member.state == STABLE and member.member_epoch == epoch
 
 
 def next_assignment(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     target: Target,
     is_owned: Callable[[Uuid, int], bool],
     reported: Partitions | None,
     has_new_subscription: bool,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     """Return the member with its next assignment, the same member if nothing changes.
 
     `is_owned` says whether a member has a partition; `reported` are the partitions that the member says it has, if it does.
@@ -68,8 +68,8 @@ def _still_has(reported: Partitions | None, revoked: AssignedPartitions) -> bool
 
 
 def _reconcile(
-    member: ConsumerMember, target: Target, is_owned: Callable[[Uuid, int], bool], reported: Partitions | None
-) -> ConsumerMember:
+    member: ConsumerGroupMember, target: Target, is_owned: Callable[[Uuid, int], bool], reported: Partitions | None
+) -> ConsumerGroupMember:
     assigned: AssignedPartitions = {}
     revoked: AssignedPartitions = {}
     added: AssignedPartitions = {}
@@ -94,7 +94,7 @@ def _reconcile(
     return _moved(member, UNRELEASED if is_unreleased else STABLE, target.epoch, assigned, {})
 
 
-def _drop_unsubscribed(member: ConsumerMember, target: Target, reported: Partitions | None) -> ConsumerMember:
+def _drop_unsubscribed(member: ConsumerGroupMember, target: Target, reported: Partitions | None) -> ConsumerGroupMember:
     """Revoke the partitions of topics to which the member is no longer subscribed, without waiting for the next target."""
     kept = {topic_id: found for topic_id, found in member.assigned_partitions.items() if topic_id in target.topics}
     if len(kept) == len(member.assigned_partitions):
@@ -109,8 +109,8 @@ def _drop_unsubscribed(member: ConsumerMember, target: Target, reported: Partiti
 
 
 def _moved(
-    member: ConsumerMember, state: str, epoch: int, assigned: AssignedPartitions, revoked: AssignedPartitions
-) -> ConsumerMember:
+    member: ConsumerGroupMember, state: str, epoch: int, assigned: AssignedPartitions, revoked: AssignedPartitions
+) -> ConsumerGroupMember:
     moved = copy(member)
     moved.state = state
     moved.previous_member_epoch, moved.member_epoch = member.member_epoch, epoch

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import TASK_ROLES, AssignedTasks, CurrentTasks, StreamsMember, TargetTasks, TaskKey, Tasks
+from kcli.state.groups import TASK_ROLES, AssignedTasks, CurrentTasks, StreamsGroupMember, TargetTasks, TaskKey, Tasks
 
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED_TASKS", "UNRELEASED_TASKS"
 _ACTIVE = TASK_ROLES[0]
@@ -33,18 +33,18 @@ class OwnedTasks(NamedTuple):
     warmup: Tasks
 
 
-def is_reconciled(member: StreamsMember, epoch: int) -> bool:
+def is_reconciled(member: StreamsGroupMember, epoch: int) -> bool:
     """Return whether a member has its target of this epoch."""
     return member.state == STABLE and member.member_epoch == epoch
 
 
 def next_tasks(
-    member: StreamsMember,
+    member: StreamsGroupMember,
     epoch: int,
     target: TargetTasks,
     processes: Mapping[TaskKey, frozenset[str]],
     owned: OwnedTasks | None,
-) -> StreamsMember:
+) -> StreamsGroupMember:
     """Return the member with its next tasks, the same member if nothing changes.
 
     `processes` are those that have a task; `owned` are the tasks that the member says it has, if it does. Raises
@@ -148,7 +148,9 @@ def _has_any(owned: OwnedTasks, tasks: CurrentTasks) -> bool:
     )
 
 
-def _moved(member: StreamsMember, state: str, epoch: int, assigned: CurrentTasks, revoked: CurrentTasks) -> StreamsMember:
+def _moved(
+    member: StreamsGroupMember, state: str, epoch: int, assigned: CurrentTasks, revoked: CurrentTasks
+) -> StreamsGroupMember:
     moved = copy(member)
     moved.state = state
     moved.previous_member_epoch, moved.member_epoch = member.member_epoch, epoch

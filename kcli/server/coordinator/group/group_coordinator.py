@@ -24,6 +24,7 @@ from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroupState
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
@@ -41,6 +42,7 @@ from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupMa
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
@@ -54,7 +56,7 @@ from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup
+from kcli.state.groups import ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -78,6 +80,7 @@ class GroupShard:
         rng: Random,
         metrics: GroupMetrics,
         report: Callable[[str], None],
+        limit: CoordinatorLimit,
     ) -> None:
         self.state = GroupState()
         self.metrics = metrics
@@ -93,15 +96,13 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        self.classic = ClassicGroupManager(self.state, config, timer, rng, self._write, metrics, report)
-        self.shares = ShareGroupManager(self.state, config, metadata, hashes, timer, self._write, metrics, report)
-        migration = GroupMigration(self.state, config, metadata, hashes, self.classic)
-        self.consumer = ConsumerGroupManager(
-            self.state, config, metadata, hashes, timer, rng, self._write, migration, metrics, report
-        )
-        self.streams = StreamsGroupManager(
-            self.state, config, metadata, hashes, timer, self._write, self._remove_classic, metrics, report
-        )
+        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit)
+        self._check_new = parts.check_new
+        self.classic = ClassicGroupManager(parts)
+        self.shares = ShareGroupManager(parts)
+        migration = GroupMigration(parts, self.classic)
+        self.consumer = ConsumerGroupManager(parts, migration)
+        self.streams = StreamsGroupManager(parts, self._remove_classic)
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -233,7 +234,8 @@ class GroupShard:
     def commit_offsets(
         self, group_id: str, commits: Sequence[OffsetToCommit], retention_ms: int, producer_id: int = NO_PRODUCER_ID
     ) -> Decision[list[int]]:
-        """Decide a commit whose member is valid; the response has an error code for each partition."""
+        """Decide a commit whose member is valid; the response has an error code for each partition. Raises CoordinatorError."""
+        self._check_new(group_id)
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
         self.metrics.offset_commits += len(records)
@@ -254,7 +256,7 @@ class GroupShard:
             *(
                 ListedGroup(group.group_id, group.kind, group.state, group.kind)
                 for group in self.state.groups.values()
-                if not isinstance(group, ClassicGroup)
+                if not isinstance(group, StoredClassicGroup)
             ),
         ]
 
@@ -296,7 +298,7 @@ class GroupShard:
         group = self.classic.groups.get(group_id)
         if group is None:
             stored = self.state.groups.get(group_id)
-            if not isinstance(stored, ClassicGroup):
+            if not isinstance(stored, StoredClassicGroup):
                 return None
             since_ms = stored.state_timestamp_ms if stored.protocol_type and stored.state_timestamp_ms >= 0 else None
             return ExpiryRule(since_ms, frozenset())
@@ -331,9 +333,12 @@ class GroupCoordinator:
         self._report = report
         self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
+        limit = CoordinatorLimit("kcli.max.groups", error_codes.POLICY_VIOLATION, self.group_count, config, timer, report)
         self.runtime = CoordinatorRuntime[GroupShard](
             OFFSETS,
-            lambda index: GroupShard(index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report),
+            lambda index: GroupShard(
+                index, self.runtime, config, metadata, hashes, timer, scheduler, rng, metrics, report, limit
+            ),
             replica_manager,
             timer,
             scheduler,
@@ -343,6 +348,10 @@ class GroupCoordinator:
             codec=config.get_int("offsets.topic.compression.codec"),
         )
         self.share_states = ShareGroupStates(persister, metadata, config, peers, listener, timer, self._write_shares, report)
+
+    def group_count(self) -> int:
+        """Return the number of groups in the partitions that are loaded."""
+        return sum(len(shard.state.groups) for shard in self.runtime.shards())
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition of __consumer_offsets that has a group."""

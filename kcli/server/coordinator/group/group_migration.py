@@ -22,9 +22,8 @@ from collections.abc import Collection
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message_errors import DecodeError
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupState, ClassicMember, tombstone
+from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.consumer_protocol import (
     decode_assignment,
@@ -40,12 +39,10 @@ from kcli.server.coordinator.group.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.server.metadata_cache import MetadataCache
-from kcli.state import groups as stored
 from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ConsumerMember, Partitions
+from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StoredClassicGroup
 
 _UPGRADES = ("upgrade", "bidirectional")
 _DOWNGRADES = ("downgrade", "bidirectional")
@@ -54,18 +51,11 @@ _DOWNGRADES = ("downgrade", "bidirectional")
 class GroupMigration:
     """The conversions of the groups of one shard; `classic` coordinates its classic groups."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        classic: ClassicGroupManager,
-    ) -> None:
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
+    def __init__(self, parts: ShardParts, classic: ClassicGroupManager) -> None:
+        self._state = parts.state
+        self._config = parts.config
+        self._metadata = parts.metadata
+        self._hashes = parts.hashes
         self.classic = classic
 
     def _policy(self) -> str:
@@ -81,7 +71,7 @@ class GroupMigration:
         record = self._state.groups.get(group_id)
         if record is None:
             return []
-        if not isinstance(record, stored.ClassicGroup):
+        if not isinstance(record, StoredClassicGroup):
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         group = self.classic.find(group_id)
         if group.state is ClassicGroupState.EMPTY:
@@ -98,7 +88,7 @@ class GroupMigration:
             raise _not_upgraded(group_id, "the embedded consumer protocol is malformed") from error
         return [tombstone(group_id), *self._upgrade_records(group, members)]
 
-    def _upgraded_member(self, group: ClassicGroup, member: ClassicMember) -> ConsumerMember:
+    def _upgraded_member(self, group: ClassicGroup, member: ClassicGroupMember) -> ConsumerGroupMember:
         """Return a member that has its last assignment. Raises DecodeError, CoordinatorError."""
         if group.protocol_name is None:
             # Kafka fails here, too: the first rebalance of the group has not selected a protocol yet.
@@ -114,7 +104,7 @@ class GroupMigration:
                 raise _not_upgraded(group.group_id, text)
             assigned = partitions_by_id(assignment.assigned_partitions, self._metadata)
         subscription = decode_subscription(member.metadata(group.protocol_name))
-        return ConsumerMember(
+        return ConsumerGroupMember(
             member.member_id,
             member.instance_id,
             subscription.rack_id,
@@ -132,7 +122,7 @@ class GroupMigration:
             },
         )
 
-    def _upgrade_records(self, group: ClassicGroup, members: list[ConsumerMember]) -> list[CoordinatorRecord]:
+    def _upgrade_records(self, group: ClassicGroup, members: list[ConsumerGroupMember]) -> list[CoordinatorRecord]:
         group_id, epoch = group.group_id, group.generation_id
         names = {name for member in members for name in member.subscribed_topic_names}
         return [
@@ -159,7 +149,7 @@ class GroupMigration:
         return self._policy() in _DOWNGRADES and size <= self._config.get_int("group.max.size")
 
     def downgrade(
-        self, group: ConsumerGroup, removed: Collection[str], successor: ConsumerMember | None, wall_ms: int
+        self, group: ConsumerGroup, removed: Collection[str], successor: ConsumerGroupMember | None, wall_ms: int
     ) -> tuple[ClassicGroup, list[CoordinatorRecord]]:
         """Return a group as a classic group, without the members that are removed, and the records of that.
 
@@ -194,13 +184,13 @@ def group_of(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
     return found if isinstance(found, ConsumerGroup) else ConsumerGroup(group_id)
 
 
-def _partitions(member: ConsumerMember) -> dict[Uuid, list[int]]:
+def _partitions(member: ConsumerGroupMember) -> dict[Uuid, list[int]]:
     return {topic_id: list(found) for topic_id, found in member.assigned_partitions.items()}
 
 
-def _classic_member(member: ConsumerMember) -> ClassicMember:
+def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
     assert member.classic_protocols is not None and member.session_timeout_ms is not None
-    return ClassicMember(
+    return ClassicGroupMember(
         member.member_id,
         member.instance_id,
         member.client_id,

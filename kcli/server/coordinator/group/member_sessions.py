@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.group.classic_rebalances import Write
+from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
@@ -59,7 +59,7 @@ class _Session:
 class MemberSessions:
     """The timers of the members of one kind of group in a shard; `write` executes what `expire` decides when a timer ends."""
 
-    def __init__(self, timer: Timer, write: Write, expire: Expire, report: Callable[[str], None]) -> None:
+    def __init__(self, timer: Timer, write: WriteShard, expire: Expire, report: Callable[[str], None]) -> None:
         self._timer = timer
         self._write = write
         self._expire = expire

@@ -23,21 +23,20 @@ the target has, the next heartbeat begins a group epoch. Members have no partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import MemberSpec, Targets
-from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.consumer_members import unknown_member
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_assignor import assign_shares
 from kcli.server.coordinator.group.share_records import (
     ShareIndexes,
@@ -54,11 +53,7 @@ from kcli.server.coordinator.group.share_records import (
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
-from kcli.state.group_state import GroupState
-from kcli.state.groups import Partitions, ShareGroup, ShareMember
+from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
 
 LEAVE_EPOCH = -1
 FIRST_TARGET_EPOCH = 1  # of a group that has no target yet
@@ -112,29 +107,11 @@ class _Change:
         return {name for member in self.members.values() for name in member.subscribed_topic_names}
 
 
-class ShareGroupManager:
-    """The share groups of one shard; `write` executes the operations of timers."""
+class ShareGroupManager(ModernGroupManager[ShareGroup]):
+    """The share groups of one shard."""
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        timer: Timer,
-        write: Write,
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
-        self._timer = timer
-        self._write = write
-        self._metrics = metrics
-        self._report = report
-        self._sessions = MemberSessions(timer, write, self._expire, report)
+    def __init__(self, parts: ShardParts) -> None:
+        super().__init__(ShareGroup, parts)
         self._checked: dict[str, tuple[int, int]] = {}  # when a group's topics were compared: topics_version and group epoch
         self._initializing_since: dict[tuple[str, Uuid], int] = {}
         self._loaded_ms = 0
@@ -148,20 +125,9 @@ class ShareGroupManager:
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._sessions.clear()
+        self.sessions.clear()
         self._checked.clear()
         self._initializing_since.clear()
-
-    def _groups(self) -> Iterator[ShareGroup]:
-        return (group for group in self._state.groups.values() if isinstance(group, ShareGroup))
-
-    def find(self, group_id: str) -> ShareGroup:
-        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ShareGroup):
-            return group
-        text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
 
     def find_empty(self, group_id: str) -> ShareGroup:
         """Return a group without members. Raises CoordinatorError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -171,13 +137,8 @@ class ShareGroupManager:
         return group
 
     def _find_or_make(self, group_id: str) -> ShareGroup:
+        self._check_new(group_id)
         return ShareGroup(group_id) if group_id not in self._state.groups else self.find(group_id)
-
-    def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
-
-    def _wall_ms(self) -> int:
-        return self._timer.wall.at(self._timer.clock_ms)
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -197,7 +158,7 @@ class ShareGroupManager:
         if member is None and not is_joining:
             raise unknown_member(group_id, request.member_id)
         if member is None:
-            member = ShareMember(request.member_id, member_epoch=0)
+            member = ShareGroupMember(request.member_id, member_epoch=0)
         _check_epoch(member, request.member_epoch)
         change = _Change(group)
         has_changed = self._subscribe(change, member, request)
@@ -217,7 +178,7 @@ class ShareGroupManager:
         )
         return Decision(result, change.records)
 
-    def _subscribe(self, change: _Change, member: ShareMember, request: ShareHeartbeat) -> bool:
+    def _subscribe(self, change: _Change, member: ShareGroupMember, request: ShareHeartbeat) -> bool:
         """Take over what the member states; return whether its topics have changed."""
         updated = replace(
             member,
@@ -289,7 +250,7 @@ class ShareGroupManager:
         ids = self._metadata.image.topic_ids
         return frozenset(ids[name] for name in names if name in ids)
 
-    def _reconcile(self, change: _Change, member: ShareMember, has_changed: bool) -> ShareMember:
+    def _reconcile(self, change: _Change, member: ShareGroupMember, has_changed: bool) -> ShareGroupMember:
         """Return the member with its target; the change has its record if that is another one."""
         is_behind = member.member_epoch != change.target_epoch
         if not is_behind and not has_changed:
@@ -318,22 +279,17 @@ class ShareGroupManager:
         """Remove a member."""
         text = f"share group {group.group_id} loses member {member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
-        self._sessions.remove(group.group_id, member_id)
+        self.sessions.remove(group.group_id, member_id)
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
         return [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
 
     def _begin_session(self, group_id: str, member_id: str) -> None:
-        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
+        self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
-        """Remove a member whose time is over, if it is still there."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ShareGroup) and member_id in group.members:
-            return Decision(None, self._fence(group, member_id, reason))
-        self._sessions.remove(group_id, member_id)
-        return Decision(None)
+    def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
+        return Decision(None, self._fence(group, member_id, reason))
 
     # ---------------------------------------------------------------------------------------------------------- topics
 
@@ -467,7 +423,7 @@ class ShareGroupManager:
         return group_tombstones(group)
 
 
-def _check_epoch(member: ShareMember, epoch: int) -> None:
+def _check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """Check the epoch of a heartbeat: 0, the present one, or the previous one. Raises CoordinatorError."""
     if epoch in (0, member.member_epoch):
         return

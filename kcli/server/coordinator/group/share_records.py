@@ -16,7 +16,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.group_record_maker import GroupRecordMaker
-from kcli.state.groups import ShareGroup, ShareMember
+from kcli.state.groups import ShareGroup, ShareGroupMember
 
 _STABLE_STATE = 0
 
@@ -89,7 +89,7 @@ def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
     return _record("Metadata", {"group_id": group_id}, {"epoch": epoch, "metadata_hash": metadata_hash})
 
 
-def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
     """Make the record of a member and its subscription."""
     value = {
         "rack_id": member.rack_id,
@@ -100,7 +100,7 @@ def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
     return _record("MemberMetadata", {"group_id": group_id, "member_id": member.member_id}, value)
 
 
-def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
     """Make the record of a member's epoch and current assignment."""
     topics = [
         _struct("CurrentMemberAssignment", "TopicPartitions", topic_id=topic_id, partitions=sorted(partitions))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.streams_topology import ConfiguredSubtopology, ConfiguredTopology, PartitionCount
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import StreamsMember, Tasks
+from kcli.state.groups import StreamsGroupMember, Tasks
 
 TopicPartitions = list[tuple[str, list[int]]]
 
@@ -26,7 +26,7 @@ class EndpointPartitions(NamedTuple):
 
 
 def endpoint_partitions(
-    members: Iterable[StreamsMember], configured: ConfiguredTopology, count_of: PartitionCount
+    members: Iterable[StreamsGroupMember], configured: ConfiguredTopology, count_of: PartitionCount
 ) -> list[EndpointPartitions]:
     """Return the partitions of each member with an endpoint. Raises CoordinatorError if the topics are not known."""
     found = []

@@ -33,7 +33,7 @@ from kcli.server.coordinator.group.streams_records import (
 )
 from kcli.server.coordinator.group.streams_topology import ConfiguredTopology
 from kcli.server.coordinator.group.task_assignor import StreamsMemberSpec, TaskSource, assign_tasks
-from kcli.state.groups import StreamsGroup, StreamsMember, TargetTasks
+from kcli.state.groups import StreamsGroup, StreamsGroupMember, TargetTasks
 
 STANDBY_CONFIG = "num.standby.replicas"
 # Of a group without a target: its members reach this epoch with no tasks.
@@ -52,7 +52,7 @@ class StreamsGroupChange:
         self._targets = group.target_assignment
         self._now_ms = now_ms
 
-    def put_member(self, member: StreamsMember) -> None:
+    def put_member(self, member: StreamsGroupMember) -> None:
         """Add a member, or change it."""
         self.members = self.members | {member.member_id: member}
         self.records.append(member_record(self.group.group_id, member))
@@ -61,7 +61,7 @@ class StreamsGroupChange:
         """Let the group have a topology."""
         self.records.append(topology_record(self.group.group_id, value))
 
-    def replace_member(self, replaced: StreamsMember, member_id: str) -> StreamsMember:
+    def replace_member(self, replaced: StreamsGroupMember, member_id: str) -> StreamsGroupMember:
         """Let a static member with a new id take the place of the one with the same instance id; return the new member."""
         group_id, old_id = self.group.group_id, replaced.member_id
         member = copy(replaced)
@@ -116,7 +116,7 @@ class StreamsGroupChange:
         self._targets, self.target_epoch = targets, self.epoch
         self.records.append(target_epoch_record(self.group.group_id, self.epoch, self._now_ms))
 
-    def reconcile(self, member: StreamsMember, owned: OwnedTasks | None, *, has_target: bool) -> StreamsMember:
+    def reconcile(self, member: StreamsGroupMember, owned: OwnedTasks | None, *, has_target: bool) -> StreamsGroupMember:
         """Return the member with its next tasks; the change has its record if they are others.
 
         Without a target the member has no tasks in the target's epoch.

@@ -36,14 +36,13 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_rebalances import Records, Write
+from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
 from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks, contains
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
-from kcli.server.coordinator.group.metadata_hash import TopicHashes
+from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
+from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
 from kcli.server.coordinator.group.streams_group_change import STANDBY_CONFIG, StreamsGroupChange
 from kcli.server.coordinator.group.streams_heartbeat import (
@@ -68,12 +67,9 @@ from kcli.server.coordinator.group.streams_topology import (
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import Line
-from kcli.server.metadata_cache import MetadataCache
-from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.server.timing_wheel import TimerTask
 from kcli.state.group_records import subtopologies
-from kcli.state.group_state import GroupState
-from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsMember
+from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsGroupMember
 
 
 class _Live:
@@ -89,62 +85,34 @@ class _Live:
         self.offsets: dict[str, TaskOffsets] = {}
 
 
-class StreamsGroupManager:
-    """The streams groups of one shard; `write` executes the operations of timers.
+class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
+    """The streams groups of one shard.
 
     `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
     """
 
-    def __init__(
-        self,
-        state: GroupState,
-        config: ConfigReader,
-        metadata: MetadataCache,
-        hashes: TopicHashes,
-        timer: Timer,
-        write: Write,
-        remove_classic: Callable[[str], Records],
-        metrics: GroupMetrics,
-        report: Callable[[str], None],
-    ) -> None:
-        self._state = state
-        self._config = config
-        self._metadata = metadata
-        self._hashes = hashes
-        self._timer = timer
-        self._write = write
+    def __init__(self, parts: ShardParts, remove_classic: Callable[[str], Records]) -> None:
+        super().__init__(StreamsGroup, parts)
         self._remove_classic = remove_classic
-        self._metrics = metrics
-        self._report = report
-        self._sessions = MemberSessions(timer, write, self._expire, report)
-        self.descriptions = TopologyDescriptions(config)
+        self.descriptions = TopologyDescriptions(parts.config)
         self._live: dict[str, _Live] = {}
         self._delays: dict[str, TimerTask] = {}
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke tasks."""
-        for group in self._state.groups.values():
-            if isinstance(group, StreamsGroup):
-                for member in group.members.values():
-                    self._extend_session(group.group_id, member.member_id)
-                    self._watch_revocation(group.group_id, member)
+        for group in self._groups():
+            for member in group.members.values():
+                self._extend_session(group.group_id, member.member_id)
+                self._watch_revocation(group.group_id, member)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._sessions.clear()
+        self.sessions.clear()
         for task in self._delays.values():
             task.cancel()
         self._delays.clear()
         self._live.clear()
         self.descriptions.clear()
-
-    def find(self, group_id: str, missing: str = "Group {} not found.") -> StreamsGroup:
-        """Return a group. Raises CoordinatorError: GROUP_ID_NOT_FOUND, with the text `missing` if there is no such group."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, StreamsGroup):
-            return group
-        text = missing.format(group_id) if group is None else f"Group {group_id} is not a streams group."
-        raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
 
     def configured(self, group_id: str) -> ConfiguredTopology | None:
         """Return the topology of a group with its topics, None if it is not ready or not known since the load."""
@@ -167,10 +135,7 @@ class StreamsGroupManager:
         return Decision(None)
 
     def _change(self, group: StreamsGroup) -> StreamsGroupChange:
-        return StreamsGroupChange(group, self._timer.wall.at(self._timer.clock_ms))
-
-    def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
+        return StreamsGroupChange(group, self._wall_ms())
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -211,6 +176,7 @@ class StreamsGroupManager:
         if request.member_epoch:
             return self.find(group_id, "Streams group {} not found."), ()
         records: Records = ()
+        self._check_new(group_id)
         group = self._state.groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             records = () if group is None else self._remove_classic(group_id)
@@ -224,7 +190,9 @@ class StreamsGroupManager:
             raise CoordinatorError(error_codes.GROUP_MAX_SIZE_REACHED, text)
         return group, records
 
-    def _updated_member(self, change: StreamsGroupChange, member: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
+    def _updated_member(
+        self, change: StreamsGroupChange, member: StreamsGroupMember, request: StreamsHeartbeat
+    ) -> StreamsGroupMember:
         """Take over what the member states."""
         updated = changed_subscription(
             member,
@@ -296,7 +264,7 @@ class StreamsGroupManager:
         group: StreamsGroup,
         live: _Live,
         configured: ConfiguredTopology,
-        members: tuple[StreamsMember, StreamsMember],
+        members: tuple[StreamsGroupMember, StreamsGroupMember],
         statuses: list[Status],
         request: StreamsHeartbeat,
     ) -> StreamsHeartbeatResult:
@@ -348,7 +316,7 @@ class StreamsGroupManager:
 
     def _end_delay(self, group_id: str, now_ms: int) -> None:
         del self._delays[group_id]
-        self._sessions.execute(partial(self._assign_after_delay, group_id), "the first assignment of a group")
+        self.sessions.execute(partial(self._assign_after_delay, group_id), "the first assignment of a group")
 
     def _assign_after_delay(self, group_id: str) -> Decision[None]:
         group, live = self._state.groups.get(group_id), self._live.get(group_id)
@@ -373,11 +341,11 @@ class StreamsGroupManager:
             return Decision(result, (current_record(group.group_id, left_for_a_time(member)),))
         return Decision(result, self._fence(group, member, "it has left"))
 
-    def _fence(self, group: StreamsGroup, member: StreamsMember, reason: str) -> Records:
+    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, reason: str) -> Records:
         """Remove a member."""
         text = f"group {group.group_id} loses member {member.member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
-        self._sessions.remove(group.group_id, member.member_id)
+        self.sessions.remove(group.group_id, member.member_id)
         change = self._change(group)
         change.remove_member(member.member_id)
         live = self._live.get(group.group_id)
@@ -387,25 +355,19 @@ class StreamsGroupManager:
                 live.shutdown_member_id = None
         return change.records
 
-    def _expire(self, group_id: str, member_id: str, epoch: int | None, reason: str) -> Decision[None]:
-        """Remove a member whose time is over, if it is still there, in this epoch if one is given."""
-        group = self._state.groups.get(group_id)
-        member = group.members.get(member_id) if isinstance(group, StreamsGroup) else None
-        if not isinstance(group, StreamsGroup) or member is None:
-            self._sessions.remove(group_id, member_id)
-            return Decision(None)
-        return Decision(None, self._fence(group, member, reason) if epoch in (None, member.member_epoch) else ())
+    def _remove(self, group: StreamsGroup, member_id: str, reason: str) -> Decision[None]:
+        return Decision(None, self._fence(group, group.members[member_id], reason))
 
     def _extend_session(self, group_id: str, member_id: str) -> None:
-        self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))
+        self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))
 
-    def _watch_revocation(self, group_id: str, member: StreamsMember) -> None:
+    def _watch_revocation(self, group_id: str, member: StreamsGroupMember) -> None:
         """Begin the rebalance timeout of a member that must revoke tasks, end that of any other."""
         if member.state == UNREVOKED:
             timeout_ms = member.rebalance_timeout_ms
-            self._sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "tasks")
+            self.sessions.begin_rebalance(group_id, member.member_id, member.member_epoch, timeout_ms, "tasks")
         else:
-            self._sessions.end_rebalance(group_id, member.member_id)
+            self.sessions.end_rebalance(group_id, member.member_id)
 
     # -------------------------------------------------------------------------------------------------- offsets, admin
 
@@ -462,12 +424,12 @@ def _keep_offsets(live: _Live, members: Container[str], request: StreamsHeartbea
         live.offsets[request.member_id] = stated
 
 
-def _stale(group: StreamsGroup, member: StreamsMember) -> Status:
+def _stale(group: StreamsGroup, member: StreamsGroupMember) -> Status:
     epochs = f"epoch {member.topology_epoch} is behind the group's topology epoch {group.topology_epoch}"
     return Status(STALE_TOPOLOGY, f"The member's topology {epochs}.")
 
 
-def _misses_tasks(member: StreamsMember, owned: OwnedTasks | None) -> bool:
+def _misses_tasks(member: StreamsGroupMember, owned: OwnedTasks | None) -> bool:
     """Return whether a member does not know all of its tasks: the answer that had them was lost.
 
     Kafka 4.3 does not return them again, so the member does not begin with them until the group changes.

@@ -24,7 +24,7 @@ from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import StreamsGroupChange
 from kcli.server.coordinator.group.streams_topology import Status
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.groups import CurrentTasks, InternalTopic, StreamsGroup, StreamsMember
+from kcli.state.groups import CurrentTasks, InternalTopic, StreamsGroup, StreamsGroupMember
 
 LEAVE_FOR_A_TIME = -2  # the epoch of a static member that will come back
 
@@ -89,13 +89,13 @@ class StreamsHeartbeatResult(NamedTuple):
     requires_description: bool = False
 
 
-def sending_member(change: StreamsGroupChange, request: StreamsHeartbeat) -> StreamsMember:
+def sending_member(change: StreamsGroupChange, request: StreamsHeartbeat) -> StreamsGroupMember:
     """Return the member that sends a heartbeat, a new one if it joins. Raises CoordinatorError."""
     group, member_id, instance_id = change.group, request.member_id, request.instance_id
     if request.member_epoch == 0:
         static = None if instance_id is None else static_member(group, instance_id, member_id)
         if static is None:
-            return group.members.get(member_id) or StreamsMember(member_id, member_epoch=0, previous_member_epoch=0)
+            return group.members.get(member_id) or StreamsGroupMember(member_id, member_epoch=0, previous_member_epoch=0)
         if static.member_epoch != LEAVE_FOR_A_TIME:
             text = (
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is "
@@ -108,7 +108,7 @@ def sending_member(change: StreamsGroupChange, request: StreamsHeartbeat) -> Str
     return member
 
 
-def known_member(group: StreamsGroup, request: StreamsHeartbeat) -> StreamsMember:
+def known_member(group: StreamsGroup, request: StreamsHeartbeat) -> StreamsGroupMember:
     """Return the member of a group with the ids of a heartbeat. Raises CoordinatorError."""
     if request.instance_id is None:
         return find_member(group, request.member_id)
@@ -116,7 +116,7 @@ def known_member(group: StreamsGroup, request: StreamsHeartbeat) -> StreamsMembe
     return check_static(found, request.instance_id, request.member_id)
 
 
-def _check_epoch(member: StreamsMember, epoch: int, owned: OwnedTasks | None) -> None:
+def _check_epoch(member: StreamsGroupMember, epoch: int, owned: OwnedTasks | None) -> None:
     if epoch == member.member_epoch:
         return
     tasks = member.assigned_tasks
@@ -127,7 +127,7 @@ def _check_epoch(member: StreamsMember, epoch: int, owned: OwnedTasks | None) ->
         raise fenced_epoch("streams", member, epoch)
 
 
-def left_for_a_time(member: StreamsMember) -> StreamsMember:
+def left_for_a_time(member: StreamsGroupMember) -> StreamsGroupMember:
     """Return a static member that has left and keeps its tasks, from epoch 0 on: its successor begins with that."""
     left, tasks = copy(member), member.assigned_tasks
     left.member_epoch = LEAVE_FOR_A_TIME

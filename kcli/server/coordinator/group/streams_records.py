@@ -11,7 +11,7 @@ from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.group_record_maker import GroupRecordMaker
-from kcli.state.groups import STREAMS_MEMBER_STATES, AssignedTasks, StreamsGroup, StreamsMember, TargetTasks, Tasks
+from kcli.state.groups import STREAMS_MEMBER_STATES, AssignedTasks, StreamsGroup, StreamsGroupMember, TargetTasks, Tasks
 
 _STATE_NUMBERS = {name: number for number, name in STREAMS_MEMBER_STATES.items()}
 
@@ -41,7 +41,7 @@ def group_record(
     return _record("Metadata", {"group_id": group.group_id}, value)
 
 
-def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
     """Make the record of a member."""
     endpoint = None
     if member.user_endpoint is not None:
@@ -120,7 +120,7 @@ def target_record(group_id: str, member_id: str, target: TargetTasks) -> Coordin
     return _record(kind, {"group_id": group_id, "member_id": member_id}, value)
 
 
-def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
     """Make the record of a member's epoch, state and tasks."""
     kind, tasks, revoked = "CurrentMemberAssignment", member.assigned_tasks, member.tasks_pending_revocation
     value = {

@@ -33,7 +33,7 @@ from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.share_group_state import ShareGroupState, SharePartition, StateBatch, combine_batches
+from kcli.state.share_group_state import ShareGroupOffset, ShareGroupState, StateBatch, combine_batches
 from kcli.state.state_error import StateError
 
 _UPDATES_KEY = "share.coordinator.snapshot.update.records.per.snapshot"
@@ -115,7 +115,7 @@ class ShareShard:
         self._check_state_epoch(key, state_epoch)
         self._check_exists(key)
         before, now_ms = self.state.partitions.get(key), self._wall_ms()
-        state = SharePartition(
+        state = ShareGroupOffset(
             snapshot_epoch=0 if before is None else before.snapshot_epoch + 1,
             state_epoch=state_epoch,
             leader_epoch=0,
@@ -201,7 +201,7 @@ class ShareShard:
         if topic is None or key.partition >= len(topic.partitions):
             raise _refusal(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _initialized(self, key: ShareKey, refusal: str) -> SharePartition:
+    def _initialized(self, key: ShareKey, refusal: str) -> ShareGroupOffset:
         state = self.state.partitions.get(key)
         if state is None:
             raise ShareRefusal(error_codes.INVALID_REQUEST, refusal)
@@ -219,14 +219,14 @@ class ShareShard:
     # --------------------------------------------------------------------------------------------------------- records
 
     def _change_record(
-        self, key: ShareKey, state: SharePartition, change: ShareUpdateBatches, leader_epoch: int
+        self, key: ShareKey, state: ShareGroupOffset, change: ShareUpdateBatches, leader_epoch: int
     ) -> CoordinatorRecord:
         """Make the record of a change: an update, or a snapshot if there are enough updates."""
         if self.state.update_counts.get(key, 0) < self._config.get_int(_UPDATES_KEY):
             return _update_record(key, state.snapshot_epoch, change, leader_epoch)
         start_offset = state.start_offset if change.start_offset == _NO_OFFSET else change.start_offset
         now_ms = self._wall_ms()
-        changed = SharePartition(
+        changed = ShareGroupOffset(
             snapshot_epoch=state.snapshot_epoch + 1,
             state_epoch=state.state_epoch,
             leader_epoch=leader_epoch,
@@ -243,8 +243,8 @@ def _refusal(code: int) -> ShareRefusal:
     return ShareRefusal(code, _SENTENCES[code])
 
 
-def _copy(state: SharePartition, *, snapshot_epoch: int, write_timestamp_ms: int) -> SharePartition:
-    return SharePartition(
+def _copy(state: ShareGroupOffset, *, snapshot_epoch: int, write_timestamp_ms: int) -> ShareGroupOffset:
+    return ShareGroupOffset(
         snapshot_epoch=snapshot_epoch,
         state_epoch=state.state_epoch,
         leader_epoch=state.leader_epoch,
@@ -256,7 +256,7 @@ def _copy(state: SharePartition, *, snapshot_epoch: int, write_timestamp_ms: int
     )
 
 
-def snapshot_record(key: ShareKey, state: SharePartition | None) -> CoordinatorRecord:
+def snapshot_record(key: ShareKey, state: ShareGroupOffset | None) -> CoordinatorRecord:
     """Make the record of a whole state, a tombstone for None."""
     made_key = message_type("share_records", "ShareSnapshotKey").new(**key._asdict())
     if state is None:

@@ -34,7 +34,7 @@ from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.timing_wheel import Timer
-from kcli.state.transaction_state import TopicPartition, Transaction
+from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 RETRY_MS = 100
 _MOST_PARTITIONS = 100  # of a request
@@ -47,7 +47,7 @@ class EndingTransaction:
 
     __slots__ = ("coordinator_epoch", "entry", "index", "left")
 
-    def __init__(self, index: int, coordinator_epoch: int, entry: Transaction) -> None:
+    def __init__(self, index: int, coordinator_epoch: int, entry: TransactionMetadata) -> None:
         self.index = index
         self.coordinator_epoch = coordinator_epoch
         self.entry = entry
@@ -99,7 +99,7 @@ class TransactionMarkerChannelManager:
         """Drop the transactions of a partition of __transaction_state."""
         self._ending = {name: ending for name, ending in self._ending.items() if ending.index != index}
 
-    def left(self, entry: Transaction) -> Iterable[TopicPartition] | None:
+    def left(self, entry: TransactionMetadata) -> Iterable[TopicPartition] | None:
         """Return the partitions whose markers are not written yet; None if this broker does not end that transaction."""
         ending = self._ending.get(entry.transactional_id)
         return ending.left if ending is not None and ending.entry == entry else None

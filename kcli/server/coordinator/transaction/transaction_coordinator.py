@@ -18,7 +18,7 @@ committed; the markers follow. A load begins with the markers of the transaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -26,11 +26,17 @@ from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import TRANSACTION_LOG
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import RETRY_MS, EndingTransaction, TransactionMarkerChannelManager
-from kcli.server.coordinator.transaction.transaction_shard import PendingChange, TransactionShard, transaction_record
+from kcli.server.coordinator.transaction.transaction_shard import (
+    ListFilter,
+    PendingChange,
+    TransactionShard,
+    transaction_record,
+)
 from kcli.server.coordinator.transaction.transitions import (
     IDLE,
     NO_TIMEOUT_MS,
@@ -47,7 +53,7 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.metadata_values import Topic
-from kcli.state.transaction_state import TopicPartition, Transaction
+from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -57,7 +63,7 @@ _CHANGE_US, _LIST_US = 150, 2
 
 # Decides a change of an entry (None if there is none) with a new producer id (None if it has none yet); returns the same
 # entry for no change, None for its removal.
-Change = Callable[[Transaction | None, int | None], Transaction | None]
+Change = Callable[[TransactionMetadata | None, int | None], TransactionMetadata | None]
 
 
 class InitProducerIdRequest(NamedTuple):
@@ -68,25 +74,6 @@ class InitProducerIdRequest(NamedTuple):
     expected: Producer | None
     enables_two_phase_commit: bool = False
     keeps_prepared_transaction: bool = False
-
-
-class ListFilter(NamedTuple):
-    """What ListTransactions lists; empty sets and a negative duration do not filter."""
-
-    states: frozenset[str]
-    producer_ids: frozenset[int]
-    duration_ms: int
-    is_wanted: Callable[[str], bool]
-
-    def passes(self, entry: Transaction, now_ms: int) -> bool:
-        """Return whether an entry is listed; `now_ms` is the time on the wall clock."""
-        if self.producer_ids and entry.producer_id not in self.producer_ids:
-            return False
-        if self.states and entry.state not in self.states:
-            return False
-        if self.duration_ms >= 0 and now_ms - entry.start_timestamp_ms <= self.duration_ms:
-            return False
-        return self.is_wanted(entry.transactional_id)
 
 
 class ProducerIds(Protocol):
@@ -136,6 +123,9 @@ class TransactionCoordinator:
             base_sequence=NO_SEQUENCE,
             required_acks=_ALL_REPLICAS,
         )
+        self._limit = CoordinatorLimit(
+            "kcli.max.open.transactions", error_codes.CONCURRENT_TRANSACTIONS, self.open_count, config, timer, report
+        )
         self._markers = TransactionMarkerChannelManager(
             metadata, peers, listener, timer, config.get_int("request.timeout.ms"), self._markers_written, report
         )
@@ -144,6 +134,10 @@ class TransactionCoordinator:
     def transaction_version(self) -> int:
         """The cluster's level of transaction.version."""
         return self._metadata.image.features.get(TRANSACTION_VERSION, 0)
+
+    def open_count(self) -> int:
+        """Return the number of open transactions in the partitions that are loaded."""
+        return sum(len(shard.state.open_transactions) for shard in self.runtime.shards())
 
     def partition_for(self, transactional_id: str) -> int:
         """Return the partition of __transaction_state that has a transactional id."""
@@ -175,7 +169,7 @@ class TransactionCoordinator:
         timeout_ms = NO_TIMEOUT_MS if request.enables_two_phase_commit else request.timeout_ms
         init = InitRequest(timeout_ms, request.expected)
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
             now_ms = self._wall_ms()
             if entry is None:
                 if new_id is None:
@@ -183,7 +177,7 @@ class TransactionCoordinator:
                 entry = transitions.new_transaction(request.transactional_id, new_id, timeout_ms, now_ms)
             return transitions.init_producer_id(entry, init, self.transaction_version, new_id, now_ms)
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError):
                 respond(entry, now_ms)
             elif entry is None or entry.state in PREPARED:
@@ -213,9 +207,16 @@ class TransactionCoordinator:
         respond: Callable[[int, int], None],
     ) -> None:
         """Add partitions to the transaction of a producer; `respond(error code, now_ms)` is called once."""
+
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
+            changed = transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms())
+            if entry is not None and entry.state in IDLE:
+                self._limit.check(f"a new transaction of {transactional_id}")
+            return changed
+
         self._change(
             transactional_id,
-            lambda entry, new_id: transitions.add_partitions(entry, producer, partitions, client_version, self._wall_ms()),
+            change,
             lambda entry, now_ms: respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms),
             producer=producer,
         )
@@ -254,10 +255,10 @@ class TransactionCoordinator:
     ) -> None:
         """Commit or abort the transaction of a producer; the response is the id and epoch of its next one."""
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata:
             return transitions.end_transaction(entry, producer, is_commit, client_version, new_id, self._wall_ms())
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError):
                 respond(entry, now_ms)
             elif entry is not None:
@@ -267,7 +268,7 @@ class TransactionCoordinator:
         is_of_one_epoch = client_version < transitions.EPOCH_BUMP_VERSION  # else a retry has the epoch before
         self._change(transactional_id, change, changed, producer=producer if is_of_one_epoch else None)
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return the committed entry of a transactional id; of an ending one with the partitions without a marker.
 
         Raises CoordinatorError.
@@ -280,7 +281,7 @@ class TransactionCoordinator:
         left = self._markers.left(entry)
         return entry if left is None else entry._replace(partitions=frozenset(left))
 
-    def list_transactions(self, wanted: ListFilter, found: list[Transaction]) -> Iterator[None]:
+    def list_transactions(self, wanted: ListFilter, found: list[TransactionMetadata]) -> Iterator[None]:
         """Add the committed entries that pass a filter to `found`; yield after each time slice."""
         now_ms, budget = self._wall_ms(), SliceBudget()
         for shard in self.runtime.shards():
@@ -314,7 +315,7 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         change: Change,
-        respond: Respond[Transaction | None],
+        respond: Respond[TransactionMetadata | None],
         new_id: int | None = None,
         producer: Producer | None = None,
     ) -> None:
@@ -327,7 +328,7 @@ class TransactionCoordinator:
             return
         changing: TransactionShard | None = None
 
-        def decide(shard: TransactionShard) -> Decision[Transaction | None]:
+        def decide(shard: TransactionShard) -> Decision[TransactionMetadata | None]:
             nonlocal changing
             if transactional_id in shard.changing:
                 if producer is not None:
@@ -344,7 +345,7 @@ class TransactionCoordinator:
             shard.changing[transactional_id] = PendingChange(entry, changed)
             return Decision(changed, [transaction_record(transactional_id, changed, self.transaction_version)])
 
-        def decided(result: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def decided(result: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(result, NeedsProducerIdError):
                 again = partial(self._change, transactional_id, change, respond)
                 self._producer_ids.next(lambda new_id, now_ms: again(new_id, producer), now_ms)
@@ -355,7 +356,7 @@ class TransactionCoordinator:
             respond(result, now_ms)
             if changing is None:
                 return
-            if isinstance(result, Transaction) and result.state in PREPARED:
+            if isinstance(result, TransactionMetadata) and result.state in PREPARED:
                 self._write_markers(changing, result)
             else:
                 for callback in self._when_ended.pop(transactional_id, ()):
@@ -383,7 +384,7 @@ class TransactionCoordinator:
         self._timer.schedule(self._timer.clock_ms + RETRY_MS, ask)
         return True
 
-    def _write_markers(self, shard: TransactionShard, entry: Transaction) -> None:
+    def _write_markers(self, shard: TransactionShard, entry: TransactionMetadata) -> None:
         partition = self._replica_manager.partition(TRANSACTION_TOPIC, shard.index)
         if partition is not None:
             self._markers.add(EndingTransaction(shard.index, partition.leader_epoch, entry))
@@ -391,14 +392,14 @@ class TransactionCoordinator:
     def _markers_written(self, ending: EndingTransaction) -> None:
         """Complete a transaction, again until the record is appended or this broker is no longer the coordinator."""
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             if entry != ending.entry or entry is None:
                 return entry
             completed = transitions.complete(entry, self._wall_ms())
             # After a downgrade of transaction.version the record has no place for it, but the transaction must end.
             return completed if self.transaction_version else completed._replace(client_transaction_version=0)
 
-        def changed(entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError) and entry.code == error_codes.COORDINATOR_NOT_AVAILABLE:
                 self._markers.add_later(ending)
 
@@ -415,7 +416,7 @@ class TransactionCoordinator:
     def _resume(self, shard: TransactionShard) -> Iterator[None]:
         """Send the markers of the transactions that were ending; yield after each time slice."""
         budget = SliceBudget()
-        for entry in list(shard.state.transactions.values()):
+        for entry in list(shard.state.open_transactions.values()):
             if self.runtime.loaded_shard(shard.index) is not shard:
                 return
             is_ending = entry.state in PREPARED and shard.state.transactions.get(entry.transactional_id) is entry
@@ -442,14 +443,15 @@ class TransactionCoordinator:
 
     def _change_all(
         self,
-        is_due: Callable[[Transaction], bool],
+        entries: Callable[[TransactionShard], Mapping[str, TransactionMetadata]],
+        is_due: Callable[[TransactionMetadata], bool],
         change: Change,
-        respond: Callable[[Transaction], Respond[Transaction | None]],
+        respond: Callable[[TransactionMetadata], Respond[TransactionMetadata | None]],
     ) -> Iterator[None]:
-        """Change the entries that are due; yield after each time slice."""
+        """Change those of the entries that are due; yield after each time slice."""
         budget = SliceBudget()
         for shard in self.runtime.shards():
-            for entry in list(shard.state.transactions.values()):
+            for entry in list(entries(shard).values()):
                 is_changed = is_due(entry)
                 if is_changed:
                     self._change(entry.transactional_id, change, respond(entry))
@@ -459,19 +461,22 @@ class TransactionCoordinator:
     def _abort_timed_out(self) -> Iterator[None]:
         now_ms = self._wall_ms()
 
-        def is_timed_out(entry: Transaction) -> bool:
+        def is_timed_out(entry: TransactionMetadata) -> bool:
             is_timed = entry.timeout_ms != NO_TIMEOUT_MS  # else only its client ends it (KIP-939)
             return entry.state == ONGOING and is_timed and entry.start_timestamp_ms + entry.timeout_ms < now_ms
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             if entry is None or not is_timed_out(entry):
                 return entry
             return transitions.fence(entry, self.transaction_version, new_id, now_ms)
 
-        return self._change_all(is_timed_out, change, lambda entry: partial(self._log_abort, entry))
+        log = partial(partial, self._log_abort)
+        return self._change_all(lambda shard: shard.state.open_transactions, is_timed_out, change, log)
 
-    def _log_abort(self, before: Transaction, entry: Transaction | CoordinatorError | None, now_ms: int) -> None:
-        if isinstance(entry, Transaction) and entry.state in PREPARED:
+    def _log_abort(
+        self, before: TransactionMetadata, entry: TransactionMetadata | CoordinatorError | None, now_ms: int
+    ) -> None:
+        if isinstance(entry, TransactionMetadata) and entry.state in PREPARED:
             name = entry.transactional_id
             text = f"the transaction of transactional id {name} is aborted: it was open for more than {before.timeout_ms} ms"
             self._report(Line(text, transactional_id=name, producer_id=before.producer_id))
@@ -479,14 +484,14 @@ class TransactionCoordinator:
     def _remove_expired(self) -> Iterator[None]:
         unchanged_since_ms = self._wall_ms() - self._config.get_int("transactional.id.expiration.ms")
 
-        def is_expired(entry: Transaction) -> bool:
+        def is_expired(entry: TransactionMetadata) -> bool:
             return entry.state in IDLE and entry.last_update_timestamp_ms <= unchanged_since_ms
 
-        def change(entry: Transaction | None, new_id: int | None) -> Transaction | None:
+        def change(entry: TransactionMetadata | None, new_id: int | None) -> TransactionMetadata | None:
             return None if entry is not None and is_expired(entry) else entry
 
-        return self._change_all(is_expired, change, lambda entry: _ignore)
+        return self._change_all(lambda shard: shard.state.transactions, is_expired, change, lambda entry: _ignore)
 
 
-def _ignore(response: Transaction | CoordinatorError | None, now_ms: int) -> None:
+def _ignore(response: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
     """Do nothing: the next expiry finds what this one could not remove."""

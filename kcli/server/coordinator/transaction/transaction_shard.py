@@ -15,7 +15,7 @@ from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.transaction import transitions
 from kcli.state.state_error import StateError
-from kcli.state.transaction_state import TRANSACTION_STATES, Transaction, TransactionState
+from kcli.state.transaction_state import TRANSACTION_STATES, TransactionMetadata, TransactionState
 
 _STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
 
@@ -23,8 +23,27 @@ _STATE_IDS = {name: number for number, name in TRANSACTION_STATES.items()}
 class PendingChange(NamedTuple):
     """A change of an entry that is not committed: the entry before and after it, None if there is none."""
 
-    before: Transaction | None
-    after: Transaction | None
+    before: TransactionMetadata | None
+    after: TransactionMetadata | None
+
+
+class ListFilter(NamedTuple):
+    """What ListTransactions lists; empty sets and a negative duration do not filter."""
+
+    states: frozenset[str]
+    producer_ids: frozenset[int]
+    duration_ms: int
+    is_wanted: Callable[[str], bool]
+
+    def passes(self, entry: TransactionMetadata, now_ms: int) -> bool:
+        """Return whether an entry is listed; `now_ms` is the time on the wall clock."""
+        if self.producer_ids and entry.producer_id not in self.producer_ids:
+            return False
+        if self.states and entry.state not in self.states:
+            return False
+        if self.duration_ms >= 0 and now_ms - entry.start_timestamp_ms <= self.duration_ms:
+            return False
+        return self.is_wanted(entry.transactional_id)
 
 
 class TransactionShard:
@@ -55,7 +74,7 @@ class TransactionShard:
         else:
             self.state.apply(record.key, record.value)
 
-    def committed(self, transactional_id: str) -> Transaction | None:
+    def committed(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the committed entry of a transactional id."""
         change = self.changing.get(transactional_id)
         return self.state.transactions.get(transactional_id) if change is None else change.before
@@ -73,7 +92,7 @@ class TransactionShard:
         self._on_unloaded(self)
 
 
-def transaction_record(transactional_id: str, entry: Transaction | None, version: int) -> CoordinatorRecord:
+def transaction_record(transactional_id: str, entry: TransactionMetadata | None, version: int) -> CoordinatorRecord:
     """Return the record of an entry, a tombstone for None; `version` is the cluster's transaction.version."""
     key = message_type("transaction_records", "TransactionLogKey").new(transactional_id=transactional_id)
     if entry is None:

@@ -33,7 +33,7 @@ from typing import NamedTuple, NoReturn
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.protocol import error_codes
 from kcli.server.coordinator.runtime import CoordinatorError
-from kcli.state.transaction_state import TopicPartition, Transaction
+from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Empty", "Ongoing", "PrepareCommit", "PrepareAbort"
 COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
@@ -63,9 +63,9 @@ class InitRequest(NamedTuple):
     expected: Producer | None
 
 
-def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
     """Return the entry of an id without one, before its first InitProducerId is applied."""
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=NO_PRODUCER_EPOCH,
@@ -81,7 +81,9 @@ def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, no
     )
 
 
-def init_producer_id(entry: Transaction, request: InitRequest, version: int, new_id: int | None, now_ms: int) -> Transaction:
+def init_producer_id(
+    entry: TransactionMetadata, request: InitRequest, version: int, new_id: int | None, now_ms: int
+) -> TransactionMetadata:
     """Return the entry with the next epoch, or aborted if a transaction is open; `version` is the level of transaction.version.
 
     Raises CoordinatorError, NeedsProducerIdError without the `new_id` that it needs.
@@ -122,7 +124,7 @@ def init_producer_id(entry: Transaction, request: InitRequest, version: int, new
     )
 
 
-def _is_of_this_id(entry: Transaction, expected: Producer) -> bool:
+def _is_of_this_id(entry: TransactionMetadata, expected: Producer) -> bool:
     return (
         entry.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == entry.producer_id
@@ -130,7 +132,7 @@ def _is_of_this_id(entry: Transaction, expected: Producer) -> bool:
     )
 
 
-def fence(entry: Transaction, version: int, new_id: int | None, now_ms: int) -> Transaction:
+def fence(entry: TransactionMetadata, version: int, new_id: int | None, now_ms: int) -> TransactionMetadata:
     """Return the entry of an open transaction that the coordinator aborts, in an epoch that no client has."""
     if version >= EPOCH_BUMP_VERSION:
         return _prepare(entry, PREPARE_ABORT, version, new_id, now_ms)
@@ -139,8 +141,8 @@ def fence(entry: Transaction, version: int, new_id: int | None, now_ms: int) -> 
 
 
 def add_partitions(
-    entry: Transaction | None, producer: Producer, partitions: Iterable[TopicPartition], version: int, now_ms: int
-) -> Transaction:
+    entry: TransactionMetadata | None, producer: Producer, partitions: Iterable[TopicPartition], version: int, now_ms: int
+) -> TransactionMetadata:
     """Return the entry with partitions added, or the same one; `version` is the client's. Raises CoordinatorError."""
     if entry is not None and entry.state in PREPARED:
         _refuse(error_codes.CONCURRENT_TRANSACTIONS, entry)
@@ -161,7 +163,7 @@ def add_partitions(
     )
 
 
-def check_producer(entry: Transaction | None, producer: Producer) -> Transaction:
+def check_producer(entry: TransactionMetadata | None, producer: Producer) -> TransactionMetadata:
     """Return the entry if it has this producer id and epoch. Raises CoordinatorError."""
     if entry is None or entry.producer_id != producer.producer_id:
         _refuse(error_codes.INVALID_PRODUCER_ID_MAPPING, entry)
@@ -171,8 +173,8 @@ def check_producer(entry: Transaction | None, producer: Producer) -> Transaction
 
 
 def end_transaction(
-    entry: Transaction | None, producer: Producer, is_commit: bool, version: int, new_id: int | None, now_ms: int
-) -> Transaction:
+    entry: TransactionMetadata | None, producer: Producer, is_commit: bool, version: int, new_id: int | None, now_ms: int
+) -> TransactionMetadata:
     """Return the entry of an ending transaction; the same one for a retry of the last end. Raises CoordinatorError."""
     if version < EPOCH_BUMP_VERSION:
         return _end_without_bump(check_producer(entry, producer), is_commit, version, now_ms)
@@ -199,7 +201,7 @@ def end_transaction(
     return _prepare(entry, PREPARE_ABORT, version, new_id, now_ms)._replace(start_timestamp_ms=now_ms)
 
 
-def _end_without_bump(entry: Transaction, is_commit: bool, version: int, now_ms: int) -> Transaction:
+def _end_without_bump(entry: TransactionMetadata, is_commit: bool, version: int, now_ms: int) -> TransactionMetadata:
     if entry.state in PREPARED:
         _refuse(error_codes.CONCURRENT_TRANSACTIONS, entry)
     if entry.state == (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT):
@@ -209,7 +211,7 @@ def _end_without_bump(entry: Transaction, is_commit: bool, version: int, now_ms:
     return _prepare(entry, PREPARE_COMMIT if is_commit else PREPARE_ABORT, version, None, now_ms)
 
 
-def _prepare(entry: Transaction, state: str, version: int, new_id: int | None, now_ms: int) -> Transaction:
+def _prepare(entry: TransactionMetadata, state: str, version: int, new_id: int | None, now_ms: int) -> TransactionMetadata:
     """Return the entry in the first stage of its end; version 2 increments the epoch, and needs an id if it is exhausted."""
     next_id, epoch, last_epoch = NO_PRODUCER_ID, entry.producer_epoch, entry.last_producer_epoch
     if version >= EPOCH_BUMP_VERSION:
@@ -227,7 +229,7 @@ def _prepare(entry: Transaction, state: str, version: int, new_id: int | None, n
     )
 
 
-def complete(entry: Transaction, now_ms: int) -> Transaction:
+def complete(entry: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Return the entry of a transaction whose markers are all written."""
     is_overflow = entry.client_transaction_version >= EPOCH_BUMP_VERSION and entry.next_producer_id != NO_PRODUCER_ID
     return entry._replace(
@@ -247,7 +249,7 @@ def _needed(new_id: int | None) -> int:
     return new_id
 
 
-def _refuse(code: int, entry: Transaction | None) -> NoReturn:
+def _refuse(code: int, entry: TransactionMetadata | None) -> NoReturn:
     if entry is None:
         raise CoordinatorError(code, "the transactional id is not known")
     raise CoordinatorError(

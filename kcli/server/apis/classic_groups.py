@@ -22,7 +22,7 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
+from kcli.server.apis.context import Gather, RequestContext
 from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.classic_group_manager import Completion, write_classic
 from kcli.server.coordinator.group.classic_messages import (
@@ -192,21 +192,6 @@ def _is_allowed(context: RequestContext, group_id: str, refuse: Callable[[int], 
 
 
 # ------------------------------------------------------------------------------------------------------- administration
-
-
-class Gather:
-    """Responds when each of `count` parts of an answer is there."""
-
-    def __init__(self, count: int, respond: Callable[[], None]) -> None:
-        self._left = count + 1
-        self._respond = respond
-        self.done()
-
-    def done(self) -> None:
-        """Count a part as there."""
-        self._left -= 1
-        if not self._left:
-            self._respond()
 
 
 def handle_describe_groups(context: RequestContext, request: Message) -> None:
