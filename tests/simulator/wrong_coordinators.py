@@ -27,7 +27,8 @@ from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.loader import CoordinatorLoader
-from kcli.server.coordinator.runtime import CoordinatorRuntime, Decision
+from kcli.server.coordinator.operation import Decision
+from kcli.server.coordinator.runtime import CoordinatorRuntime
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator

@@ -34,7 +34,7 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncResult,
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 
 _KNOWN_MEMBER_VERSION = 4  # of JoinGroup: a member gets its id first, and joins with it
 _SKIP_ASSIGNMENT_VERSION = 9  # of JoinGroup: a static leader that joins again may keep the assignment

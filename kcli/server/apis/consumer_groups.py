@@ -40,7 +40,7 @@ from kcli.server.coordinator.group.consumer_group_manager import (
     HeartbeatResult,
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 
 _GROUP_FEATURE = "group.version"

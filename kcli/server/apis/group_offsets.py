@@ -33,7 +33,7 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupShard
 from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, FetchedOffset, OffsetToCommit
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
 from kcli.state.transaction_state import TopicPartition

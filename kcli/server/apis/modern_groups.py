@@ -12,7 +12,7 @@ from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.consumer_group_manager import HeartbeatResult
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.share_group_manager import ShareHeartbeatResult
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.groups import Partitions
 
 HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."

@@ -23,7 +23,7 @@ from kcli.log.producer_state_manager import ProducerStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_coordinator import InitProducerIdRequest
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import topic_name_fault

@@ -23,7 +23,7 @@ from kcli.server.apis.context import Gather, RequestContext
 from kcli.server.apis.share_groups import is_enabled
 from kcli.server.coordinator.group.share_records import ShareIndexes
 from kcli.server.coordinator.group.share_states import Codes, PartitionKey, ShareOffset
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.metadata_values import Topic
 
 _UNKNOWN_TOPIC = "This server does not host this topic-partition."

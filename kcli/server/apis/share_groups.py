@@ -30,7 +30,7 @@ from kcli.server.coordinator.group.share_group_manager import (
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import SHARE_VERSION
 
 _MAX_MEMBER_ID = 36

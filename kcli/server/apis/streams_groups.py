@@ -49,7 +49,7 @@ from kcli.server.coordinator.group.streams_heartbeat import (
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.streams_topology import MISSING_INTERNAL_TOPICS, ConfiguredSubtopology, Status
 from kcli.server.coordinator.group.topology_descriptions import AVAILABLE, NOT_STORED
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.groups import InternalTopic, StreamsGroup, StreamsGroupMember, Subtopology, TargetTasks, Tasks
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 

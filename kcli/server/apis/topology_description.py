@@ -19,7 +19,7 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.apis.modern_groups import is_blank
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.topology_descriptions import PROCESSOR, SINK, SOURCE, has_plugin
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 
 
 def update_topology_description(context: RequestContext, request: Message, *, is_enabled: bool) -> Message | None:

@@ -26,7 +26,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.coordinator_record import EndTransaction, encode_marker_batch
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.scheduler import SliceBudget

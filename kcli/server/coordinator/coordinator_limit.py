@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.timing_wheel import Timer
 

@@ -3,7 +3,8 @@
     step     when                            what happens
     -------  ------------------------------  ---------------------------------------------------------------------------
     load     this broker becomes the leader  the partition's records are applied, in time slices; requests get
-                                             COORDINATOR_LOAD_IN_PROGRESS until then
+                                             COORDINATOR_LOAD_IN_PROGRESS until then. After an error of the disk they get
+                                             NOT_COORDINATOR, and it is loaded again after RELOAD_MS
     write    a request or a timer            an operation of the shard decides -> records and a response; the records are
                                              applied at once, and appended with those of other operations in one batch
     answer   the high watermark passes       the response of every operation whose records are committed
@@ -17,7 +18,8 @@ before it would become larger than max.message.bytes.
 
     error of an append                                         error of the operation
     ---------------------------------------------------------  ----------------------------
-    the partition is unknown, has too few replicas in sync     COORDINATOR_NOT_AVAILABLE
+    the partition is unknown                                   COORDINATOR_NOT_AVAILABLE
+    it has too few replicas in sync (transactions: acks=-1)    COORDINATOR_NOT_AVAILABLE
     records are not committed within the write timeout         COORDINATOR_NOT_AVAILABLE
     another broker leads, the log directory has failed         NOT_COORDINATOR
     the records are too large                                  UNKNOWN_SERVER_ERROR
@@ -25,10 +27,9 @@ before it would become larger than max.message.bytes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.errors import AppendError
@@ -44,19 +45,24 @@ from kcli.server.coordinator.coordinator_record import (
     encode_data_batch,
     encode_marker_batch,
 )
+from kcli.server.coordinator.led_partition import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    DeferredResponse,
+    LedPartition,
+    OpenBatch,
+)
 from kcli.server.coordinator.loader import CoordinatorLoader
+from kcli.server.coordinator.operation import CoordinatorError, CoordinatorShard, Decision, Respond, settle
 from kcli.server.log_lines import Line, WarningLine, fault_line
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.speculative_state import RevertibleState, SpeculativeState
+from kcli.server.timing_wheel import Timer
 from kcli.state.state_error import StateError
 
-# What the records of one operation and the header of a batch add to the sizes of keys and values, at most.
-_BATCH_OVERHEAD_BYTES = 128
-_RECORD_OVERHEAD_BYTES = 24
 APPEND_AFTER_EVENTS = -1  # the linger that waits for nothing but the events at hand
+RELOAD_MS = 10_000
 
 _OPERATION_ERRORS = {
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
@@ -68,100 +74,8 @@ _OPERATION_ERRORS = {
     error_codes.RECORD_LIST_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
 }
 
-
-class CoordinatorError(Exception):
-    """An operation that a coordinator refuses; `code` is Kafka's error code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class CoordinatorShard(Protocol):
-    """The coordinator of one partition. `state` is what the partition's records make."""
-
-    @property
-    def state(self) -> RevertibleState:
-        """The state that `apply` changes."""
-        ...
-
-    def apply(self, record: ShardRecord, offset: int) -> None:
-        """Apply a record with this offset in the partition. Raises StateError."""
-        ...
-
-    def loaded(self, now_ms: int) -> None:
-        """Begin to coordinate: all records are applied."""
-        ...
-
-    def unloaded(self) -> None:
-        """Stop: cancel timers, and answer waiting requests with NOT_COORDINATOR."""
-        ...
-
-
 _Shard = TypeVar("_Shard", bound=CoordinatorShard)
 _Response = TypeVar("_Response")
-
-
-class Decision(NamedTuple, Generic[_Response]):
-    """What an operation has decided: its response, and the records that must be committed before it is sent.
-
-    `settled` is called before the response is sent, with 0 or the error code of an operation whose records failed.
-    """
-
-    response: _Response
-    records: Sequence[ShardRecord] = ()
-    settled: Callable[[int], None] | None = None
-
-
-Respond = Callable[[_Response | CoordinatorError, int], None]
-
-
-def _settle(
-    settled: Callable[[int], None], respond: Respond[_Response], response: _Response | CoordinatorError, now_ms: int
-) -> None:
-    settled(response.code if isinstance(response, CoordinatorError) else error_codes.NONE)
-    respond(response, now_ms)
-
-
-class _Deferred(NamedTuple):
-    """A response that waits until the high watermark is `end_offset`; an operation without records only reads."""
-
-    end_offset: int
-    response: Any
-    respond: Respond[Any]
-    has_records: bool
-
-
-class _OpenBatch:
-    """Records that are applied and not appended yet; the first one will have `base_offset`."""
-
-    __slots__ = ("base_offset", "producer", "records", "size_bytes")
-
-    def __init__(self, base_offset: int, producer: Producer) -> None:
-        self.base_offset = base_offset
-        self.producer = producer
-        self.records: list[EncodedRecord] = []
-        self.size_bytes = _BATCH_OVERHEAD_BYTES
-
-
-class _Led(Generic[_Shard]):
-    """One partition that this broker leads; `next_offset` is that of the next record, `committed` the high watermark."""
-
-    def __init__(self, partition: Partition, shard: _Shard) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.shard = shard
-        self.speculative = SpeculativeState[RevertibleState, ShardRecord](shard.state, shard.apply)
-        self.is_loaded = False
-        self.is_closed = False
-        self.is_appending = False
-        self.next_offset = 0
-        self.committed = 0
-        self.batch: _OpenBatch | None = None
-        self.deferred: deque[_Deferred] = deque()
-        self.unflushed: deque[int] = deque()  # base offsets of batches that have to be durable first
-        self.linger: TimerTask | None = None
 
 
 class CoordinatorRuntime(Generic[_Shard]):
@@ -199,18 +113,25 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._codec = codec
         self._base_sequence = base_sequence
         self._required_acks = required_acks
-        self._led: dict[int, _Led[_Shard]] = {}
+        self._led: dict[int, LedPartition[_Shard]] = {}
 
     # ------------------------------------------------------------------------------------------------------ leadership
 
     def leadership_changed(self, partition: Partition, now_ms: int) -> None:
-        """Load the partition if this broker has become its leader, in a new epoch; unload it if it leads no longer."""
+        """Load the partition if this broker has become its leader; unload it if it leads no longer.
+
+        A new epoch of the same leader changes nothing, unless something else was appended meanwhile.
+        """
         led = self._led.get(partition.index)
-        is_leader = partition.is_leader and partition.log is not None
-        if led is not None and (not is_leader or led.leader_epoch != partition.leader_epoch):
+        log = partition.log if partition.is_leader else None
+        if led is not None and led.leader_epoch != partition.leader_epoch and log is not None and led.is_loaded:
+            appended = led.next_offset if led.batch is None else led.batch.base_offset
+            if log.log_end_offset == appended:
+                led.leader_epoch = partition.leader_epoch
+        if led is not None and (log is None or led.leader_epoch != partition.leader_epoch):
             self._unload(led)
             led = None
-        if is_leader and led is None:
+        if log is not None and led is None:
             self._load(partition, now_ms)
 
     def resign(self, index: int) -> None:
@@ -224,10 +145,10 @@ class CoordinatorRuntime(Generic[_Shard]):
         for led in list(self._led.values()):
             self._unload(led)
 
-    def _unload(self, led: _Led[_Shard]) -> None:
+    def _unload(self, led: LedPartition[_Shard]) -> None:
         del self._led[led.partition.index]
         led.is_closed = True
-        led.partition.on_high_watermark = None
+        led.partition.on_high_watermark = led.partition.on_offline = None
         led.batch = None
         if led.linger is not None:
             led.linger.cancel()
@@ -237,8 +158,9 @@ class CoordinatorRuntime(Generic[_Shard]):
     # ------------------------------------------------------------------------------------------------------------ load
 
     def _load(self, partition: Partition, now_ms: int) -> None:
-        led = _Led(partition, self._make_shard(partition.index))
+        led = LedPartition(partition, self._make_shard(partition.index))
         self._led[partition.index] = led
+        partition.on_offline = partial(self.resign, partition.index)
         began_ms = now_ms
         counts: list[int] = []
 
@@ -255,13 +177,30 @@ class CoordinatorRuntime(Generic[_Shard]):
             if not led.is_closed:
                 self._loaded(led, counts[0], now_ms - began_ms, now_ms)
 
-        def failed(error: Exception) -> None:
-            name = f"{self.topic}-{partition.index}"
+        self._scheduler.run(work(), now_ms, loaded, partial(self._load_failed, led))
+
+    def _load_failed(self, led: LedPartition[_Shard], error: Exception) -> None:
+        """Load again: at once if the cleaner has replaced a segment, else later; meanwhile there is no coordinator."""
+        if led.is_closed:
+            return
+        partition, name = led.partition, f"{self.topic}-{led.partition.index}"
+        if not isinstance(error, OSError):
             self._report(fault_line(f"loading {name}, which has no coordinator now,", error))
+            led.has_failed = True
+            return
+        if not isinstance(error, FileNotFoundError):
+            self._report(WarningLine(f"cannot load {name}, which has no coordinator now: {error}", error=str(error)))
+            led.has_failed = True
+            self._replica_manager.handle_log_dir_failure(partition, error)
+        delay_ms = RELOAD_MS if led.has_failed else 0
+        self._timer.schedule(self._timer.clock_ms + delay_ms, partial(self._load_again, led))
 
-        self._scheduler.run(work(), now_ms, loaded, failed)
+    def _load_again(self, led: LedPartition[_Shard], now_ms: int) -> None:
+        if not led.is_closed and led.partition.log is not None:
+            self._unload(led)
+            self._load(led.partition, now_ms)
 
-    def _loaded(self, led: _Led[_Shard], count: int, took_ms: int, now_ms: int) -> None:
+    def _loaded(self, led: LedPartition[_Shard], count: int, took_ms: int, now_ms: int) -> None:
         log, index = led.partition.log, led.partition.index
         if log is None:
             return
@@ -290,7 +229,7 @@ class CoordinatorRuntime(Generic[_Shard]):
 
     def loading_count(self) -> int:
         """Return the number of partitions that are being loaded."""
-        return sum(not led.is_loaded for led in self._led.values())
+        return sum(not led.is_loaded and not led.has_failed for led in self._led.values())
 
     def write(
         self,
@@ -304,11 +243,16 @@ class CoordinatorRuntime(Generic[_Shard]):
             led = self._find(index)
             decision = operation(led.shard)
             if decision.settled is not None:
-                respond = partial(_settle, decision.settled, respond)
+                respond = partial(settle, decision.settled, respond)
             if decision.records:
-                self._apply(led, decision.records, producer)
+                self._apply(led, decision, producer)
         except CoordinatorError as error:
             respond(error, self._timer.clock_ms)
+            return
+        except Exception as fault:
+            # An operation of a timer must not end the node, as it would if nothing caught it; a request is answered.
+            self._report(fault_line(f"an operation of {self.topic}-{index}", fault))
+            respond(CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, str(fault)), self._timer.clock_ms)
             return
         self._defer(led, decision.response, respond, has_records=bool(decision.records))
 
@@ -316,7 +260,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         """Append the marker of a transaction; `respond` gets None when it is committed."""
         try:
             led = self._find(index)
-            self._append_open_batch(led, self._timer.clock_ms)
+            self._append_before(led)
             base_offset = led.next_offset
             led.speculative.append(end, base_offset)
             led.next_offset = base_offset + 1
@@ -326,9 +270,9 @@ class CoordinatorRuntime(Generic[_Shard]):
         except CoordinatorError as error:
             respond(error, self._timer.clock_ms)
 
-    def _find(self, index: int) -> _Led[_Shard]:
+    def _find(self, index: int) -> LedPartition[_Shard]:
         led = self._led.get(index)
-        if led is None or led.partition.log is None:
+        if led is None or led.has_failed or led.partition.log is None:
             raise self._not_coordinator(index)
         if not led.is_loaded:
             text = f"{self.topic}-{index} is being loaded"
@@ -339,23 +283,40 @@ class CoordinatorRuntime(Generic[_Shard]):
         text = f"broker {self._replica_manager.node_id} does not lead {self.topic}-{index}"
         return CoordinatorError(error_codes.NOT_COORDINATOR, text)
 
-    def _apply(self, led: _Led[_Shard], records: Sequence[ShardRecord], producer: Producer) -> None:
-        """Apply the records of one operation and add them to the open batch. Raises CoordinatorError, with nothing changed."""
-        now_ms = self._timer.wall.at(self._timer.clock_ms)
-        encoded = []
-        for record in records:
-            assert isinstance(record, CoordinatorRecord)
-            encoded.append(EncodedRecord(*self._decoder.encode(record.key, record.value), now_ms))
-        size_bytes = sum(len(one.key) + len(one.value or b"") + _RECORD_OVERHEAD_BYTES for one in encoded)
-        log = led.partition.log
+    def _apply(self, led: LedPartition[_Shard], decision: Decision[Any], producer: Producer) -> None:
+        """Apply the records of one operation. Raises CoordinatorError; if they are atomic, with nothing changed."""
+        now_ms, log = self._timer.wall.at(self._timer.clock_ms), led.partition.log
         assert log is not None  # or `_find` would have raised
         limit_bytes = min(log.config.max_message_bytes, log.config.segment_bytes)
-        if size_bytes + _BATCH_OVERHEAD_BYTES > limit_bytes:
+        part, encoded, size_bytes = list[ShardRecord](), list[EncodedRecord](), 0
+        for record in decision.records:
+            assert isinstance(record, CoordinatorRecord)
+            one = EncodedRecord(*self._decoder.encode(record.key, record.value), now_ms)
+            one_bytes = len(one.key) + len(one.value or b"") + RECORD_OVERHEAD_BYTES
+            if part and not decision.is_atomic and size_bytes + one_bytes + BATCH_OVERHEAD_BYTES > limit_bytes:
+                self._add(led, part, encoded, size_bytes, limit_bytes, producer)
+                part, encoded, size_bytes = [], [], 0
+            part.append(record)
+            encoded.append(one)
+            size_bytes += one_bytes
+        self._add(led, part, encoded, size_bytes, limit_bytes, producer)
+
+    def _add(
+        self,
+        led: LedPartition[_Shard],
+        records: Sequence[ShardRecord],
+        encoded: Sequence[EncodedRecord],
+        size_bytes: int,
+        limit_bytes: int,
+        producer: Producer,
+    ) -> None:
+        """Apply records and add them to the open batch. Raises CoordinatorError, with nothing changed."""
+        if size_bytes + BATCH_OVERHEAD_BYTES > limit_bytes:
             text = f"the records of the operation have {size_bytes} bytes, more than max.message.bytes of {self.topic}"
             raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, text)
         batch = led.batch
         if batch is not None and (batch.producer != producer or batch.size_bytes + size_bytes > limit_bytes):
-            self._append_open_batch(led, self._timer.clock_ms)
+            self._append_before(led)
             batch = None
         first = led.next_offset
         try:
@@ -366,29 +327,42 @@ class CoordinatorRuntime(Generic[_Shard]):
             self._report(fault_line(f"applying a record of {self.topic}-{led.partition.index}", error))
             raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, str(error)) from error
         if batch is None:
-            batch = led.batch = _OpenBatch(first, producer)
+            batch = led.batch = OpenBatch(first, producer)
             self._schedule_append(led)
         batch.records += encoded
         batch.size_bytes += size_bytes
         led.next_offset = first + len(records)
 
-    def _schedule_append(self, led: _Led[_Shard]) -> None:
+    def _append_before(self, led: LedPartition[_Shard]) -> None:
+        """Append the open batch before an operation that was decided on it. Raises CoordinatorError if that fails."""
+        if led.batch is None:
+            return
+        end_offset = led.next_offset
+        self._append_open_batch(led, self._timer.clock_ms)
+        if led.is_closed:
+            raise self._not_coordinator(led.partition.index)
+        if led.next_offset != end_offset:
+            raise CoordinatorError(error_codes.COORDINATOR_NOT_AVAILABLE, "the records before those could not be appended")
+
+    def _schedule_append(self, led: LedPartition[_Shard]) -> None:
         def append(now_ms: int) -> None:
             led.linger = None
             self._append_open_batch(led, now_ms)
 
         led.linger = self._timer.schedule(self._timer.clock_ms + max(0, self._linger_ms), append)
 
-    def _defer(self, led: _Led[_Shard], response: _Response, respond: Respond[_Response], *, has_records: bool) -> None:
+    def _defer(self, led: LedPartition[_Shard], response: _Response, respond: Respond[_Response], *, has_records: bool) -> None:
         """Respond when all records so far are committed."""
         if led.next_offset <= led.committed:
             respond(response, self._timer.clock_ms)
         else:
-            led.deferred.append(_Deferred(led.next_offset, response, respond, has_records))
+            led.deferred.append(DeferredResponse(led.next_offset, response, respond, has_records))
+            if not has_records and led.batch is None:
+                self._schedule_expiry(led, led.next_offset, self._timer.clock_ms)
 
     # ---------------------------------------------------------------------------------------------------------- append
 
-    def _append_open_batch(self, led: _Led[_Shard], now_ms: int) -> None:
+    def _append_open_batch(self, led: LedPartition[_Shard], now_ms: int) -> None:
         batch, led.batch = led.batch, None
         if batch is None or led.is_closed:
             return
@@ -398,7 +372,9 @@ class CoordinatorRuntime(Generic[_Shard]):
         data = encode_data_batch(batch.records, batch.producer, self._codec, self._base_sequence)
         self._append(led, batch.base_offset, data, now_ms)
 
-    def _append(self, led: _Led[_Shard], base_offset: int, data: bytearray, now_ms: int, transaction_version: int = 0) -> None:
+    def _append(
+        self, led: LedPartition[_Shard], base_offset: int, data: bytearray, now_ms: int, transaction_version: int = 0
+    ) -> None:
         """Append a batch whose records are applied; on an error they are reverted, and their operations fail."""
         partition = led.partition
         led.is_appending = True
@@ -424,9 +400,9 @@ class CoordinatorRuntime(Generic[_Shard]):
             self._wait_for_flush(led, log, base_offset, now_ms)
         self._high_watermark_moved(led, log.high_watermark, now_ms)
         if led.committed <= info.last_offset:
-            self._timer.schedule(now_ms + self._write_timeout_ms, partial(self._expire, led, info.last_offset + 1))
+            self._schedule_expiry(led, info.last_offset + 1, now_ms)
 
-    def _wait_for_flush(self, led: _Led[_Shard], log: UnifiedLog, base_offset: int, now_ms: int) -> None:
+    def _wait_for_flush(self, led: LedPartition[_Shard], log: UnifiedLog, base_offset: int, now_ms: int) -> None:
         """Hold the responses of a batch until it is durable, if flush.messages asks for that."""
         led.unflushed.append(base_offset)
 
@@ -441,7 +417,7 @@ class CoordinatorRuntime(Generic[_Shard]):
 
         self._replica_manager.flush_log(log, flushed, now_ms)
 
-    def _high_watermark_moved(self, led: _Led[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
+    def _high_watermark_moved(self, led: LedPartition[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
         """Take the records below the high watermark as committed, and respond to their operations."""
         if led.is_appending or led.is_closed:
             return
@@ -456,13 +432,13 @@ class CoordinatorRuntime(Generic[_Shard]):
         while deferred and deferred[0].end_offset <= committed:
             self._respond(deferred.popleft())
 
-    def _respond(self, deferred: _Deferred, error: CoordinatorError | None = None) -> None:
+    def _respond(self, deferred: DeferredResponse, error: CoordinatorError | None = None) -> None:
         try:
             deferred.respond(deferred.response if error is None else error, self._timer.clock_ms)
         except Exception as fault:
             self._report(fault_line(f"answering an operation of {self.topic}", fault))
 
-    def _revert(self, led: _Led[_Shard], base_offset: int, code: int, message: str) -> None:
+    def _revert(self, led: LedPartition[_Shard], base_offset: int, code: int, message: str) -> None:
         led.speculative.roll_back(base_offset)
         led.next_offset = base_offset
         code = _OPERATION_ERRORS.get(code, code)
@@ -471,16 +447,23 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._fail(led, base_offset, CoordinatorError(code, message), CoordinatorError(readers_code, message))
 
     def _fail(
-        self, led: _Led[_Shard], base_offset: int, error: CoordinatorError, readers_error: CoordinatorError | None = None
+        self,
+        led: LedPartition[_Shard],
+        base_offset: int,
+        error: CoordinatorError,
+        readers_error: CoordinatorError | None = None,
     ) -> None:
         """Fail the operations that wait for records from an offset on, or that may have seen them (`readers_error`)."""
-        failed: list[_Deferred] = []
+        failed: list[DeferredResponse] = []
         while led.deferred and led.deferred[-1].end_offset > base_offset:
             failed.append(led.deferred.pop())
         for deferred in reversed(failed):
             self._respond(deferred, error if deferred.has_records or readers_error is None else readers_error)
 
-    def _expire(self, led: _Led[_Shard], end_offset: int, now_ms: int) -> None:
+    def _schedule_expiry(self, led: LedPartition[_Shard], end_offset: int, now_ms: int) -> None:
+        self._timer.schedule(now_ms + self._write_timeout_ms, partial(self._expire, led, end_offset))
+
+    def _expire(self, led: LedPartition[_Shard], end_offset: int, now_ms: int) -> None:
         """Fail the operations whose records are still not committed; the records stay, and may be committed later."""
         if led.is_closed:
             return
@@ -489,7 +472,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         while led.deferred and led.deferred[0].end_offset <= end_offset:
             self._respond(led.deferred.popleft(), error)
 
-    def _reload(self, led: _Led[_Shard], offset: int, now_ms: int) -> None:
+    def _reload(self, led: LedPartition[_Shard], offset: int, now_ms: int) -> None:
         """Load the partition again: something else has appended to it, so the state is not what the log says."""
         index = led.partition.index
         text = (

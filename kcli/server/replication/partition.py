@@ -40,6 +40,7 @@ class Partition:
         "log",
         "node_id",
         "on_high_watermark",
+        "on_offline",
         "partition_epoch",
         "replicas",
         "topic",
@@ -59,6 +60,7 @@ class Partition:
         self.replicas: list[int] = []
         self.is_leader = False
         self.on_high_watermark: Callable[[int], None] | None = None  # called after each move of the high watermark
+        self.on_offline: Callable[[], None] | None = None  # called when the log is gone with its log directory
 
     @property
     def key(self) -> tuple[str, int]:

@@ -185,7 +185,14 @@ class ReplicaManager:
         for key in offline:
             self.partitions[key].log = None
         if offline:
-            self._timer.schedule(self._timer.clock_ms, partial(self.check_waiting, offline))
+            self._timer.schedule(self._timer.clock_ms, partial(self._logs_are_offline, offline))
+
+    def _logs_are_offline(self, keys: Iterable[tuple[str, int]], now_ms: int) -> None:
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None and partition.on_offline is not None:
+                partition.on_offline()
+        self.check_waiting(keys, now_ms)
 
 
 def _raise(error: Exception, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import Decision
+from kcli.server.coordinator.operation import Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer

@@ -8,7 +8,7 @@ from kcli.protocol import error_codes as codes
 from kcli.server.coordinator.group.classic_group_manager import write_classic
 from kcli.server.coordinator.group.classic_messages import LeavingMember
 from kcli.server.coordinator.group.classic_rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import StoredClassicGroup
 from tests.server.coordinator.classic_shard import (
     BOTH,

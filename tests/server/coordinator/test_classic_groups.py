@@ -9,7 +9,7 @@ import pytest
 from kcli.protocol import error_codes as codes
 from kcli.server.coordinator.group.classic_group import PREVIOUS_STATES, ClassicGroup, ClassicGroupState
 from kcli.server.coordinator.group.classic_messages import JoinResult, LeavingMember
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ShareGroup, StoredClassicGroup, StoredClassicMember
 from tests.server.coordinator.classic_shard import (

@@ -23,7 +23,7 @@ from kcli.server.coordinator.group.current_assignment import Target, next_assign
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 from tests.server.coordinator.modern_groups import ModernGroups

@@ -16,12 +16,14 @@ import pytest
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.log_config import LogConfig
+from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.coordinator.coordinator_record import EncodedRecord, EndTransaction, ShardRecord, encode_data_batch
 from kcli.server.coordinator.group.offset_manager import OffsetToCommit, offset_commit_record, offset_tombstone
-from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.coordinator.runtime import RELOAD_MS, CoordinatorRuntime
 from kcli.server.replication.partition import Partition
 from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
@@ -266,8 +268,7 @@ def test_an_append_of_another_client_makes_it_load_again(bench: Bench, isr: tupl
     bench.settle()
     assert bench.taken() == [5, 6 if len(isr) == 1 else "NOT_COORDINATOR"]
     bench.log.update_high_watermark(bench.log.log_end_offset)
-    bench.lead(2)
-    bench.settle()
+    bench.partition.on_high_watermark(bench.log.log_end_offset)
     bench.read("z")
     bench.read("b")
     assert bench.taken() == [9, 6], "as the log says"
@@ -337,3 +338,110 @@ def test_the_state_is_always_what_the_log_says(tmp_path: Path, seed: int, monkey
     bench.settle()
     assert len(bench.taken()) == asked
     assert state_of_shard(bench) == state_of(bench.log)
+
+
+def test_an_operation_fails_with_the_open_batch_that_it_was_decided_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch of a producer must be appended first, and cannot be: what was read from it must not be written."""
+    bench.commit("a", 5)
+    bench.settle()
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnifiedLog, "append_as_leader", fails)
+        bench.commit("a", 6)
+        bench.commit("a", 7, Producer(3, 0))
+        bench.settle()
+    assert bench.taken() == [5, "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"]
+    bench.read("a")
+    assert bench.taken() == [5] and bench.log.log_end_offset == 1
+
+
+def test_an_operation_behind_an_append_of_another_client_is_answered(bench: Bench) -> None:
+    """The partition is loaded again in the middle of the operation, which belongs to what was loaded before."""
+    bench.lead(1, isr=(1, 2))
+    bench.settle()
+    record = offset_commit_record("z", OffsetToCommit("t", ZERO_UUID, 0, 9, -1, None), START_MS, -1, -1)
+    data = encode_data_batch([EncodedRecord(*OFFSETS.encode(record.key, record.value), START_MS)], NO_PRODUCER)
+    bench.commit("a", 5)
+    bench.partition.append(memoryview(data), 1, START_MS)
+    bench.commit("a", 7, Producer(3, 0))
+    assert bench.taken() == ["NOT_COORDINATOR", "NOT_COORDINATOR"]
+    bench.settle()
+    bench.commit("b", 8)
+    bench.partition.append(memoryview(data), 1, START_MS)
+    end_offset = bench.log.log_end_offset + 1
+    bench.runtime.end_transaction(0, EndTransaction(Producer(3, 0), 0, is_commit=True), bench._answered)
+    assert bench.taken() == ["NOT_COORDINATOR", "NOT_COORDINATOR"] and bench.log.log_end_offset == end_offset, "no marker"
+
+
+def test_a_new_epoch_of_the_same_leader_interrupts_nothing(bench: Bench) -> None:
+    bench.lead(1, isr=(1, 2))
+    bench.settle()
+    bench.commit("a", 5)
+    bench.lead(2, isr=(1,))
+    bench.settle()
+    assert bench.taken() == [5]
+
+
+def test_a_read_of_what_is_never_committed_is_refused_in_time(bench: Bench) -> None:
+    bench.lead(1, isr=(1, 2))
+    bench.settle()
+    bench.commit("a", 5)
+    bench.settle()
+    bench.timer.advance(START_MS + 5_001)
+    assert bench.taken() == ["COORDINATOR_NOT_AVAILABLE"]
+    bench.read("a")
+    bench.timer.advance(START_MS + 10_100)
+    assert bench.taken() == ["COORDINATOR_NOT_AVAILABLE"]
+
+
+def test_records_that_are_not_atomic_may_need_several_batches(bench: Bench) -> None:
+    records = [
+        offset_commit_record(f"{at:0100}", OffsetToCommit("t", ZERO_UUID, 0, at, -1, None), START_MS, -1, -1)
+        for at in range(300)
+    ]
+    bench.runtime.write(0, lambda shard: Decision("atomic", records), bench._answered)
+    bench.runtime.write(0, lambda shard: Decision("in parts", records, is_atomic=False), bench._answered)
+    bench.settle()
+    assert bench.taken() == ["UNKNOWN_SERVER_ERROR", "in parts"]
+    assert bench.log.log_end_offset == 300 and len(bench.runtime.shard(0).state.offsets_by_group) == 300
+
+
+def test_a_fault_of_an_operation_refuses_it_and_no_more(bench: Bench) -> None:
+    def fault(shard: Shard) -> Decision[int]:
+        raise KeyError("wrong")
+
+    bench.runtime.write(0, fault, bench._answered)
+    bench.commit("a", 5)
+    bench.settle()
+    assert bench.taken() == ["UNKNOWN_SERVER_ERROR", 5]
+    assert any("an operation of __consumer_offsets-0" in line for line in bench.lines)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file or directory"), OSError(5, "Input/output error")])
+def test_a_load_that_fails_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """The cleaner may replace a segment while it is loaded; a disk may fail for a while."""
+    bench.commit("a", 5)
+    bench.settle()
+    bench.lead(1, leader=2)
+    failures = [error]
+    read = SegmentReader.batches
+
+    def batches(self: SegmentReader, *arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(self, *arguments)
+
+    monkeypatch.setattr(SegmentReader, "batches", batches)
+    bench.lead(2)
+    bench.settle()
+    is_passing = isinstance(error, FileNotFoundError)
+    bench.read("a")
+    assert bench.taken() == [5, 5 if is_passing else "NOT_COORDINATOR"] and not bench.runtime.loading_count()
+    assert bench.replicas.failures == ([] if is_passing else [error])
+    bench.timer.advance(bench.timer.clock_ms + RELOAD_MS)
+    bench.settle()
+    bench.read("a")
+    assert bench.taken() == [5]

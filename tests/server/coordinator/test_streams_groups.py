@@ -27,7 +27,7 @@ from kcli.server.coordinator.group.streams_heartbeat import (
 )
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.topology_descriptions import MAX_DESCRIPTION_BYTES
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.group_state import GroupState
 from kcli.state.groups import StreamsGroup
 from kcli.state.speculative_state import SpeculativeState

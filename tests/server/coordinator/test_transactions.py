@@ -11,7 +11,7 @@ import pytest
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, Producer
 from kcli.protocol import apis, error_codes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation

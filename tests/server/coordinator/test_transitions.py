@@ -9,7 +9,7 @@ import pytest
 
 from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.transaction_shard import transaction_record
 from kcli.server.coordinator.transaction.transitions import InitRequest, NeedsProducerIdError

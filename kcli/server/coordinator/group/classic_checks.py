@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.classic_group import UNKNOWN_MEMBER_ID, ClassicGroup, ClassicGroupState
 from kcli.server.coordinator.group.classic_messages import LeavingMember, SyncRequest
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 
 _MAX_REASON = 255  # of a client's reason in the log; Kafka's clients send no more
 

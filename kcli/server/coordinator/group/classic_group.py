@@ -35,7 +35,7 @@ from kcli.server.coordinator.group.classic_messages import (
     RespondSync,
     SyncResult,
 )
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.timing_wheel import TimerTask
 from kcli.state.groups import StoredClassicGroup
 

@@ -59,7 +59,7 @@ from kcli.server.coordinator.group.classic_messages import (
 )
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 
 _UUID_BYTES = 16

@@ -38,7 +38,7 @@ from kcli.server.coordinator.group.consumer_members import check_classic, check_
 from kcli.server.coordinator.group.consumer_protocol import decode_subscription, encode_assignment, partitions_by_id
 from kcli.server.coordinator.group.current_assignment import UNRELEASED, UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember
 

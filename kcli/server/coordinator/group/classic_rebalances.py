@@ -28,7 +28,7 @@ from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState
 from kcli.server.coordinator.group.classic_messages import JoinResult, RespondJoin, SyncResult
-from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer

@@ -36,7 +36,7 @@ from kcli.server.coordinator.group.consumer_records import (
 )
 from kcli.server.coordinator.group.current_assignment import Target, is_reconciled, next_assignment
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StreamsGroupMember
 

@@ -54,7 +54,7 @@ from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.classic_messages import LeavingMember
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import (
     ConsumerGroup,
     ConsumerGroupMember,

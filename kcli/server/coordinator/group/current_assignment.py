@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import AssignedPartitions, ConsumerGroupMember, Partitions
 
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS"

@@ -18,7 +18,7 @@ from copy import copy
 from typing import NamedTuple
 
 from kcli.protocol import error_codes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import TASK_ROLES, AssignedTasks, CurrentTasks, StreamsGroupMember, TargetTasks, TaskKey, Tasks
 
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED_TASKS", "UNRELEASED_TASKS"

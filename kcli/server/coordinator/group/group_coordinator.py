@@ -46,7 +46,8 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
-from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.runtime import CoordinatorRuntime
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics

@@ -40,7 +40,7 @@ from kcli.server.coordinator.group.consumer_records import (
     target_record,
 )
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StoredClassicGroup
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.classic_rebalances import WriteShard
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer, TimerTask

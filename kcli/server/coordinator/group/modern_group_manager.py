@@ -9,7 +9,7 @@ from typing import Generic
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.group_state import AnyGroup
 
 

@@ -51,7 +51,7 @@ from kcli.server.coordinator.group.share_records import (
     target_record,
     topics_record,
 )
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
 

@@ -25,7 +25,7 @@ from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
 from kcli.server.coordinator.group.share_records import ShareIndexes
-from kcli.server.coordinator.runtime import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.server.events import NodeRole, PeerNode
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache

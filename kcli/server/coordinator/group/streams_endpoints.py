@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.streams_topology import ConfiguredSubtopology, ConfiguredTopology, PartitionCount
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import StreamsGroupMember, Tasks
 
 TopicPartitions = list[tuple[str, list[int]]]

@@ -65,7 +65,7 @@ from kcli.server.coordinator.group.streams_topology import (
     configure_topology,
 )
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import Line
 from kcli.server.timing_wheel import TimerTask
 from kcli.state.group_records import subtopologies

@@ -23,7 +23,7 @@ from kcli.server.coordinator.group.current_tasks import OwnedTasks, contains
 from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import StreamsGroupChange
 from kcli.server.coordinator.group.streams_topology import Status
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import CurrentTasks, InternalTopic, StreamsGroup, StreamsGroupMember
 
 LEAVE_FOR_A_TIME = -2  # the epoch of a static member that will come back

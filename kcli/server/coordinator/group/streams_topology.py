@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.group.java_order import hash_map_order
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import InternalTopic, Subtopology
 
 STALE_TOPOLOGY, MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = range(4)

@@ -17,7 +17,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 NOT_REQUESTED, NOT_STORED, _ERROR, AVAILABLE = range(4)  # the status of a description in StreamsGroupDescribe

@@ -15,7 +15,8 @@ from kcli.log.errors import OffsetOutOfRangeError
 from kcli.protocol.internal_records import SHARE_GROUP_STATE
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
-from kcli.server.coordinator.runtime import CoordinatorError, CoordinatorRuntime, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.runtime import CoordinatorRuntime
 from kcli.server.coordinator.share.share_shard import ShareShard
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache

@@ -29,7 +29,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message_types import message_type
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.server.timing_wheel import Timer, TimerTask

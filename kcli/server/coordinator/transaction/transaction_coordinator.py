@@ -28,7 +28,8 @@ from kcli.protocol.internal_records import TRANSACTION_LOG
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
-from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorError, CoordinatorRuntime, Decision, Respond
+from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
+from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorRuntime
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import RETRY_MS, EndingTransaction, TransactionMarkerChannelManager
 from kcli.server.coordinator.transaction.transaction_shard import (

@@ -32,7 +32,7 @@ from typing import NamedTuple, NoReturn
 
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.protocol import error_codes
-from kcli.server.coordinator.runtime import CoordinatorError
+from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Empty", "Ongoing", "PrepareCommit", "PrepareAbort"
