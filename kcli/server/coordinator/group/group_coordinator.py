@@ -56,13 +56,14 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.server.timing_wheel import Timer, TimerTask
-from kcli.state.group_state import GroupState
-from kcli.state.groups import ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
+from kcli.state.group_state import GroupState, OffsetKey
+from kcli.state.groups import CommittedOffset, ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
 from kcli.state.metadata_values import Topic
 
 GROUP_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
-_EXPIRY_US = 20  # of one group
+_EXPIRY_US, _TOMBSTONE_US = 20, 40  # of one group, and of one of its offsets
+_MOST_TOMBSTONES = 50  # of one operation
 _Response = TypeVar("_Response")
 
 
@@ -274,20 +275,26 @@ class GroupShard:
         """Write for one group at a time; yield after each time slice."""
         budget = SliceBudget()
         for group_id in dict.fromkeys((*self.state.offsets_by_group, *self.state.groups)):
-            self._write(partial(self._expire_group, group_id), _ignore)
-            if budget.is_spent(_EXPIRY_US):
-                yield
+            counts = [_MOST_TOMBSTONES]
+            while counts[-1] == _MOST_TOMBSTONES:
+                counts.append(0)
+                self._write(partial(self._expire_group, group_id, counts), _ignore)
+                if budget.is_spent(_EXPIRY_US + _TOMBSTONE_US * counts[-1]):
+                    yield
 
-    def _expire_group(self, group_id: str) -> Decision[None]:
+    def _expire_group(self, group_id: str, counts: list[int]) -> Decision[None]:
+        """Delete expired offsets, and the group if it has no others; the last of `counts` becomes the number of offsets."""
         now_ms = self._timer.wall.at(self._timer.clock_ms)
-        records, is_without_offsets = self.offsets.expire(group_id, self._expiry_rule(group_id), now_ms)
+        rule = self._expiry_rule(group_id)
+        records, is_without_offsets = self.offsets.expire(group_id, rule, now_ms, _MOST_TOMBSTONES)
+        counts[-1] = len(records)
         self.metrics.offset_expirations += len(records)
         try:
             if is_without_offsets and not isinstance(self.state.groups.get(group_id), ShareGroup):
                 records += self._remove_records(group_id)
         except CoordinatorError:
             pass  # the group has members, or is one without a record
-        return Decision(None, records)
+        return Decision(None, records, is_atomic=False)
 
     def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
         consumer_group = self.consumer_group(group_id)
@@ -331,6 +338,8 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._metadata = metadata
+        self._timer = timer
+        self._scheduler = scheduler
         self._report = report
         self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
@@ -388,22 +397,37 @@ class GroupCoordinator:
         if topic.name == GROUP_TOPIC:
             self.runtime.close()
             return
-        names = frozenset((topic.name,))
         for shard in self.runtime.shards():
             removed = shard.shares.topics_removed((topic.topic_id,))
             if removed:
                 self.runtime.write(shard.index, partial(_decide_records, removed), self._log_failure)
-            records = shard.offsets.delete_topics(names)
-            if records:
-                self.runtime.write(shard.index, partial(_decide_records, records), self._log_deleted)
+            self._scheduler.run(self._delete_offsets(shard, topic.name), self._timer.clock_ms)
+
+    def _delete_offsets(self, shard: GroupShard, topic: str) -> Iterator[None]:
+        """Delete the committed offsets of a deleted topic; yield after each operation."""
+        found = list(shard.offsets.of_topic(topic).items())
+        for start in range(0, len(found), _MOST_TOMBSTONES):
+            if self.runtime.loaded_shard(shard.index) is not shard:
+                return
+            part = found[start : start + _MOST_TOMBSTONES]
+            self.runtime.write(shard.index, partial(_decide_deletion, part), partial(self._log_deleted, topic))
+            yield
 
     def _log_failure(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, CoordinatorError):
             self._report(WarningLine(f"cannot write that a topic is deleted: {response.message}", error=response.message))
 
-    def _log_deleted(self, response: int | CoordinatorError, now_ms: int) -> None:
-        if isinstance(response, int):
-            self._report(Line(f"{response} committed offsets of deleted topics are deleted", count=response))
+    def _log_deleted(self, topic: str, response: int | CoordinatorError, now_ms: int) -> None:
+        if isinstance(response, CoordinatorError):
+            self._log_failure(response, now_ms)
+        elif response:
+            text = f"{response} committed offsets of deleted topic {topic} are deleted"
+            self._report(Line(text, count=response, topic=topic))
+
+
+def _decide_deletion(found: Sequence[tuple[OffsetKey, CommittedOffset | None]], shard: GroupShard) -> Decision[int]:
+    records = shard.offsets.delete_unchanged(found)
+    return Decision(len(records), records, is_atomic=False)
 
 
 def _decide_records(records: Sequence[CoordinatorRecord], shard: GroupShard) -> Decision[int]:

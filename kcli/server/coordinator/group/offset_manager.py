@@ -26,6 +26,7 @@ When an offset of a group expires:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -33,7 +34,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.state.group_state import GroupState
+from kcli.state.group_state import GroupState, OffsetKey
 from kcli.state.groups import CommittedOffset
 
 NO_RETENTION_TIME = -1
@@ -160,22 +161,29 @@ class OffsetManager:
             names.update((key[1:], None) for key in pending if key.group_id == group_id)
         return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
 
-    def delete_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
-        """Return the tombstones of the offsets of topics that are deleted."""
+    def of_topic(self, topic: str) -> dict[OffsetKey, CommittedOffset | None]:
+        """Return the committed offsets of a topic, None for those that are only pending."""
         state = self._state
-        names = [
-            (group_id, *where)
+        found: dict[OffsetKey, CommittedOffset | None] = {
+            OffsetKey(group_id, *where): offset
             for group_id, offsets in state.offsets_by_group.items()
-            for where in offsets
-            if where[0] in topics
-        ]
-        names += [key for pending in state.pending_offsets.values() for key in pending if key.topic in topics]
-        return [offset_tombstone(*name) for name in dict.fromkeys(names)]
+            for where, offset in offsets.items()
+            if where[0] == topic
+        }
+        for pending in state.pending_offsets.values():
+            for key in pending:
+                if key.topic == topic:
+                    found.setdefault(key, None)
+        return found
 
-    def expire(self, group_id: str, rule: ExpiryRule | None, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
+    def delete_unchanged(self, found: Iterable[tuple[OffsetKey, CommittedOffset | None]]) -> list[CoordinatorRecord]:
+        """Return the tombstones of offsets of a deleted topic, but of those that were committed again since `of_topic`."""
+        return [offset_tombstone(*key) for key, offset in found if self._state.committed_offset(*key) is offset]
+
+    def expire(self, group_id: str, rule: ExpiryRule | None, now_ms: int, most: int) -> tuple[list[CoordinatorRecord], bool]:
         """Return the tombstones of a group's expired offsets, and whether the group then has no offset or open transaction.
 
-        Without a rule nothing expires.
+        Without a rule nothing expires; `most` offsets do at most.
         """
         state = self._state
         offsets = state.offsets_by_group.get(group_id)
@@ -183,13 +191,14 @@ class OffsetManager:
             return [], not state.has_open_transaction(group_id)
         if rule is None:
             return [], False
-        records = [
+        expired = (
             offset_tombstone(group_id, topic, partition)
             for (topic, partition), offset in offsets.items()
             if topic not in rule.subscribed
             and self._is_expired(offset, rule, now_ms)
             and not state.is_pending(group_id, topic, partition)
-        ]
+        )
+        records = list(islice(expired, most))
         return records, len(records) == len(offsets) and not state.has_open_transaction(group_id)
 
     def _is_expired(self, offset: CommittedOffset, rule: ExpiryRule, now_ms: int) -> bool:

@@ -21,10 +21,9 @@ it gets a new one every share.coordinator.cold.partition.snapshot.interval.ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message_types import message_type
 from kcli.server.config.server_config import ConfigReader
@@ -61,7 +60,7 @@ class ShardTasks(Protocol):
     written_count: int  # the written states, for the metrics
 
     def snapshot_cold_partitions(self, shard: ShareShard) -> None:
-        """Write the snapshots that `cold_snapshots` decides."""
+        """Write snapshots of the `cold_partitions`."""
         ...
 
     def prune(self, shard: ShareShard) -> None:
@@ -166,22 +165,29 @@ class ShareShard:
         self._check_exists(key)
         return Decision(None, (snapshot_record(key, None),) if key in self.state.partitions else ())
 
-    def delete_topics(self, topic_ids: Collection[Uuid]) -> Decision[None]:
-        """Delete the states of topics that are deleted."""
-        return Decision(None, [snapshot_record(key, None) for key in self.state.partitions if key.topic_id in topic_ids])
+    def delete_all(self, keys: Iterable[ShareKey]) -> Decision[None]:
+        """Delete the states of a topic that is deleted."""
+        records = [snapshot_record(key, None) for key in keys if key in self.state.partitions]
+        return Decision(None, records, is_atomic=False)
 
-    def cold_snapshots(self) -> Decision[None]:
-        """Write snapshots of the states that have had none for long, unless all of them are such snapshots already."""
+    def cold_partitions(self) -> list[ShareKey]:
+        """Return the share partitions that have had no snapshot for long; none if all have such a snapshot already."""
         states = self.state.partitions
         if all(state.create_timestamp_ms != state.write_timestamp_ms for state in states.values()):
-            return Decision(None)
+            return []
+        now_ms, interval_ms = self._wall_ms(), self._config.get_int(_COLD_KEY)
+        return [key for key, state in states.items() if now_ms - state.write_timestamp_ms >= interval_ms]
+
+    def cold_snapshots(self, keys: Iterable[ShareKey]) -> Decision[None]:
+        """Write snapshots of those of the share partitions that are cold still."""
         now_ms, interval_ms = self._wall_ms(), self._config.get_int(_COLD_KEY)
         records = []
-        for key, state in states.items():
-            if now_ms - state.write_timestamp_ms >= interval_ms:
+        for key in keys:
+            state = self.state.partitions.get(key)
+            if state is not None and now_ms - state.write_timestamp_ms >= interval_ms:
                 epoch = state.snapshot_epoch + 1
                 records.append(snapshot_record(key, _copy(state, snapshot_epoch=epoch, write_timestamp_ms=now_ms)))
-        return Decision(None, records)
+        return Decision(None, records, is_atomic=False)
 
     def redundant_offset(self) -> Decision[int]:
         """Return the offset below which no record is needed, as soon as that is committed."""
