@@ -1,4 +1,4 @@
-"""The operations of coordinators: what they decide, how they are refused, and who is told (Kafka: CoordinatorResult).
+"""The operations of coordinators: what they decide, how they are refused, and how they are answered (Kafka: CoordinatorResult).
 
 part              is
 ----------------  ----------------------------------------------------------------------------------------------------

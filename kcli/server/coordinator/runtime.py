@@ -120,7 +120,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     def leadership_changed(self, partition: Partition, now_ms: int) -> None:
         """Load the partition if this broker has become its leader; unload it if it leads no longer.
 
-        A new epoch of the same leader changes nothing, unless something else was appended meanwhile.
+        A new epoch of the same leader changes nothing, unless something else has appended to the log.
         """
         led = self._led.get(partition.index)
         log = partition.log if partition.is_leader else None
@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._scheduler.run(work(), now_ms, loaded, partial(self._load_failed, led))
 
     def _load_failed(self, led: LedPartition[_Shard], error: Exception) -> None:
-        """Load again: at once if the cleaner has replaced a segment, else later; meanwhile there is no coordinator."""
+        """Load again: at once if the cleaner has replaced a segment, else later; until then there is no coordinator."""
         if led.is_closed:
             return
         partition, name = led.partition, f"{self.topic}-{led.partition.index}"
