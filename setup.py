@@ -31,6 +31,7 @@ COMPILED_MODULES = [
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",
     "kcli/spark/arrow_columns.py",
+    "kcli/client/producer/partitioner.py",
 ]
 # Code that Cython would repeat in every module, mainly for memory views; with this module a build takes a third of the time.
 SHARED_CODE = "kcli.format.cython_shared"

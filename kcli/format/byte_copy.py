@@ -7,8 +7,8 @@
     copy        assigns a slice                  memcpy
     uint32      four bytes, little-endian        the same, one load
 
-kcli.inspect.dumping.byte_address does this for buffers of any type by a view; a view takes 0.1 us, as long as all
-else for a record of 100 bytes that a producer encodes. These functions take `bytes` and `bytearray` only and check no bounds: the
+kcli.inspect.dumping.byte_address does this for buffers of any type by a view; a view takes 0.1 us, as long as all else for
+a record of 100 bytes that a producer encodes. These functions take `bytes` and `bytearray` only and check no bounds: the
 caller has done so. Resizing a bytearray moves it: call `writable` again. Compiled modules include byte_copy.pxd; so a change
 there needs a build.
 """
