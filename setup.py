@@ -32,6 +32,9 @@ COMPILED_MODULES = [
     "kcli/inspect/dumping/record_rows.py",
     "kcli/spark/arrow_columns.py",
     "kcli/client/producer/partitioner.py",
+    "kcli/client/producer/producer_batch.py",
+    "kcli/client/producer/topic_queues.py",
+    "kcli/client/producer/record_accumulator.py",
 ]
 # Code that Cython would repeat in every module, mainly for memory views; with this module a build takes a third of the time.
 SHARED_CODE = "kcli.format.cython_shared"
