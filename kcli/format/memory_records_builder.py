@@ -70,7 +70,9 @@ def put_varint(value: int, out: bytearray, position: int) -> int:
 def size_headers(headers: Headers) -> int:
     """Return the size of a record's headers in bytes, without their number."""
     total = 0
-    for key, value in headers:
+    for header in headers:
+        # Not unpacked: for a tuple with names that allocates, and a finalizer that then runs could append to the same batch.
+        key, value = header[0], header[1]
         total += size_varint(len(key)) + len(key)
         total += 1 if value is None else size_varint(len(value)) + len(value)
     return total
@@ -173,7 +175,8 @@ class MemoryRecordsBuilder:
     def _put_headers(self, headers: Headers) -> None:
         out = byte_copy.writable(self.buffer)
         position = self.position
-        for key, value in headers:
+        for header in headers:
+            key, value = header[0], header[1]
             position = put_varint(len(key), out, position)
             byte_copy.copy(out, position, key, len(key))
             position += len(key)

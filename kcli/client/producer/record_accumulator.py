@@ -257,7 +257,8 @@ class RecordAccumulator:
             return batch.retry_at_ms - now_ms
         is_wanted = self.is_closed or self._flushes > 0 or self.pool.waiting > 0
         is_wanted = is_wanted or (self._sequencer is not None and self._sequencer.is_completing)
-        if is_wanted or len(queue.batches) > 1 or batch.builder.is_full():
+        # A batch that another one follows is closed, which counts as full.
+        if is_wanted or batch.builder.is_full():
             return 0
         return max(0, batch.last_attempt_ms + self.config.linger_ms - now_ms)
 

@@ -404,6 +404,23 @@ def test_a_sticky_partition_changes_with_its_full_batch(way: str) -> None:
 
 
 @ALL_WAYS
+def test_a_sticky_partition_that_had_its_bytes_changes_after_its_batch_is_drained(way: str) -> None:
+    """While the batch has room it stays, up to twice batch.size."""
+    cluster = cluster_of([NODE] * 4)
+    accumulator = accumulator_of(way, linger_ms=0, batch_size=1000)
+    chosen = []
+    for _ in range(40):
+        for size in (950, 1):
+            batch = put(accumulator, bytes(size), partition=UNKNOWN_PARTITION, cluster=cluster)
+            assert not batch.builder.is_full()
+            chosen.append(batch.partition)
+        assert drain(accumulator, cluster=cluster) == [batch]
+    assert chosen[::2] == chosen[1::2], "both records are in one batch"
+    assert 20 < sum(before != after for before, after in zip(chosen[::2], chosen[2::2], strict=False)) < 38
+    assert set(chosen) == {0, 1, 2, 3}
+
+
+@ALL_WAYS
 def test_adaptive_partitioning_avoids_long_queues(way: str) -> None:
     """Partition 0 has ten batches that its node does not take; the weights then favour partition 1."""
     cluster = cluster_of([NODE, OTHER_NODE])
