@@ -3,7 +3,6 @@ cimport cython
 from kcli.format cimport byte_copy
 
 cdef long long BATCH_OVERHEAD, MOST_OVERHEAD
-cdef double ESTIMATION_FACTOR
 
 @cython.locals(raw=cython.ulonglong, size=Py_ssize_t)
 cdef Py_ssize_t size_varint(long long value) noexcept
@@ -24,7 +23,7 @@ cdef class MemoryRecordsBuilder:
     cdef public bint is_closed
     cdef public int codec
     cdef public object level
-    cdef double _factor
+    cdef long long _factor
     cdef bytearray _built
     cdef long long _producer_id, _producer_epoch, _base_sequence
     cdef bint _is_transactional

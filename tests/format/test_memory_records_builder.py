@@ -48,6 +48,24 @@ def test_records_are_read_back(way: str, given_rows: list[tuple[Any, ...]], code
 
 
 @pytest.mark.parametrize("way", WAYS)
+@given(rows, st.integers(HEADER_BYTES, HEADER_BYTES + 400), st.sampled_from((0, 3)), st.sampled_from((0.1, 1.0)))
+def test_nothing_is_written_behind_the_buffer(
+    way: str, given_rows: list[tuple[Any, ...]], capacity: int, codec: int, ratio: float
+) -> None:
+    builder = WAYS[way].MemoryRecordsBuilder(capacity, codec, None, ratio)
+    appended = []
+    for row in given_rows:
+        before = builder.position
+        if builder.append(*row) > 0:
+            appended.append(row)
+        else:
+            assert builder.position == before
+        assert builder.position <= capacity == len(builder.buffer)
+    if appended:
+        assert read_back(builder.build()) == appended
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_batch_ends_at_its_limit(way: str) -> None:
     builder = WAYS[way].MemoryRecordsBuilder(HEADER_BYTES + 25)
     assert builder.append(0, None, b"x" * 5, ()) == 12

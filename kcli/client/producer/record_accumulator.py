@@ -434,10 +434,14 @@ class RecordAccumulator:
         return self._abort([one for one in self.incomplete if one.was_never_sent], error)
 
     def _abort(self, batches: list[producer_batch.ProducerBatch], error: Exception) -> list[producer_batch.ProducerBatch]:
+        aborted = []
         for batch in batches:
             queue = self._queue_if_any(batch.topic, batch.partition)
             if queue is not None:
                 queue.remove(batch)
-            batch.abort(error)
+            # A batch that expired in flight keeps its memory until the response comes.
+            if not batch.is_done:
+                batch.abort(error)
+                aborted.append(batch)
             self.deallocate(batch)
-        return batches
+        return aborted

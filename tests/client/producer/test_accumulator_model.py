@@ -184,3 +184,15 @@ def test_runs_have_all_that_they_are_for() -> None:
     assert sum(len(run.expired) for run in runs) > 20
     assert sum(run.number - sum(map(len, run.appended)) for run in runs) > 100
     assert max(len(run.in_flight) for run in runs) > 2
+
+
+@pytest.mark.parametrize("mode", ["muted", "idempotent"])
+def test_both_ways_do_the_same(mode: str) -> None:
+    runs = [Run(way, mode, 77) for way in WAYS]
+    for _ in range(STEPS):
+        for run in runs:
+            run.step()
+        first, second = ([bytes(batch.encoded()) for batch in run.in_flight] for run in runs)
+        assert first == second
+    first, second = ((run.written, run.results.keys(), run.expired, run.now_ms) for run in runs)
+    assert first == second and runs[0].number > 100

@@ -355,6 +355,9 @@ def test_aborted_batches(way: str) -> None:
     drain(accumulator, cluster=TWO)
     accumulator.reenqueue(back, 0)
     waiting = put(accumulator)
+    expired = put(accumulator, partition=2)
+    drain(accumulator, cluster=cluster_of([OTHER_NODE, OTHER_NODE, NODE]))
+    expired.fail(TimeoutError())
     assert accumulator.abort_undrained_batches(error) == [waiting]
     assert accumulator.abort_batches(error) == [sent, back]
     assert not accumulator.has_undrained() and accumulator.pool.available == accumulator.pool.total
