@@ -40,9 +40,8 @@ Headers = tuple[tuple[bytes, bytes | None], ...]
 NO_ROOM = 0  # the batch is full or closed
 NEEDS_MEMORY = -1  # the record fits into the batch, but not into its buffer
 BATCH_OVERHEAD = HEADER_BYTES
-MOST_OVERHEAD = (
-    21  # of a record: attributes and the longest varints of its length, deltas, key and value (Kafka: DefaultRecord)
-)
+# Of a record without key, value and headers: attributes, and the longest varints of its length and deltas.
+MOST_OVERHEAD = 21
 ESTIMATION_FACTOR = 1.05
 
 
@@ -80,9 +79,10 @@ def size_headers(headers: Headers) -> int:
 
 def estimate_size_upper_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """Return the most bytes that a batch of this one record takes, not compressed (Kafka: estimateSizeInBytesUpperBound)."""
-    size = BATCH_OVERHEAD + MOST_OVERHEAD + size_headers(headers)
-    size += (0 if key is None else len(key)) + (0 if value is None else len(value))
-    return size + size_varint(len(headers)) - 1
+    size = BATCH_OVERHEAD + MOST_OVERHEAD + size_varint(len(headers)) + size_headers(headers)
+    size += 1 if key is None else size_varint(len(key)) + len(key)
+    size += 1 if value is None else size_varint(len(value)) + len(value)
+    return size
 
 
 class MemoryRecordsBuilder:

@@ -1,9 +1,11 @@
-"""Protects the producer's batches against Kafka's dump tool: it finds every record, header key, sequence and producer."""
+"""Protects the producer's batches against Kafka: its dump tool reads them, and its own builder makes the same bytes."""
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +72,66 @@ def test_kafka_reads_what_the_accumulator_makes(kafka_peer: Peer, tmp_path: Path
             assert f"compresscodec: {CODECS[codec]}" in line
             first += count
         assert [line for line in printed if line.startswith("|")] == lines, outcome.stderr[-2000:]
+
+
+class NumberOfBatch:
+    """A producer whose sequence is the number of the batch, as BuildBatches.java has it."""
+
+    is_completing = False
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def must_wait(self, batch: Any) -> bool:
+        return False
+
+    def assign_sequence(self, batch: Any) -> None:
+        batch.builder.set_producer_state(9, 0, self.number, False)
+        self.number += 1
+
+    def add_in_flight_batch(self, batch: Any) -> None:
+        pass
+
+
+def drawn_records(rng: random.Random) -> list[tuple[Any, ...]]:
+    """Records of all sizes around the lengths of their varints and around batch.size."""
+
+    def blob() -> bytes | None:
+        return None if rng.random() < 0.1 else rng.randbytes(rng.choice((0, 1, 20, 62, 63, 64, 65, 400, 8190, 8193)))
+
+    found = []
+    for _ in range(rng.randrange(1, 80)):
+        timestamp = rng.choice((0, 1, TIMESTAMP, TIMESTAMP + rng.randrange(-(10**6), 10**6), 2**62))
+        headers = tuple((b"h" * rng.randrange(70), blob()) for _ in range(rng.choice((0, 0, 0, 1, 3))))
+        found.append((timestamp, blob(), blob(), headers))
+    return found
+
+
+def question(batch_size: int, records: list[tuple[Any, ...]]) -> str:
+    def digits(part: bytes | None) -> str | None:
+        return None if part is None else part.hex()
+
+    listed = [
+        [timestamp, digits(key), digits(value), [[digits(name), digits(part)] for name, part in headers]]
+        for timestamp, key, value, headers in records
+    ]
+    return json.dumps({"batch_size": batch_size, "records": listed})
+
+
+def test_batches_are_those_of_java(kafka_peer: Peer) -> None:
+    """The same records are in each batch, and all bytes are equal."""
+    rng = random.Random(3)
+    cases = [(rng.choice((1, 100, 1000, 16384)), drawn_records(rng)) for _ in range(100)]
+    asked = "".join(question(*case) + "\n" for case in cases)
+    ran = kafka_peer.run_java("BuildBatches", stdin=asked.encode())
+    answers = ran.stdout.decode().splitlines()
+    assert len(answers) == len(cases), ran.stderr[-2000:]
+    for (batch_size, records), answer in zip(cases, answers, strict=True):
+        config = AccumulatorConfig(batch_size=batch_size, max_request_size=2**24, buffer_memory=2**26)
+        accumulator = RecordAccumulator(config, rng, NumberOfBatch())
+        for record in records:
+            assert accumulator.append("t", 0, *record, None, 0, CLUSTER) is not None
+        own = []
+        while accumulator.has_undrained():
+            own += [batch.encoded().hex() for batch in accumulator.drain(CLUSTER, [1], 0)[1]]
+        assert own == answer.split()
