@@ -1,0 +1,30 @@
+# C types for record_accumulator.py when Cython compiles it; the Python source does not contain them.
+cimport cython
+from kcli.client.producer cimport producer_batch, topic_queues
+from kcli.format cimport memory_records_builder
+
+cdef Py_ssize_t UNKNOWN_PARTITION
+
+@cython.final
+cdef class RecordAccumulator:
+    cdef public object config, pool
+    cdef public bint is_closed, should_wake_sender
+    cdef public object next_expiry_ms
+    cdef public dict incomplete
+    cdef public object compression_ratios
+    cdef object _rng, _sequencer, _backoff
+    cdef dict _topics, _drain_indexes, _node_times
+    cdef set _muted
+    cdef Py_ssize_t _flushes, _batch_size, _max_request_size
+
+    @cython.locals(
+        queues_of_topic=topic_queues.TopicQueues, queue=topic_queues.PartitionQueue, batch=producer_batch.ProducerBatch, is_sticky=cython.bint,
+        is_full=cython.bint, size=Py_ssize_t,
+    )
+    cpdef producer_batch.ProducerBatch append(
+        self, str topic, Py_ssize_t partition, long long timestamp, bytes key, bytes value, tuple headers, callback,
+        long long now_ms, cluster)
+
+    @cython.locals(size=Py_ssize_t)
+    cdef producer_batch.ProducerBatch _append_to_new_batch(
+        self, topic_queues.PartitionQueue queue, long long timestamp, bytes key, bytes value, tuple headers, callback, long long now_ms)

@@ -1,0 +1,21 @@
+# What byte_copy.py is in compiled modules, which include these functions.
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcpy
+
+ctypedef const unsigned char* Bytes
+
+cdef inline Bytes readable(bytes data) noexcept:
+    return <Bytes> PyBytes_AS_STRING(data)
+
+cdef inline unsigned char* writable(bytearray data) noexcept:
+    return <unsigned char*> PyByteArray_AS_STRING(data)
+
+cdef inline void copy(unsigned char* out, Py_ssize_t position, bytes data, Py_ssize_t size) noexcept:
+    memcpy(out + position, PyBytes_AS_STRING(data), <size_t> size)
+
+cdef inline unsigned int uint32(Bytes data, Py_ssize_t position) noexcept:
+    return (
+        <unsigned int> data[position] | <unsigned int> data[position + 1] << 8
+        | <unsigned int> data[position + 2] << 16 | <unsigned int> data[position + 3] << 24
+    )
