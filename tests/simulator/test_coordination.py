@@ -384,6 +384,27 @@ def test_what_a_crash_and_lost_fetches_explain_is_no_anomaly() -> None:
     assert anomalies.find_anomaly(history, final).startswith("lost_deliveries")
 
 
+def test_an_acknowledgement_below_the_start_offset_is_skipped() -> None:
+    """The broker accepts it without effect if another member has accepted the record before."""
+    history, final = sound()
+    first = delivered(history, 2, 40, member="zombie")
+    late = Acknowledgement(first, ACCEPT, 56)
+    late.accept(57, 1000)
+    history.shares.acknowledgements.append(late)
+    delivered(history, 2, 50, count=2, kinds=(ACCEPT,))
+    assert anomalies.find_anomaly(history, final) == ""
+    history.shares.acknowledgements.pop()
+    assert anomalies.find_anomaly(history, final).startswith("two_holders")
+
+
+def test_a_renewal_after_the_end_of_the_lock_proves_nothing() -> None:
+    delivery = Delivery("s", "m", P, 0, b"v", 1, 30, 31, 1030, 1)
+    Acknowledgement(delivery, RENEW, 1000).accept(1031, 1000)
+    assert delivery.lock_end_ms == 1030
+    Acknowledgement(delivery, RENEW, 1000).accept(1029, 1000)
+    assert delivery.lock_end_ms == 2000
+
+
 def test_a_late_commit_of_the_same_member_may_be_read() -> None:
     """A request without a response may be executed later, but not after a commit of a later generation."""
     history, final = sound()

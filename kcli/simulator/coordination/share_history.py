@@ -91,6 +91,17 @@ class Acknowledgement:
         self.is_stray = False
         self.is_refused = False
 
+    def accept(self, now_ms: int, lock_ms: int) -> None:
+        """Note that the broker has accepted it.
+
+        A renewal extends the lock only if the answer came before the lock ended. After that another member may have got the
+        record and accepted it, and the broker skips acknowledgements of records below the start offset without an error.
+        """
+        self.answered_ms = now_ms
+        delivery = self.delivery
+        if self.kind == RENEW and now_ms < delivery.lock_end_ms:
+            delivery.lock_end_ms = max(delivery.lock_end_ms, self.sent_ms + lock_ms)
+
 
 class LostFetch(NamedTuple):
     """A ShareFetch of a member that was sent at `sent_ms` and is not executed after `last_ms`."""

@@ -365,9 +365,7 @@ class ShareMember:
 
     def _accepted(self, found: list[Acknowledgement]) -> None:
         for one in found:
-            one.answered_ms = self._stage.now_ms
-            if one.kind == RENEW:
-                one.delivery.lock_end_ms = max(one.delivery.lock_end_ms, one.sent_ms + self._terms.lock_ms)
+            one.accept(self._stage.now_ms, self._terms.lock_ms)
 
     def _refused(self, partition: TopicPartition, found: list[Acknowledgement], life: int) -> None:
         now_ms = self._stage.now_ms
