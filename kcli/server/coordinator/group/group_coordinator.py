@@ -378,12 +378,11 @@ class GroupCoordinator:
         if topic.name == GROUP_TOPIC:
             self.runtime.close()
             return
-        names = frozenset((topic.name,))
         for shard in self.runtime.shards():
             removed = shard.shares.topics_removed((topic.topic_id,))
             if removed:
                 self.runtime.write(shard.index, partial(_decide_records, removed), self._log_failure)
-            records = shard.offsets.delete_topics(names)
+            records = shard.offsets.delete_topic(topic.name, topic.topic_id)
             if records:
                 self.runtime.write(shard.index, partial(_decide_records, records), self._log_deleted)
 
