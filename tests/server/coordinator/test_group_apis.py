@@ -187,6 +187,23 @@ def test_offsets_of_a_deleted_topic_are_not_those_of_a_new_one(groups: Groups, m
     assert groups.fetch(10, topic="again", partitions=(0,)) == {0: (-1, "")}, "an offset without a topic id is of any topic"
 
 
+def test_the_deletion_of_a_topic_deletes_offsets_that_an_earlier_one_has_left(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker had died before it had written the tombstones of the earlier one."""
+    groups.node.create_topic("again")
+    groups.commit(10, {0: 5}, topic="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.node.broker.groups, "topic_removed", lambda topic: None)
+        groups.node.delete_topic("again")
+        groups.node.advance(100)
+    groups.node.create_topic("again")
+    assert groups.fetch(9, topic="again", partitions=(0,)) == {0: (5, "")}
+    groups.node.delete_topic("again")
+    groups.node.advance(100)
+    assert groups.fetch(8, partitions=None) == {}
+
+
 def test_old_offsets_expire_and_so_does_a_group_without_offsets(groups: Groups) -> None:
     groups.commit(8, {0: 5})
     groups.node.advance(130_000)

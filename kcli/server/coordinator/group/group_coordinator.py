@@ -382,7 +382,7 @@ class GroupCoordinator:
             removed = shard.shares.topics_removed((topic.topic_id,))
             if removed:
                 self.runtime.write(shard.index, partial(_decide_records, removed), self._log_failure)
-            records = shard.offsets.delete_topic(topic.name, topic.topic_id)
+            records = shard.offsets.delete_topic(topic.name, self._metadata.image.topic_ids.get(topic.name))
             if records:
                 self.runtime.write(shard.index, partial(_decide_records, records), self._log_deleted)
 

@@ -166,23 +166,23 @@ class OffsetManager:
             names.update((key[1:], None) for key in pending if key.group_id == group_id)
         return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
 
-    def delete_topic(self, topic: str, topic_id: Uuid) -> list[CoordinatorRecord]:
-        """Return the tombstones of the offsets of a deleted topic.
+    def delete_topic(self, topic: str, later_id: Uuid | None) -> list[CoordinatorRecord]:
+        """Return the tombstones of the offsets of a deleted topic, and of all earlier topics of its name.
 
-        An offset that was committed with the id of a later topic of the same name is kept.
+        An offset that was committed with the id of a later topic of that name is kept; `later_id` is None if there is none.
         """
-        state, ids = self._state, (topic_id, ZERO_UUID)
+        state = self._state
         names = [
             (group_id, *where)
             for group_id, offsets in state.offsets_by_group.items()
             for where, offset in offsets.items()
-            if where[0] == topic and offset.topic_id in ids
+            if where[0] == topic and offset.topic_id != later_id
         ]
         names += [
             key
             for pending in state.pending_offsets.values()
             for key, offset in pending.items()
-            if key.topic == topic and offset.topic_id in ids
+            if key.topic == topic and offset.topic_id != later_id
         ]
         return [offset_tombstone(*name) for name in dict.fromkeys(names)]
 
