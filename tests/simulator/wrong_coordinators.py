@@ -273,7 +273,7 @@ def forgets_the_last_task_of_repartition_topics(real: Any) -> Any:
 
 
 def keeps_offsets(real: Any) -> Any:
-    return lambda self, topic, topic_id: []
+    return lambda self, topic, later_id: []
 
 
 def reads_offsets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,8 @@ def lost_deliveries(history: History, final: FinalState) -> Iterator[str]:
             if topic_name(partition[0]) != terms.topic:
                 continue
             name = shares.era_of(group, partition)
-            start = shares.era(name).starts.get(partition, 0)
+            era = shares.era(name)
+            start = era.starts.get(partition, 0)
             for record in records:
                 place = name, partition, record.offset
                 if record.offset < start or (terms.is_committed_only and not record.is_visible):
@@ -166,6 +167,7 @@ def lost_deliveries(history: History, final: FinalState) -> Iterator[str]:
                 last = max(known[place], key=lambda one: one.count, default=None)
                 write = history.writes.get(record.value)
                 since_ms = last.sent_ms if last is not None else write.sent_ms if write is not None else 0
+                since_ms = max(since_ms, era.begin_ms)
                 count = last.count if last is not None else 0
                 unknown = sum(lost.group == group and lost.last_ms >= since_ms for lost in shares.lost_fetches)
                 if count + unknown < terms.delivery_limit:

@@ -53,6 +53,7 @@ LEAVE_EPOCH, FINAL_EPOCH = -1, -1
 RENEW_VERSION = 2
 ZOMBIE_SHARE = 0.08
 LONG_PAUSE_MS = 8000
+HANGING_SHARE = 0.3
 MAX_WAITS_MS = (0, 100, 300, 300)
 _GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
 _SESSION = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
@@ -135,7 +136,8 @@ class ShareMember:
     def _pass(self, gate: ShareGroupGate) -> Task[None]:
         """Leave the group while the gate is closed."""
         if not gate.is_open:
-            yield from self._leave()
+            is_hanging = self._epoch > 0 and self._rng.random() < HANGING_SHARE and not self._stage.is_draining
+            yield from self._leave(is_hanging=is_hanging)
             gate.inside.discard(self.name)
         while not gate.is_open and not self._stage.is_over:
             yield PAUSE_MS
@@ -455,10 +457,13 @@ class ShareMember:
             yield from self._leave()
             yield rng.randrange(PAUSE_MS)
 
-    def _leave(self) -> Task[None]:
-        """End the session, leave the group, and begin again as another member."""
+    def _leave(self, *, is_hanging: bool = False) -> Task[None]:
+        """End the session, leave the group, and begin again as another member.
+
+        A process that hangs leaves the group, but its connection and its share session stay.
+        """
         caller = self._caller
-        if self._epoch:
+        if self._epoch and not is_hanging:
             yield from self._acknowledge(is_last=True)
         if self._member_epoch > 0:
             request = self._stage.world.request(
@@ -468,5 +473,9 @@ class ShareMember:
             response = yield from caller.call(SHARE_GROUP_HEARTBEAT, version, request)
             if response is not None:
                 caller.check(response.error_code, "ShareGroupHeartbeat", RETRIABLE | _GONE)
-        caller.disconnect()
+        if is_hanging and self._gate is not None:
+            self._stage.world.trace.add(self.name, "hangs after it has left")
+            self._gate.abandoned.append(caller)
+        else:
+            caller.disconnect()
         self._begin_life()

@@ -2,8 +2,8 @@
 
 Both need an empty group. So the members leave while the administrator works (`is_open` is False), and come back later. A member
 that pauses then has left the group when its session in the group has expired, but not its share session; the connection of a
-member that has died may be open; and the broker may not have noticed that a connection is gone. Then the leader keeps the share
-partition: the era is not strict (see ShareEra).
+member that has died or hangs may be open; and the broker may not have noticed that a connection is gone. Then the leader keeps
+the share partition: the era is not strict (see ShareEra).
 
     step      requests
     --------  ----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ _BUSY = frozenset((error_codes.NON_EMPTY_GROUP,))
 class ShareGroupGate:
     """Lets the members of a share group in, or makes them leave; `inside` are the names of those that have not left.
 
-    `abandoned` have the connections of members that have died, which may be open.
+    `abandoned` have the connections of members that have died or hang, which may be open.
     """
 
     def __init__(self) -> None:
