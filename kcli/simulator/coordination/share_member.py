@@ -52,7 +52,6 @@ from kcli.simulator.world import PAUSE_MS
 LEAVE_EPOCH, FINAL_EPOCH = -1, -1
 RENEW_VERSION = 2
 ZOMBIE_SHARE = 0.08
-LONG_PAUSE_MS = 8000
 HANGING_SHARE = 0.3
 MAX_WAITS_MS = (0, 100, 300, 300)
 _GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
@@ -147,6 +146,8 @@ class ShareMember:
 
     def _beat(self) -> Task[None]:
         stage, caller, is_joining = self._stage, self._caller, self._member_epoch == 0
+        if self._gate is not None:
+            self._gate.joined.add(self._member_id)
         request = stage.world.request(
             SHARE_GROUP_HEARTBEAT,
             group_id=self._group,
@@ -207,7 +208,8 @@ class ShareMember:
         )
         wait_ms = 0 if is_renewal else request.max_wait_ms
         response = yield from caller.call(SHARE_FETCH, version, request, wait_ms=wait_ms, may_repeat=self._epoch > 0)
-        self._note_lost(sent_ms, count=(response is None or response.error_code != 0) + caller.was_stray)
+        is_lost = caller.was_sent if response is None else response.error_code != 0
+        self._note_lost(sent_ms, count=is_lost + caller.was_repeated)
         if not self._is_answered(response, said, sent_ms, "ShareFetch"):
             return
         assert response is not None
@@ -441,8 +443,7 @@ class ShareMember:
             if not self._held:
                 return
             self._stage.world.trace.add(self.name, "pauses")
-            # Longer than the lock; if offsets are set during the pause, often also longer than the session in the group.
-            yield rng.randrange(2 * self._terms.lock_ms if self._gate is None else LONG_PAUSE_MS)
+            yield rng.randrange(2 * self._terms.lock_ms)
             yield from self._acknowledge()
         elif choice < ZOMBIE_SHARE + DIED_SHARE:
             self._stage.world.trace.add(self.name, f"{self._member_id} dies")

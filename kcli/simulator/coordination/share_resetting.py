@@ -1,13 +1,13 @@
 """An administrator that sets or deletes the start offsets of a share group: AlterShareGroupOffsets, DeleteShareGroupOffsets.
 
 Both need an empty group. So the members leave while the administrator works (`is_open` is False), and come back later. A member
-that pauses then has left the group when its session in the group has expired, but not its share session; the connection of a
-member that has died or hangs may be open; and the broker may not have noticed that a connection is gone. Then the leader keeps
-the share partition: the era is not strict (see ShareEra).
+that pauses then is removed from the group, but keeps its share session; the connection of a member that has died or hangs may
+be open; and the broker may not have noticed that a connection is gone. Then the leader keeps the share partition: the era is
+not strict (see ShareEra).
 
     step      requests
     --------  ----------------------------------------------------------------------------------------------------------
-    close     the members leave
+    close     the members leave; ShareGroupHeartbeat in the name of those that do not
     set       AlterShareGroupOffsets of some partitions, or DeleteShareGroupOffsets of the topic, until it is done
     describe  DescribeShareGroupOffsets must return the offsets that were set, and -1 after a deletion
     open      the members join again
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from random import Random
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS
+from kcli.protocol.apis import ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS, SHARE_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import SimulatedClient, Task
 from kcli.simulator.coordination.history import TopicPartition
@@ -36,19 +36,23 @@ MAX_CLOSING_MS = 1500
 WAIT_MS = 3000  # for the answer, in addition to a random time
 LATE_MS = 1500  # a request without an answer is executed by then
 DELETED_SHARE = 0.3
+LEAVE_EPOCH = -1
 _NO_START = -1
+_GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.GROUP_ID_NOT_FOUND))
 _BUSY = frozenset((error_codes.NON_EMPTY_GROUP,))
 
 
 class ShareGroupGate:
     """Lets the members of a share group in, or makes them leave; `inside` are the names of those that have not left.
 
-    `abandoned` have the connections of members that have died or hang, which may be open.
+    `joined` are the ids of members that may be in the group. `abandoned` have the connections of members that have died or
+    hang, which may be open.
     """
 
     def __init__(self) -> None:
         self.is_open = True
         self.inside: set[str] = set()
+        self.joined: set[str] = set()
         self.abandoned: list[Caller] = []
 
 
@@ -75,6 +79,7 @@ class ShareResetter:
             if stage.is_draining:
                 break
             yield from self._close(rng.randrange(MAX_CLOSING_MS))
+            yield from self._remove_members()
             yield from self._reset()
             gate.is_open = True
         yield from self._close(None)
@@ -93,6 +98,20 @@ class ShareResetter:
         begin_ms, gate.is_open = stage.now_ms, False
         while gate.inside and (most_ms is None or stage.now_ms < begin_ms + most_ms):
             yield PAUSE_MS
+
+    def _remove_members(self) -> Task[None]:
+        """Remove the members that have not left: some pause, and of others the group does not know yet that they have died."""
+        world, caller = self._stage.world, self._caller
+        for member_id in sorted(self._gate.joined):
+            request = world.request(SHARE_GROUP_HEARTBEAT, group_id=self._group, member_id=member_id, member_epoch=LEAVE_EPOCH)
+            while not self._stage.is_over:
+                version = caller.version(SHARE_GROUP_HEARTBEAT)
+                response = yield from caller.call(SHARE_GROUP_HEARTBEAT, version, request, may_repeat=False)
+                if response is not None and (not response.error_code or response.error_code in _GONE):
+                    break
+                caller.check(0 if response is None else response.error_code, "ShareGroupHeartbeat")
+                yield PAUSE_MS
+            self._gate.joined.discard(member_id)
 
     def _has_connections(self) -> bool:
         """Return whether the broker knows a connection of a member."""

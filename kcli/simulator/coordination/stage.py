@@ -130,6 +130,8 @@ class Caller:
     def __init__(self, stage: Stage, name: str, rng: Random) -> None:
         self.name = name
         self.was_stray = False  # the last request may be executed once more
+        self.was_sent = False  # there was a connection for it
+        self.was_repeated = False
         self._stage = stage
         self._rng = rng
         self._client = stage.world.client(name)
@@ -145,8 +147,8 @@ class Caller:
         self, key: int, version: int, request: Message, *, wait_ms: int = 0, may_repeat: bool = True
     ) -> Task[Message | None]:
         """Send a request; return the response, or None if there was none within `wait_ms` and a random time."""
-        self.was_stray = may_repeat and self._rng.random() < REPEATED_SHARE and not self._stage.is_draining
-        if self.was_stray:
+        self.was_repeated = may_repeat and self._rng.random() < REPEATED_SHARE and not self._stage.is_draining
+        if self.was_repeated:
             delay_ms = self._rng.randrange(REPEATED_AFTER_MS)
 
             def repeat() -> None:
@@ -154,8 +156,10 @@ class Caller:
 
             self._stage.world.virtual_time.after(delay_ms, repeat)
         timeout_ms = wait_ms + self._rng.choice(TIMEOUTS_MS)
-        response = yield self._client.send(key, version, request, timeout_ms=timeout_ms)
-        self.was_stray = self.was_stray or response is None
+        pending = self._client.send(key, version, request, timeout_ms=timeout_ms)
+        self.was_sent = not pending.is_done
+        response = yield pending
+        self.was_stray = self.was_repeated or (self.was_sent and response is None)
         return response
 
     def disconnect(self) -> None:
