@@ -73,6 +73,7 @@ SEGMENT_BYTES = "internal.segment.bytes"
 # How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
 MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
+MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
 AGAIN = "again"
 MEMBER_KINDS: Mapping[str, type[GroupMember]] = {
@@ -393,7 +394,13 @@ class CoordinationSimulation(Simulation):
             yield PAUSE_MS
 
     def _read(self, found: list[FinalState]) -> Task[None]:
-        """Read every partition twice, with and without the records of aborted transactions."""
+        """Read every partition twice, with and without the records of aborted transactions.
+
+        A late request may have opened a transaction when all groups had read everything: it ends by its timeout before that.
+        """
+        begin_ms = self.virtual_time.now_ms
+        while (yield from self._open_transactions()) and self.virtual_time.now_ms < begin_ms + MAX_OPEN_MS:
+            yield CHECK_MS
         fetcher = Fetcher(self.stage, self._reader, self._rng("final"))
         logs: dict[TopicPartition, list[FinalRecord]] = {}
         stable: dict[TopicPartition, tuple[int, int]] = {}
