@@ -97,6 +97,12 @@ class Link:
             if side not in silent_sides and self.is_open[side]:
                 self._network.later(self._network.delay_ms(), lambda side=side: self._end(side))  # type: ignore[misc]
 
+    def notice_end(self) -> None:
+        """Let both sides hear of the end of a link that is cut, or that one side has closed."""
+        if self._is_cut or not all(self.is_open):
+            for side in (0, 1):
+                self._end(side)
+
     def _later(self, side: int, run: Callable[[], None]) -> None:
         """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
@@ -161,6 +167,11 @@ class Network:
         if links:
             silent = (self._rng.randrange(2),) if self._rng.random() < self.conditions.silence_share else ()
             self._rng.choice(links).cut(*silent)
+
+    def end_dead_links(self) -> None:
+        """Let both sides notice all links that are broken or closed, as a keepalive does."""
+        for link in self.links:
+            link.notice_end()
 
     def is_announced(self) -> bool:
         """Return, at random, whether the other side of a link notices the death of a process."""

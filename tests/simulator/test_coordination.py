@@ -15,6 +15,8 @@ import pytest
 
 from kcli.simulator.coordination import anomalies, share_anomalies
 from kcli.simulator.coordination.history import (
+    NO_GENERATION,
+    NO_OFFSET,
     Fate,
     FinalRecord,
     FinalState,
@@ -35,6 +37,7 @@ from kcli.simulator.coordination.share_history import (
     Acknowledgement,
     Delivery,
     LostFetch,
+    ShareEra,
     ShareTerms,
 )
 from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation
@@ -147,7 +150,7 @@ def sound() -> tuple[History, FinalState]:
     """A history without an anomaly: a committed transaction, read by a group, whose offset is committed."""
     history = History()
     committed(history, b"a", b"b")
-    history.readers_of["g"] = "input"
+    history.readers_of["g"] = ("input",)
     history.polls.append(poll((0, b"a"), (1, b"b")))
     history.ownerships += [Ownership("g", 1, "m", P, 0, 1), Ownership("g", 2, "n", P, 60, 61)]
     history.commits += [commit(1, 40), commit(2, 50)]
@@ -170,9 +173,10 @@ def delivered(
     count: int = 1,
     kinds: tuple[int, ...] = (),
     life: int = 1,
+    group: str = "s",
 ) -> Delivery:
     """Adds a delivery that is held for 1 ms, and acknowledgements of it that are accepted 2 ms later."""
-    one = Delivery("s", member, P, offset, b"v", count, sent_ms, sent_ms + 1, sent_ms + 1000, life)
+    one = Delivery(group, member, P, offset, b"v", count, sent_ms, sent_ms + 1, sent_ms + 1000, life)
     one.held_until_ms = sent_ms + 2
     history.shares.deliveries.append(one)
     for kind in kinds:
@@ -254,7 +258,7 @@ def an_epoch_again(history: History, final: FinalState) -> None:
 
 
 def an_input_without_output(history: History, final: FinalState) -> None:
-    history.transforms["g"] = "input", "output"
+    history.transforms["g"] = {"input": "output"}
 
 
 def an_open_transaction(history: History, final: FinalState) -> None:
@@ -319,6 +323,28 @@ def a_share_group_has_a_lag(history: History, final: FinalState) -> None:
     final.share_lags["s"][P] = 1
 
 
+def a_record_below_the_start_offset(history: History, final: FinalState) -> None:
+    history.shares.begin_era("s", ShareEra({P: 1}, 20, is_strict=True))
+    delivered(history, 0, 50, group="s@1")
+
+
+def a_wrong_start_offset(history: History, final: FinalState) -> None:
+    history.shares.wrong_starts.append("s has start offset 1, but 0 was set")
+
+
+def a_leftover_offset(history: History, final: FinalState) -> None:
+    history.leftovers.append("g has offset 1 of a deleted topic")
+
+
+def an_offset_of_a_member_is_deleted(history: History, final: FinalState) -> None:
+    history.commits.append(commit(2, 58))
+    history.commits.insert(2, commit(NO_OFFSET, 54, "", NO_GENERATION))
+
+
+def a_fenced_member_commits(history: History, final: FinalState) -> None:
+    history.fenced_ms["m"] = 45
+
+
 FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     two_records_at_an_offset: anomalies.inconsistent_offsets,
     a_record_is_gone: anomalies.lost_writes,
@@ -351,6 +377,11 @@ FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     nobody_has_accepted_it: share_anomalies.lost_deliveries,
     nobody_has_acquired_it: share_anomalies.lost_deliveries,
     a_share_group_has_a_lag: share_anomalies.stuck_share_partitions,
+    a_record_below_the_start_offset: share_anomalies.early_deliveries,
+    a_wrong_start_offset: share_anomalies.wrong_start_offsets,
+    a_leftover_offset: anomalies.leftover_offsets,
+    an_offset_of_a_member_is_deleted: anomalies.deleted_read_offsets,
+    a_fenced_member_commits: anomalies.zombie_commits,
 }
 
 
@@ -382,6 +413,105 @@ def test_what_a_crash_and_lost_fetches_explain_is_no_anomaly() -> None:
     assert anomalies.find_anomaly(history, final) == "", "two more deliveries are the last ones"
     history.shares.lost_fetches.pop()
     assert anomalies.find_anomaly(history, final).startswith("lost_deliveries")
+
+
+def test_records_and_offsets_of_a_deleted_topic_may_be_lost() -> None:
+    """And a transaction may have a part of its records there."""
+    history, final = sound()
+    write = history.write(b"c", ("input/1", 0), "s", history.transactions[0])
+    write.offset, write.is_acknowledged = 0, True
+    history.offset_reads.append(OffsetRead("g", ("input/1", 0), 5, 70, 71))
+    assert anomalies.find_anomaly(history, final).startswith("lost_writes")
+    history.deleted_ms["input/1"] = 65
+    assert anomalies.find_anomaly(history, final) == ""
+    history.deleted_ms["input/1"] = 72
+    assert anomalies.find_anomaly(history, final).startswith("offset_regressions"), "the topic was there when they were read"
+
+
+def test_groups_read_the_last_topic_of_a_name_to_its_end() -> None:
+    history, final = sound()
+    final.logs["input/2", 0] = [FinalRecord(0, b"c", True)]
+    expected = "no member of g got b'c' of input/2-0 (and 0 others)"
+    assert next(anomalies.unseen_writes(history, final)) == expected
+    assert next(share_anomalies.lost_deliveries(history, final)).startswith("offset 0 of input/2-0 in s")
+
+
+def test_a_deleted_offset_may_be_read() -> None:
+    """Until the next commit; a deletion without a response may be executed at any time."""
+    history, final = sound()
+    deletion = commit(NO_OFFSET, 60, "", NO_GENERATION)
+    history.commits.append(deletion)
+    history.offset_reads.append(OffsetRead("g", P, NO_OFFSET, 70, 71))
+    assert anomalies.find_anomaly(history, final) == ""
+    history.offset_reads.append(OffsetRead("g", P, 2, 72, 73))
+    assert anomalies.find_anomaly(history, final).startswith("offset_regressions")
+    history.offset_reads.pop()
+    history.commits.append(commit(2, 65, "n", 3))
+    assert anomalies.find_anomaly(history, final).startswith("offset_regressions")
+    deletion.answered_ms, deletion.is_stray = None, True
+    assert anomalies.find_anomaly(history, final) == ""
+
+
+def test_set_offsets_begin_another_era() -> None:
+    """Records above the offset are delivered once more, with a new count; those below it need not be."""
+    history, final = sound()
+    history.shares.begin_era("s", ShareEra({P: 1}, 50, is_strict=True))
+    assert anomalies.find_anomaly(history, final).startswith("lost_deliveries")
+    delivered(history, 1, 60, kinds=(ACCEPT,), group="s@1")
+    assert anomalies.find_anomaly(history, final) == ""
+    delivered(history, 1, 80, count=2, group="s@1")
+    assert anomalies.find_anomaly(history, final).startswith("redelivered_records")
+
+
+def test_a_leader_may_have_kept_the_share_partition_of_the_era_before() -> None:
+    history, final = sound()
+    history.shares.begin_era("s", ShareEra({P: 1}, 50, is_strict=False))
+    delivered(history, 0, 60, count=3, group="s@1")
+    delivered(history, 1, 70, kinds=(ACCEPT,), group="s@1")
+    delivered(history, 1, 80, group="s@1")
+    assert anomalies.find_anomaly(history, final) == ""
+    history.shares.acknowledgements.clear()
+    assert anomalies.find_anomaly(history, final).startswith("lost_deliveries")
+
+
+def test_a_static_member_takes_the_place_of_its_predecessor() -> None:
+    """In the same generation, with another member id."""
+    history, final = sound()
+    history.ownerships.append(Ownership("g", 1, "o", P, 2, 3))
+    assert anomalies.find_anomaly(history, final).startswith("two_owners")
+    history.fenced_ms["m"] = 60
+    assert anomalies.find_anomaly(history, final) == ""
+
+
+def test_records_of_a_repartition_topic_have_outputs() -> None:
+    history, final = sound()
+    history.transforms["g"] = {"input": "middle", "middle": "output"}
+    final.committed["g"] = {P: 1, ("middle", 0): 1}
+    final.logs["middle", 0] = [FinalRecord(0, b"g:1<a", True)]
+    assert next(anomalies.unprocessed_inputs(history, final)).startswith("b'g:1<a' at offset 0 of middle-0 has 0 outputs")
+    final.logs["output", 0] = [FinalRecord(0, b"g:2<g:1<a", True)]
+    assert not list(anomalies.unprocessed_inputs(history, final))
+
+
+def test_an_acknowledgement_below_the_start_offset_is_skipped() -> None:
+    """The broker accepts it without effect if another member has accepted the record before."""
+    history, final = sound()
+    first = delivered(history, 2, 40, member="zombie")
+    late = Acknowledgement(first, ACCEPT, 56)
+    late.accept(57, 1000)
+    history.shares.acknowledgements.append(late)
+    delivered(history, 2, 50, count=2, kinds=(ACCEPT,))
+    assert anomalies.find_anomaly(history, final) == ""
+    history.shares.acknowledgements.pop()
+    assert anomalies.find_anomaly(history, final).startswith("two_holders")
+
+
+def test_a_renewal_after_the_end_of_the_lock_proves_nothing() -> None:
+    delivery = Delivery("s", "m", P, 0, b"v", 1, 30, 31, 1030, 1)
+    Acknowledgement(delivery, RENEW, 1000).accept(1031, 1000)
+    assert delivery.lock_end_ms == 1030
+    Acknowledgement(delivery, RENEW, 1000).accept(1029, 1000)
+    assert delivery.lock_end_ms == 2000
 
 
 def test_a_late_commit_of_the_same_member_may_be_read() -> None:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.record_batch import Producer
 from kcli.log import producer_appends
 from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
 from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.coordinator.coordinator_record import EndTransaction
@@ -25,10 +27,15 @@ from kcli.server.coordinator.group import (
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.group_coordinator import GroupShard
+from kcli.server.coordinator.group.offset_manager import OffsetManager
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
+from kcli.server.coordinator.group.streams_topology import _Counts
 from kcli.server.coordinator.loader import CoordinatorLoader
-from kcli.server.coordinator.operation import Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.coordinator.runtime import CoordinatorRuntime
+from kcli.server.coordinator.share import share_shard
+from kcli.server.coordinator.share.share_shard import ShareShard
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
@@ -255,6 +262,94 @@ def gives_unreleased_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_tasks._Step, "_is_unreleased", lambda self, *args: False)
 
 
+def forgets_the_last_task_of_repartition_topics(real: Any) -> Any:
+    def configured(self: Any, part: Any) -> Any:
+        found = real(self, part)
+        return found._replace(task_count=found.task_count - 1) if part.repartition_source_topics else found
+
+    return configured
+
+
+# ------------------------------------------------------------------------------------- deleted topics, deleted and set offsets
+
+
+def keeps_offsets(real: Any) -> Any:
+    return lambda self, topic, later_id: {}
+
+
+def reads_offsets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the offsets of a deleted topic for those of the next one, and does not delete them."""
+    real = OffsetManager.fetch
+    monkeypatch.setattr(OffsetManager, "of_topic", keeps_offsets(None))
+    monkeypatch.setattr(
+        OffsetManager, "fetch", lambda self, group_id, topic, topic_id, *args: real(self, group_id, topic, ZERO_UUID, *args)
+    )
+
+
+def keeps_no_topic(real: Any) -> Any:
+    return lambda self, group_id: lambda topic: False
+
+
+def keeps_the_state_epoch(real: Any) -> Any:
+    """Does not begin a new state epoch when offsets are set: a leader that does not know of that is not fenced."""
+
+    def record(key: Any, state: Any) -> Any:
+        if state is not None:
+            state.state_epoch = 1
+        return real(key, state)
+
+    return record
+
+
+def keeps_the_start_offset(real: Any) -> Any:
+    def initialize(self: Any, key: Any, state_epoch: int, start_offset: int) -> Any:
+        before = self.state.partitions.get(key)
+        return real(self, key, state_epoch, start_offset if before is None else before.start_offset)
+
+    return initialize
+
+
+def keeps_state_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ShareShard.initialize
+
+    def initialize(self: Any, key: Any, state_epoch: int, start_offset: int) -> Any:
+        before, kept = self.state.partitions.get(key), share_shard.SharePartition
+        with pytest.MonkeyPatch.context() as patch:
+            if before is not None:
+                patch.setattr(
+                    share_shard,
+                    "SharePartition",
+                    lambda **fields: kept(**fields | {"state_batches": combine_batches(before.state_batches, start_offset)}),
+                )
+            return real(self, key, state_epoch, start_offset)
+
+    monkeypatch.setattr(ShareShard, "initialize", initialize)
+
+
+# ------------------------------------------------------------------------------------------------------------------- members
+
+
+def accepts_the_epoch_before(real: Any) -> Any:
+    """For all partitions, not only for those that the member has had since then."""
+
+    def check(self: Any, member: Any, epoch: int, topic: str, index: int) -> None:
+        if epoch != member.member_epoch - 1:
+            real(self, member, epoch, topic, index)
+
+    return check
+
+
+def accepts_fenced_members(real: Any) -> Any:
+    def validate(self: Any, group_id: str, member_id: str, instance_id: str | None, *args: Any, **kwargs: Any) -> None:
+        try:
+            real(self, group_id, member_id, instance_id, *args, **kwargs)
+        except CoordinatorError as error:
+            if error.code != error_codes.FENCED_INSTANCE_ID:
+                raise
+
+    return validate
+
+
 class Wrong(NamedTuple):
     """A fault, and a seed that finds it."""
 
@@ -302,5 +397,18 @@ WRONG: dict[str, Wrong] = {
     "never removes a member of a streams group": Wrong(patched(StreamsGroupManager, "_expire", never_removes), 0),
     "accepts commits of every streams member epoch": Wrong(
         patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 7
+    ),
+    "forgets the last task of a repartition topic": Wrong(
+        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0
+    ),
+    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 0),
+    "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
+    "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 0),
+    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 0),
+    "keeps the start offset when offsets are set": Wrong(patched(ShareShard, "initialize", keeps_the_start_offset), 0),
+    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 0),
+    "accepts commits of the epoch before": Wrong(patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 0),
+    "accepts commits of fenced static members": Wrong(
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 0
     ),
 }

@@ -16,7 +16,8 @@ topic or partition unknown             UNKNOWN_TOPIC_OR_PARTITION
 any other                              the coordinator's error for the group, or OFFSET_METADATA_TOO_LARGE
 
 A group that does not exist has no offsets: OffsetFetch returns -1. OffsetFetch without topics (null) returns all offsets of the
-group, of those topics that may be described. In version 10 offsets of topics that no longer exist are left out.
+group, of those topics that may be described. In version 10 offsets of topics that no longer exist are left out. For a topic id
+an offset that was committed with another id is not returned: it belongs to a deleted topic of the same name.
 """
 
 from __future__ import annotations
@@ -322,16 +323,17 @@ class _OffsetFetch:
         context, name = self._context, topic.name
         code = error_codes.NONE
         uses_ids = context.version >= _FETCH_BY_ID_VERSION
+        topic_id = topic.topic_id if uses_ids else ZERO_UUID
         if uses_ids:
-            name = context.broker.metadata.topic_name(topic.topic_id)
+            name = context.broker.metadata.topic_name(topic_id)
             code = error_codes.UNKNOWN_TOPIC_ID if name is None else code
         if not code and not context.is_allowed("DESCRIBE", "TOPIC", name):
             code = error_codes.TOPIC_AUTHORIZATION_FAILED
         if code:
             found: Iterable[FetchedOffset] = [FetchedOffset(index, error_code=code) for index in topic.partition_indexes]
         else:
-            found = shard.offsets.fetch(group_id, name, topic.partition_indexes, self._request.require_stable)
-        return self._topic(topic.name, topic.topic_id if uses_ids else ZERO_UUID, found)
+            found = shard.offsets.fetch(group_id, name, topic_id, topic.partition_indexes, self._request.require_stable)
+        return self._topic(topic.name, topic_id, found)
 
     def _all_topics(self, shard: GroupShard, group_id: str) -> list[Message]:
         context = self._context

@@ -15,12 +15,15 @@ skipped_polls         a consumer's position passed a record that it did not get
 nonmonotonic_sends    the records of a producer are not in the log in the order in which it sent them
 unseen_writes         a committed record was not given to any member of a group that has read all partitions
 two_owners            two members of a generation have one partition
-zombie_commits        an offset was accepted from a member after its partition had another owner
+zombie_commits        an offset was accepted from a member after its partition had another owner, or after its static
+                      member had joined again with another member id
 offset_regressions    a committed offset is one that was replaced before, or one that was never committed
 generation_regressions  a member got a partition in an earlier generation than that of an owner before
 repeated_epochs       a transactional id got a producer epoch twice, or an earlier one
 unprocessed_inputs    a record below the committed offset of a transforming group has no output, or several, or one above it
                       has an output
+leftover_offsets      a committed offset was there after its topic was deleted
+deleted_read_offsets  OffsetDelete has deleted an offset of a topic that a member was reading
 stuck_transactions    at the end a transaction is open, or the last stable offset of a partition is below its end
 (share groups)        kcli.simulator.coordination.share_anomalies
 """
@@ -42,6 +45,7 @@ from kcli.simulator.coordination.history import (
     Ownership,
     TopicPartition,
     Transaction,
+    topic_name,
 )
 
 INPUT_MARK = b"<"  # in the value of an output: what follows is the value of the input
@@ -90,6 +94,7 @@ def lost_writes(history: History, final: FinalState) -> Iterator[str]:
     visible = _visible(final)
     for write in history.writes.values():
         is_final = write.transaction is None or write.transaction.fate is Fate.COMMITTED
+        is_final = is_final and write.partition[0] not in history.deleted_ms
         if is_final and write.is_acknowledged and write.value not in visible:
             yield f"{write.value!r} of {_named(write.partition)}, acknowledged at offset {write.offset}"
 
@@ -144,7 +149,8 @@ def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
     visible = _visible(final)
     shown: dict[Transaction, set[bool]] = defaultdict(set)
     for write in history.writes.values():
-        if write.transaction is not None and write.is_acknowledged:
+        is_deleted = write.partition[0] in history.deleted_ms
+        if write.transaction is not None and write.is_acknowledged and not is_deleted:
             shown[write.transaction].add(write.value in visible)
     for transaction, found in shown.items():
         if len(found) > 1:
@@ -199,9 +205,11 @@ def unseen_writes(history: History, final: FinalState) -> Iterator[str]:
     for poll in history.polls:
         if poll.group is not None:
             seen[poll.group].update(value for _, value in poll.records)
-    for group, topic in history.readers_of.items():
+    for group, topics in history.readers_of.items():
         for partition, records in final.logs.items():
-            unseen = [one for one in records if one.is_visible and partition[0] == topic and one.value not in seen[group]]
+            if topic_name(partition[0]) not in topics:
+                continue
+            unseen = [one for one in records if one.is_visible and one.value not in seen[group]]
             if unseen:
                 yield f"no member of {group} got {unseen[0].value!r} of {_named(partition)} (and {len(unseen) - 1} others)"
 
@@ -214,18 +222,21 @@ def two_owners(history: History, final: FinalState) -> Iterator[str]:
     owners: dict[tuple[str, int, TopicPartition], str] = {}
     for one in history.ownerships:
         other = owners.setdefault((one.group, one.generation, one.partition), one.member)
-        if other != one.member:
+        if other != one.member and other not in history.fenced_ms:
             yield f"{_named(one.partition)} belongs to {other} and {one.member} in generation {one.generation} of {one.group}"
 
 
 def zombie_commits(history: History, final: FinalState) -> Iterator[str]:
-    """Yield commits of a member whose partition had a later owner when the commit was sent."""
+    """Yield commits of a member whose partition had a later owner, or that was fenced, when the commit was sent."""
     by_partition = defaultdict(list)
     for one in history.ownerships:
         by_partition[one.group, one.partition].append(one)
     for commit in history.commits:
         if commit.answered_ms is None or commit.generation == NO_GENERATION:
             continue
+        fenced_ms = history.fenced_ms.get(commit.member)
+        if fenced_ms is not None and fenced_ms < commit.sent_ms:
+            yield f"{commit.member} committed offset {commit.offset} of {_named(commit.partition)}, but was fenced before"
         for one in by_partition[commit.group, commit.partition]:
             if one.generation > commit.generation and one.member != commit.member and one.at_ms < commit.sent_ms:
                 yield (
@@ -241,13 +252,14 @@ def offset_regressions(history: History, final: FinalState) -> Iterator[str]:
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
     for read in history.offset_reads:
+        if read.answered_ms >= history.deleted_ms.get(read.partition[0], read.answered_ms + 1):
+            continue  # the offsets are deleted with the topic
         candidates = commits[read.group, read.partition]
         certain = [one for one in candidates if one.certain_ms is not None and one.certain_ms < read.sent_ms]
         is_moving = read.group in history.consumer_groups
-        if read.offset == NO_OFFSET:
-            if certain:
-                yield f"{read.group} has no offset of {_named(read.partition)}, but {certain[-1].offset} was committed"
-        elif not any(_may_be_read(one, read, certain, is_moving=is_moving) for one in candidates):
+        if read.offset == NO_OFFSET and not certain:
+            continue
+        if not any(_may_be_read(one, read, certain, is_moving=is_moving) for one in candidates):
             yield (
                 f"{read.group} has offset {read.offset} of {_named(read.partition)} at {read.answered_ms} ms, but "
                 f"{[one.offset for one in certain[-3:]]} were committed last"
@@ -265,7 +277,8 @@ def _may_be_read(commit: OffsetCommit, read: OffsetRead, certain: Iterable[Offse
             continue
         is_after = last_ms is not None and last_ms < other_first
         # A late request is refused if a later generation has committed; in a consumer group, if another member has.
-        is_fenced = other.generation > commit.generation and (other.member != commit.member if is_moving else True)
+        # A deletion and a commit without a member have no generation.
+        is_fenced = NO_GENERATION < commit.generation < other.generation and (not is_moving or other.member != commit.member)
         if is_after or is_fenced:
             return False
     return True
@@ -305,14 +318,14 @@ def repeated_epochs(history: History, final: FinalState) -> Iterator[str]:
 def unprocessed_inputs(history: History, final: FinalState) -> Iterator[str]:
     """Yield inputs of transforming groups that have not exactly one output below the committed offset, or one above it."""
     visible = _visible(final)
-    for group, (source, target) in history.transforms.items():
+    for group, targets in history.transforms.items():
         outputs: dict[bytes, int] = defaultdict(int)
         for value, places in visible.items():
             mark, of_input = value.partition(INPUT_MARK)[1:]
             if mark and value.startswith(group.encode()):
-                outputs[of_input] += sum(partition[0] == target for partition, _ in places)
+                outputs[of_input] += len(places)
         for partition, records in final.logs.items():
-            if partition[0] != source:
+            if partition[0] not in targets:
                 continue
             committed = final.committed.get(group, {}).get(partition, NO_OFFSET)
             for record in records:
@@ -332,6 +345,32 @@ def stuck_transactions(history: History, final: FinalState) -> Iterator[str]:
     for partition, (stable, end) in final.stable.items():
         if stable != end:
             yield f"{_named(partition)} has last stable offset {stable} and ends at {end}"
+
+
+# ---------------------------------------------------------------------------------------------------------- deletions
+
+
+def leftover_offsets(history: History, final: FinalState) -> Iterator[str]:
+    """Yield committed offsets of deleted topics that were there after the deletion."""
+    yield from history.leftovers
+
+
+def deleted_read_offsets(history: History, final: FinalState) -> Iterator[str]:
+    """Yield deletions of offsets of a topic that a member read: it committed before and after them in one generation."""
+    spans: dict[tuple[str, str, int], list[OffsetCommit]] = defaultdict(list)
+    for commit in history.commits:
+        if commit.generation != NO_GENERATION and commit.answered_ms is not None:
+            spans[commit.group, commit.member, commit.generation].append(commit)
+    for commit in history.commits:
+        if commit.offset != NO_OFFSET or commit.answered_ms is None:
+            continue
+        for (group, member, generation), found in spans.items():
+            is_before = any(one.answered_ms is not None and one.answered_ms < commit.sent_ms for one in found)
+            if group == commit.group and is_before and any(one.sent_ms > commit.answered_ms for one in found):
+                yield (
+                    f"the offset of {_named(commit.partition)} was deleted at {commit.answered_ms} ms, but {member} was in "
+                    f"{group} in generation {generation}"
+                )
 
 
 Check = Callable[[History, FinalState], Iterator[str]]
@@ -361,6 +400,10 @@ ANOMALIES: tuple[Check, ...] = (
     share_anomalies.wrong_delivery_counts,
     share_anomalies.lost_deliveries,
     share_anomalies.stuck_share_partitions,
+    share_anomalies.early_deliveries,
+    share_anomalies.wrong_start_offsets,
+    leftover_offsets,
+    deleted_read_offsets,
 )
 
 

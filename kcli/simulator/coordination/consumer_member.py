@@ -6,21 +6,27 @@ an assignment                          commits and drops the partitions that are
                                        what is left, and begins with the new ones at their committed offsets
 UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH  drops all partitions and joins again with epoch 0
 none                                   states everything in the next heartbeat
+
+A thread of the application may still commit in the epoch before, after the member has got the next one: offsets of partitions
+that the member has dropped must be refused then.
 """
 
 from __future__ import annotations
+
+from random import Random
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.group_member import HEARTBEAT_MS, CommitWork, GroupMember
+from kcli.simulator.coordination.group_member import HEARTBEAT_MS, CommitWork, GroupMember, Offsets, Work
 from kcli.simulator.coordination.history import TopicPartition
-from kcli.simulator.coordination.stage import RETRIABLE
+from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 
 REBALANCE_MS = 3000
 LEAVE_EPOCH = -1
+MAX_LATE_MS = 1000
 _FENCED = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH))
 _ASSIGNORS = (None, "uniform", "range")
 
@@ -35,9 +41,17 @@ class ConsumerMember(GroupMember):
     _is_full = True  # the next heartbeat states everything
     _has_changed = False  # the partitions have changed since the last heartbeat with a response
 
+    def __init__(
+        self, stage: Stage, group: str, name: str, rng: Random, topic: str, work: Work, *, may_end: bool = False
+    ) -> None:
+        super().__init__(stage, group, name, rng, topic, work, may_end=may_end)
+        self._dropped: dict[TopicPartition, int] = {}  # since the last epoch, with the member's positions
+        self._late = Caller(stage, f"{name} late", rng)
+
     def _join_or_beat(self) -> Task[None]:
         if self.is_stale:
             self.generation, self.owned, self._is_full = 0, [], True
+            self._dropped = {}
             self.positions.clear()
             yield from self._beat()
         elif self._has_changed or self._stage.now_ms >= self._next_beat_ms:
@@ -114,6 +128,7 @@ class ConsumerMember(GroupMember):
         target = self._assigned(response)
         if target is not None:
             revoked = [partition for partition in self.owned if partition not in target]
+            self._dropped.update({where: self.positions[where] for where in revoked if where in self.positions})
             self.generation = after
             yield from self._revoke(revoked)
             if self.is_stale:
@@ -124,8 +139,20 @@ class ConsumerMember(GroupMember):
         self.generation = after
         if is_new_epoch or target is not None:
             self.note_ownership(sent_ms)
+        if after > before:
+            if before > 0 and self._dropped and isinstance(self._work, CommitWork):
+                self._stage.world.run(self._commit_late(self._dropped, before))
+            self._dropped = {}
         if after < before:
             self._caller.check(error_codes.UNKNOWN_SERVER_ERROR, f"a heartbeat with epoch {before} got epoch {after}; it")
+
+    def _commit_late(self, offsets: dict[TopicPartition, int], epoch: int) -> Task[None]:
+        """Commit offsets of dropped partitions in an earlier epoch, from another thread."""
+        stage, member_id = self._stage, self.member_id
+        yield self._rng.randrange(MAX_LATE_MS)
+        if not stage.is_draining:
+            late = Offsets(stage, self._late, self.group)
+            yield from late.commit(offsets, member_id, epoch, is_consumer=True, may_repeat=False)
 
     def _revoke(self, revoked: list[TopicPartition]) -> Task[None]:
         """Commit the positions of partitions and drop them."""

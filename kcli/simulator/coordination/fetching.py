@@ -23,7 +23,7 @@ from kcli.protocol.apis import FETCH, LIST_OFFSETS
 from kcli.protocol.control_records import ABORT, control_type_id
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import TopicPartition
+from kcli.simulator.coordination.history import TopicPartition, is_by_id, topic_name
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.sent_records import whole_batches
@@ -57,7 +57,8 @@ class Fetcher:
         Raises SimulationFailure.
         """
         world, caller = self._stage.world, self._caller
-        version = caller.version(FETCH, _ZSTD_VERSION)
+        is_any_by_id = any(is_by_id(name) for name, _ in positions)
+        version = caller.version(FETCH, _TOPIC_IDS_VERSION if is_any_by_id else _ZSTD_VERSION)
         by_topic: dict[str, list[Message]] = {}
         for (name, index), position in positions.items():
             part = world.struct(
@@ -105,8 +106,10 @@ class Fetcher:
             part = world.struct(LIST_OFFSETS, "ListOffsetsPartition", partition_index=index, timestamp=_LATEST)
             by_topic.setdefault(name, []).append(part)
         topics = [
-            world.struct(LIST_OFFSETS, "ListOffsetsTopic", name=name, partitions=parts) for name, parts in by_topic.items()
+            world.struct(LIST_OFFSETS, "ListOffsetsTopic", name=topic_name(name), partitions=parts)
+            for name, parts in by_topic.items()
         ]
+        names = {topic_name(name): name for name in by_topic}
         request = world.request(LIST_OFFSETS, replica_id=-1, isolation_level=isolation, topics=topics)
         response = yield from caller.call(LIST_OFFSETS, version, request, may_repeat=False)
         found: dict[TopicPartition, int] = {}
@@ -114,7 +117,7 @@ class Fetcher:
             for answer in topic.partitions:
                 caller.check(answer.error_code, "ListOffsets", _RAW_RETRIABLE)
                 if not answer.error_code:
-                    found[topic.name, answer.partition_index] = answer.offset
+                    found[names[topic.name], answer.partition_index] = answer.offset
         return found
 
 

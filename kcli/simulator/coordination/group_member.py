@@ -28,7 +28,15 @@ from kcli.protocol.apis import OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetched, Fetcher
-from kcli.simulator.coordination.history import NO_GENERATION, OffsetCommit, OffsetRead, Ownership, Poll, TopicPartition
+from kcli.simulator.coordination.history import (
+    NO_GENERATION,
+    OffsetCommit,
+    OffsetRead,
+    Ownership,
+    Poll,
+    TopicPartition,
+    is_by_id,
+)
 from kcli.simulator.coordination.stage import GROUP_KEY, RETRIABLE, Caller, Stage
 from kcli.simulator.world import PAUSE_MS
 
@@ -40,6 +48,7 @@ LEFT_SHARE = 0.01
 ENDED_SHARE = 0.4  # of the members that may die for good, and of their deaths
 MAX_PAUSE_MS = 200
 _COMMIT_TOPIC_IDS, _FETCH_TOPIC_IDS = 10, 10
+_COMMIT_INSTANCE_IDS = 7
 _COMMIT_MEMBER_EPOCHS, _FETCH_GROUPS, _FETCH_MEMBER_EPOCHS, _FETCH_STABLE = 9, 8, 9, 7
 # The member is not in the group any more, or not in this generation: it must join again.
 STALE = frozenset(
@@ -49,6 +58,7 @@ STALE = frozenset(
         error_codes.REBALANCE_IN_PROGRESS,
         error_codes.STALE_MEMBER_EPOCH,
         error_codes.FENCED_MEMBER_EPOCH,
+        error_codes.FENCED_INSTANCE_ID,
     )
 )
 
@@ -69,6 +79,7 @@ class Offsets:
         *,
         is_consumer: bool = False,
         may_repeat: bool = True,
+        instance_id: str | None = None,
     ) -> Task[int | None]:
         """Commit offsets; return the error code, or None without a response. Raises SimulationFailure."""
         stage, caller = self._stage, self._caller
@@ -77,8 +88,13 @@ class Offsets:
             for partition, offset in offsets.items()
         ]
         stage.history.commits += commits
-        version = caller.version(OFFSET_COMMIT, _COMMIT_MEMBER_EPOCHS if is_consumer else 0)
-        request = self._commit_request(version, offsets, member_id, generation)
+        lowest = _COMMIT_MEMBER_EPOCHS if is_consumer else 0
+        if any(is_by_id(name) for name, _ in offsets):
+            lowest = _COMMIT_TOPIC_IDS
+        elif instance_id is not None:
+            lowest = max(lowest, _COMMIT_INSTANCE_IDS)
+        version = caller.version(OFFSET_COMMIT, lowest)
+        request = self._commit_request(version, offsets, member_id, generation, instance_id)
         response = yield from caller.call(OFFSET_COMMIT, version, request, may_repeat=may_repeat)
         for commit in commits:
             commit.is_stray = caller.was_stray
@@ -95,7 +111,14 @@ class Offsets:
                 commit.is_stray = True  # the error of a write that may still be committed
         return int(code)
 
-    def _commit_request(self, version: int, offsets: Mapping[TopicPartition, int], member_id: str, generation: int) -> Message:
+    def _commit_request(
+        self,
+        version: int,
+        offsets: Mapping[TopicPartition, int],
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+    ) -> Message:
         world, by_topic = self._stage.world, dict[str, list[Message]]()
         for (name, index), offset in offsets.items():
             part = world.struct(
@@ -121,6 +144,7 @@ class Offsets:
             group_id=self.group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
+            group_instance_id=instance_id,
             topics=topics,
         )
 
@@ -130,10 +154,12 @@ class Offsets:
         """Return the committed offsets (-1: none), or an error code of `STALE`; NONE means any other error."""
         stage, caller, world = self._stage, self._caller, self._stage.world
         lowest = _FETCH_STABLE if epoch == NO_GENERATION else _FETCH_MEMBER_EPOCHS
-        version, sent_ms = caller.version(OFFSET_FETCH, lowest), stage.now_ms
         by_topic: dict[str, list[int]] = {}
         for name, index in partitions:
             by_topic.setdefault(name, []).append(index)
+        if any(map(is_by_id, by_topic)):
+            lowest = _FETCH_TOPIC_IDS
+        version, sent_ms = caller.version(OFFSET_FETCH, lowest), stage.now_ms
         has_groups, by_id = version >= _FETCH_GROUPS, version >= _FETCH_TOPIC_IDS
         struct = "OffsetFetchRequestTopics" if has_groups else "OffsetFetchRequestTopic"
         topics = []
@@ -181,6 +207,7 @@ class GroupMember(ABC):
     """A member; `owned` are its partitions, `positions` those whose committed offset it knows."""
 
     is_consumer = False
+    instance_id: str | None = None  # of a static member, which joins again with it
 
     def __init__(
         self, stage: Stage, group: str, name: str, rng: Random, topic: str, work: Work, *, may_end: bool = False
@@ -289,7 +316,9 @@ class GroupMember(ABC):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Task[None]:
         """Commit offsets as this member; it is stale if the broker says so."""
         generation = self.generation
-        code = yield from self.offsets.commit(offsets, self.member_id, generation, is_consumer=self.is_consumer)
+        code = yield from self.offsets.commit(
+            offsets, self.member_id, generation, is_consumer=self.is_consumer, instance_id=self.instance_id
+        )
         if code == error_codes.NONE:
             self.committed.update(offsets)
         elif code in STALE and code != error_codes.REBALANCE_IN_PROGRESS and generation == self.generation:

@@ -11,6 +11,9 @@
     shares        the deliveries and acknowledgements of share groups: kcli.simulator.coordination.share_history
     GivenEpoch    a producer id and epoch that a transactional id got
 
+The topic of a TopicPartition is the name of the topic. A topic that is deleted and created again under the same name has in
+addition the number of its creation (`again/2`), because its partitions begin anew: see topic_name.
+
 Times are virtual ms. A stray request is one that was repeated or got no response, so that the broker may execute it later.
 """
 
@@ -22,8 +25,19 @@ from typing import NamedTuple
 from kcli.simulator.coordination.share_history import ShareHistory
 
 TopicPartition = tuple[str, int]
+NUMBER_MARK = "/"  # no topic's name has it
 NO_OFFSET = -1
 NO_GENERATION = -1
+
+
+def topic_name(topic: str) -> str:
+    """Return the name that requests have for a topic of the history."""
+    return topic.partition(NUMBER_MARK)[0]
+
+
+def is_by_id(topic: str) -> bool:
+    """Return whether requests must state the topic's id: by its name they could reach a later topic of that name."""
+    return NUMBER_MARK in topic
 
 
 class Fate(Enum):
@@ -185,9 +199,14 @@ class History:
         self.epochs: list[GivenEpoch] = []
         # Groups by the version of their protocol: in consumer groups an earlier epoch of the same member may commit.
         self.consumer_groups: set[str] = set()
-        # Of a group that transforms records: its input and its output topic.
-        self.transforms: dict[str, tuple[str, str]] = {}
-        self.readers_of: dict[str, str] = {}  # group -> the topic that its members read to the end
+        # Of a group that transforms records: its input topics, and the output topic of each.
+        self.transforms: dict[str, dict[str, str]] = {}
+        self.readers_of: dict[str, tuple[str, ...]] = {}  # group -> the topics that its members read to the end
+        self.deleted_ms: dict[str, int] = {}  # topic -> when its deletion was requested
+        # Offsets of deleted topics that a coordinator still had after it had deleted them.
+        self.leftovers: list[str] = []
+        # Member ids whose static member has joined again, and when it knew its new id.
+        self.fenced_ms: dict[str, int] = {}
         self.shares = ShareHistory()
         self._view_count = 0
 

@@ -1,6 +1,6 @@
 """A client that commits offsets for a group without members, as consumers do that assign partitions to themselves.
 
-Its offsets rise by one, sometimes they are set back. It reads them often, so that a lost commit is found.
+Its offsets rise by one, sometimes they are set back, or deleted. It reads them often, so that a lost commit is found.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from random import Random
 from kcli.protocol import error_codes
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import Offsets
+from kcli.simulator.coordination.offset_deleting import delete_offsets
 from kcli.simulator.coordination.stage import GROUP_KEY, Caller, Stage
 
 REWIND_SHARE = 0.02
+DELETED_SHARE = 0.03
 MAX_PAUSE_MS = 200
 
 
@@ -40,6 +42,8 @@ class OffsetCommitter:
             # A late repetition would make every offset possible.
             code = yield from self._offsets.commit(dict.fromkeys(chosen, next_offset), may_repeat=rng.random() < 0.1)
             self._caller.check(code or 0, "OffsetCommit of a group without members", _TEMPORARY)
+            if rng.random() < DELETED_SHARE:
+                yield from delete_offsets(stage, self._caller, self._group, chosen)
             if rng.random() < 0.5:
                 yield from self._offsets.fetch(partitions)
             yield rng.randrange(MAX_PAUSE_MS)

@@ -34,7 +34,7 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, TopicPartition, Transaction, Write
+from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, TopicPartition, Transaction, Write, is_by_id
 from kcli.simulator.coordination.stage import TRANSACTION_KEY, Caller, Stage
 from kcli.simulator.sent_records import CODECS, SentRecord, encode_batch
 from kcli.simulator.world import PAUSE_MS
@@ -63,6 +63,7 @@ _STALE_MEMBER = frozenset(
         error_codes.REBALANCE_IN_PROGRESS,
         error_codes.STALE_MEMBER_EPOCH,
         error_codes.FENCED_MEMBER_EPOCH,
+        error_codes.FENCED_INSTANCE_ID,
     )
 )
 # After these errors the transaction has certainly not ended by this request.
@@ -261,6 +262,7 @@ class ProducerSession:
         world, caller, topic = self._stage.world, self._caller, self._stage.topics[partition[0]]
         is_old = self.transaction is not None and not self._is_new_style
         lowest = 12 if self.transaction is not None and self._is_new_style else lowest
+        lowest = _TOPIC_IDS_VERSION if is_by_id(topic.name) else lowest
         version = caller.version(PRODUCE, lowest, _OLD_PRODUCE if is_old else 1 << 15)
         part = world.struct(PRODUCE, "PartitionProduceData", index=partition[1], records=data)
         name = "" if version >= _TOPIC_IDS_VERSION else topic.name
@@ -331,7 +333,12 @@ class ProducerSession:
         return Outcome.ABORT
 
     def commit_offsets(
-        self, group: str, member_id: str, generation: int, offsets: Mapping[TopicPartition, int]
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        offsets: Mapping[TopicPartition, int],
+        instance_id: str | None,
     ) -> Task[Outcome]:
         """Commit offsets of a group with the transaction."""
         stage, caller, new = self._stage, self._caller, self._is_new_style
@@ -345,7 +352,7 @@ class ProducerSession:
             for partition, offset in offsets.items()
         ]
         stage.history.commits += commits
-        request = self._offsets_request(group, member_id, generation, offsets)
+        request = self._offsets_request(group, member_id, generation, offsets, instance_id)
         for _ in range(MAX_ATTEMPTS):
             lowest = 5 if new else _GENERATION_VERSION
             version = caller.version(TXN_OFFSET_COMMIT, lowest, 1 << 15 if new else _OLD_TXN_OFFSET_COMMIT)
@@ -362,7 +369,14 @@ class ProducerSession:
             yield self._rng.randrange(1, PAUSE_MS)
         return Outcome.ABORT
 
-    def _offsets_request(self, group: str, member_id: str, generation: int, offsets: Mapping[TopicPartition, int]) -> Message:
+    def _offsets_request(
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        offsets: Mapping[TopicPartition, int],
+        instance_id: str | None,
+    ) -> Message:
         world, by_topic = self._stage.world, dict[str, list[Message]]()
         for (name, index), offset in offsets.items():
             part = world.struct(
@@ -381,6 +395,7 @@ class ProducerSession:
             producer_epoch=self._epoch,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
+            group_instance_id=instance_id,
             topics=[
                 world.struct(
                     TXN_OFFSET_COMMIT,

@@ -6,7 +6,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import DESCRIBE_SHARE_GROUP_OFFSETS, INCREMENTAL_ALTER_CONFIGS
 from kcli.simulator.administrator import SET_OPERATION
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import TopicPartition
+from kcli.simulator.coordination.history import TopicPartition, topic_name
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage, StageTopic
 from kcli.simulator.world import PAUSE_MS
 
@@ -42,13 +42,13 @@ def configure_share_group(stage: Stage, caller: Caller, group: str, *, is_commit
         yield PAUSE_MS
 
 
-def share_lags(stage: Stage, caller: Caller, group: str, topic: StageTopic) -> Task[dict[TopicPartition, int]]:
-    """Return the lags of a group in a topic, -1 for a partition without a start offset. Raises SimulationFailure."""
+def share_starts(stage: Stage, caller: Caller, group: str, topic: StageTopic) -> Task[dict[TopicPartition, tuple[int, int]]]:
+    """Return the start offsets and lags of a group in a topic, -1 if there is none. Raises SimulationFailure."""
     world = stage.world
     asked = world.struct(
         DESCRIBE_SHARE_GROUP_OFFSETS,
         "DescribeShareGroupOffsetsRequestTopic",
-        topic_name=topic.name,
+        topic_name=topic_name(topic.name),
         partitions=list(range(topic.partition_count)),
     )
     of_group = world.struct(
@@ -65,5 +65,5 @@ def share_lags(stage: Stage, caller: Caller, group: str, topic: StageTopic) -> T
             for part in parts:
                 caller.check(part.error_code, "DescribeShareGroupOffsets of a partition", _DESCRIBE_RETRIABLE)
             if not any(part.error_code for part in parts):
-                return {(topic.name, part.partition_index): part.lag for part in parts}
+                return {(topic.name, part.partition_index): (part.start_offset, part.lag) for part in parts}
         yield PAUSE_MS

@@ -9,15 +9,19 @@ refused_holders           an acknowledgement was refused although the member hel
 wrong_delivery_counts     a delivery count is not above that of an earlier delivery, or above the number of deliveries
 lost_deliveries           a visible record was neither accepted nor rejected, nor delivered up to the limit
 stuck_share_partitions    at the end a group has a lag in a partition
+early_deliveries          a record below the start offset was delivered, which an administrator had set
+wrong_start_offsets       the broker has another start offset than an administrator had set
+
+The first four, and early_deliveries, are checked in strict eras only: see ShareEra.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from kcli.simulator.coordination.history import FinalState, History, TopicPartition
-from kcli.simulator.coordination.share_history import FINAL, RELEASE, Acknowledgement, Delivery, ShareHistory
+from kcli.simulator.coordination.history import FinalState, History, TopicPartition, topic_name
+from kcli.simulator.coordination.share_history import FINAL, RELEASE, Acknowledgement, Delivery, ShareHistory, group_of
 
 _Place = tuple[str, TopicPartition, int]  # a group and an offset
 
@@ -27,10 +31,12 @@ def _named(place: _Place) -> str:
     return f"offset {offset} of {topic}-{index} in {group}"
 
 
-def _deliveries(shares: ShareHistory) -> dict[_Place, list[Delivery]]:
+def _deliveries(shares: ShareHistory, *, is_strict_only: bool = True) -> dict[_Place, list[Delivery]]:
     """Return the deliveries of each offset, in the order of their answers."""
     found: dict[_Place, list[Delivery]] = defaultdict(list)
     for one in shares.deliveries:
+        if is_strict_only and not shares.era(one.group).is_strict:
+            continue
         found[one.group, one.partition, one.offset].append(one)
     return found
 
@@ -68,7 +74,8 @@ def two_holders(history: History, final: FinalState) -> Iterator[str]:
                         f"{held.answered_ms} ms until {held.held_until_ms} ms"
                     )
             for late in acknowledgements[place]:
-                if _is_late(late, held, history.shares) and not _may_be_ignored(late, acknowledgements[place]):
+                is_ended = _may_be_ended(late, deliveries, acknowledgements[place], history.shares)
+                if not is_ended and _is_late(late, held, history.shares):
                     yield (
                         f"{late.delivery.member} acknowledged {_named(place)} at {late.answered_ms} ms, but {held.member} "
                         f"got it at {held.answered_ms} ms"
@@ -88,12 +95,23 @@ def _is_late(late: Acknowledgement, other: Delivery, shares: ShareHistory) -> bo
     return not any(lost.member == mine.member and lost.last_ms >= other.sent_ms for lost in shares.lost_fetches)
 
 
-def _may_be_ignored(late: Acknowledgement, others: list[Acknowledgement]) -> bool:
-    """Return whether the record may have left the share partition before: such an acknowledgement is accepted, as in Kafka."""
+def _may_be_ended(
+    late: Acknowledgement,
+    deliveries: Iterable[Delivery],
+    acknowledgements: Iterable[Acknowledgement],
+    shares: ShareHistory,
+) -> bool:
+    """Return whether the start offset may be above the record: then the broker skips an acknowledgement without an error.
+
+    Another acknowledgement or the last delivery may have ended the record before.
+    """
+    if late.answered_ms is None:
+        return False
+    limit = shares.terms_of(late.delivery.group).delivery_limit
     return any(
-        one is not late and one.kind in FINAL and not one.is_refused and one.sent_ms <= (late.answered_ms or 0)
-        for one in others
-    )
+        one is not late and one.kind in FINAL and not one.is_refused and one.sent_ms <= late.answered_ms
+        for one in acknowledgements
+    ) or any(one.count >= limit and one.sent_ms <= late.answered_ms for one in deliveries)
 
 
 def refused_holders(history: History, final: FinalState) -> Iterator[str]:
@@ -109,7 +127,7 @@ def wrong_delivery_counts(history: History, final: FinalState) -> Iterator[str]:
     shares = history.shares
     acknowledgements = _acknowledgements(shares)
     for place, deliveries in _deliveries(shares).items():
-        limit = shares.terms[place[0]].delivery_limit
+        limit, era = shares.terms_of(place[0]).delivery_limit, shares.era(place[0])
         for one in deliveries:
             before = [other for other in deliveries if other.answered_ms < one.sent_ms]
             same_life = [other.count for other in before if other.life == one.life != -1]
@@ -120,7 +138,10 @@ def wrong_delivery_counts(history: History, final: FinalState) -> Iterator[str]:
             ]
             least = max((*same_life, *released), default=0) + 1
             possible = sum(other.sent_ms <= one.answered_ms for other in deliveries)
-            possible += sum(lost.group == one.group and lost.sent_ms <= one.answered_ms for lost in shares.lost_fetches)
+            possible += sum(
+                lost.group == group_of(one.group) and lost.sent_ms <= one.answered_ms and lost.last_ms >= era.begin_ms
+                for lost in shares.lost_fetches
+            )
             most = min(limit, possible)
             if not least <= one.count <= most:
                 yield f"{one.member} got {_named(place)} with delivery count {one.count}, not {least} to {most}"
@@ -129,20 +150,24 @@ def wrong_delivery_counts(history: History, final: FinalState) -> Iterator[str]:
 def lost_deliveries(history: History, final: FinalState) -> Iterator[str]:
     """Yield visible records that a group never got to the end of their life."""
     shares = history.shares
-    known, acknowledged = _deliveries(shares), _acknowledgements(shares)
+    known, acknowledged = _deliveries(shares, is_strict_only=False), _acknowledgements(shares)
     for group, terms in shares.terms.items():
         for partition, records in final.logs.items():
-            if partition[0] != terms.topic:
+            if topic_name(partition[0]) != terms.topic:
                 continue
+            name = shares.era_of(group, partition)
+            era = shares.era(name)
+            start = era.starts.get(partition, 0)
             for record in records:
-                place = group, partition, record.offset
-                if terms.is_committed_only and not record.is_visible:
+                place = name, partition, record.offset
+                if record.offset < start or (terms.is_committed_only and not record.is_visible):
                     continue
                 if any(one.kind in FINAL and not one.is_refused for one in acknowledged[place]):
                     continue
                 last = max(known[place], key=lambda one: one.count, default=None)
                 write = history.writes.get(record.value)
                 since_ms = last.sent_ms if last is not None else write.sent_ms if write is not None else 0
+                since_ms = max(since_ms, era.begin_ms)
                 count = last.count if last is not None else 0
                 unknown = sum(lost.group == group and lost.last_ms >= since_ms for lost in shares.lost_fetches)
                 if count + unknown < terms.delivery_limit:
@@ -160,3 +185,18 @@ def stuck_share_partitions(history: History, final: FinalState) -> Iterator[str]
             allowed = invisible if history.shares.terms[group].is_committed_only else 0
             if not 0 <= lag <= allowed and final.stable[topic, index][1] > 0:
                 yield f"{group} has lag {lag} in {topic}-{index} at the end"
+
+
+def early_deliveries(history: History, final: FinalState) -> Iterator[str]:
+    """Yield deliveries of records below the start offset of their era."""
+    for one in history.shares.deliveries:
+        era = history.shares.era(one.group)
+        start = era.starts.get(one.partition, 0)
+        if era.is_strict and one.offset < start:
+            place = one.group, one.partition, one.offset
+            yield f"{one.member} got {_named(place)} at {one.answered_ms} ms, but the group began at offset {start}"
+
+
+def wrong_start_offsets(history: History, final: FinalState) -> Iterator[str]:
+    """Yield start offsets that are not those that were set."""
+    yield from history.shares.wrong_starts

@@ -5,6 +5,10 @@
     Delivery         an offset that a member acquired with a ShareFetch, with its delivery count
     Acknowledgement  what a member said about an acquired offset, and what the broker answered
     LostFetch        a ShareFetch that may have acquired records of which no member knows
+    ShareEra         begins when an administrator sets or deletes the start offsets of a group's partitions
+
+Deliveries and acknowledgements of different eras have nothing to do with each other. `group` in a Delivery is the name of the
+era of its partition, which is the name of the group until its start offset is set for the first time.
 
 A member certainly holds an acquired offset from the answer of the ShareFetch until `held_until_ms`: the time at which it sent
 its last request that was answered in the same share session, but not longer than the lock. After that its session may have
@@ -17,6 +21,7 @@ from typing import NamedTuple
 
 TopicPartition = tuple[str, int]
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+ERA_MARK = "@"  # no share group's name has it
 FINAL = frozenset((GAP, ACCEPT, REJECT))  # the offset is not delivered again after these
 
 
@@ -27,6 +32,18 @@ class ShareTerms(NamedTuple):
     delivery_limit: int
     lock_ms: int
     is_committed_only: bool
+
+
+class ShareEra(NamedTuple):
+    """The start offsets of partitions whose states began anew at `begin_ms`.
+
+    In an era that is not strict, the leader may have kept the share partition of the era before: a session of a member that had
+    left the group was not over. It serves fetches until the share coordinator refuses its first write, as Kafka's does.
+    """
+
+    starts: dict[TopicPartition, int]
+    begin_ms: int
+    is_strict: bool
 
 
 class Delivery:
@@ -91,6 +108,17 @@ class Acknowledgement:
         self.is_stray = False
         self.is_refused = False
 
+    def accept(self, now_ms: int, lock_ms: int) -> None:
+        """Note that the broker has accepted it.
+
+        A renewal extends the lock only if the answer came before the lock ended. After that another member may have got the
+        record and accepted it, and the broker skips acknowledgements of records below the start offset without an error.
+        """
+        self.answered_ms = now_ms
+        delivery = self.delivery
+        if self.kind == RENEW and now_ms < delivery.lock_end_ms:
+            delivery.lock_end_ms = max(delivery.lock_end_ms, self.sent_ms + lock_ms)
+
 
 class LostFetch(NamedTuple):
     """A ShareFetch of a member that was sent at `sent_ms` and is not executed after `last_ms`."""
@@ -106,8 +134,39 @@ class ShareHistory:
 
     def __init__(self) -> None:
         self.terms: dict[str, ShareTerms] = {}
+        self.eras: dict[str, ShareEra] = {}
+        self._era_of: dict[tuple[str, TopicPartition], str] = {}
         self.deliveries: list[Delivery] = []
         self.acknowledgements: list[Acknowledgement] = []
         self.lost_fetches: list[LostFetch] = []
         # Acknowledgements that the broker refused although the member held all of the records.
         self.wrong_refusals: list[str] = []
+        # Start offsets that are not those that an administrator has set.
+        self.wrong_starts: list[str] = []
+
+    def begin_era(self, group: str, era: ShareEra) -> None:
+        """Begin an era of partitions of a group."""
+        name = f"{group}{ERA_MARK}{len(self.eras) + 1}"
+        self.eras[name] = era
+        for partition in era.starts:
+            self._era_of[group, partition] = name
+
+    def era_of(self, group: str, partition: TopicPartition) -> str:
+        """Return the name of the present era of a partition."""
+        return self._era_of.get((group, partition), group)
+
+    def era(self, name: str) -> ShareEra:
+        """Return an era."""
+        return self.eras.get(name, _FIRST_ERA)
+
+    def terms_of(self, era: str) -> ShareTerms:
+        """Return the settings of the group of an era."""
+        return self.terms[group_of(era)]
+
+
+def group_of(era: str) -> str:
+    """Return the group of an era."""
+    return era.partition(ERA_MARK)[0]
+
+
+_FIRST_ERA = ShareEra({}, 0, is_strict=True)

@@ -44,6 +44,7 @@ from kcli.simulator.coordination.share_history import (
     LostFetch,
     ShareTerms,
 )
+from kcli.simulator.coordination.share_resetting import ShareGroupGate
 from kcli.simulator.coordination.stage import GROUP_KEY, REPEATED_AFTER_MS, RETRIABLE, Caller, Stage
 from kcli.simulator.sent_records import whole_batches
 from kcli.simulator.world import PAUSE_MS
@@ -51,6 +52,7 @@ from kcli.simulator.world import PAUSE_MS
 LEAVE_EPOCH, FINAL_EPOCH = -1, -1
 RENEW_VERSION = 2
 ZOMBIE_SHARE = 0.08
+HANGING_SHARE = 0.3
 MAX_WAITS_MS = (0, 100, 300, 300)
 _GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
 _SESSION = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
@@ -63,13 +65,24 @@ Held = dict[TopicPartition, dict[int, Delivery]]
 class ShareMember:
     """See the head of this module."""
 
-    def __init__(self, stage: Stage, group: str, name: str, rng: Random, terms: ShareTerms, *, may_end: bool) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        group: str,
+        name: str,
+        rng: Random,
+        terms: ShareTerms,
+        *,
+        may_end: bool,
+        gate: ShareGroupGate | None = None,
+    ) -> None:
         self.name = name
         self.record_count = 0
         self._stage = stage
         self._group = group
         self._rng = rng
         self._terms = terms
+        self._gate = gate
         self._may_end = may_end  # it may die for good, since the group has another member
         self._acknowledged_share = rng.choice((0.1, 0.6))
         self._has_ended = False
@@ -102,6 +115,8 @@ class ShareMember:
         """Read until the workload is over. Raises SimulationFailure."""
         yield from self._caller.find_coordinator(GROUP_KEY, self._group)
         while not self._stage.is_over:
+            if self._gate is not None:
+                yield from self._pass(self._gate)
             if self._stage.now_ms >= self._next_beat_ms:
                 yield from self._beat()
             if self._assigned or self._in_session:
@@ -111,14 +126,28 @@ class ShareMember:
             yield from self._misbehave()
             if self._has_ended:
                 self._stage.world.trace.add(self.name, "has ended without a word")
+                if self._gate is not None:
+                    self._gate.inside.discard(self.name)
                 return
             yield self._rng.randrange(1, MAX_PAUSE_MS // 2)
         yield from self._leave()
+
+    def _pass(self, gate: ShareGroupGate) -> Task[None]:
+        """Leave the group while the gate is closed."""
+        if not gate.is_open:
+            is_hanging = self._epoch > 0 and self._rng.random() < HANGING_SHARE and not self._stage.is_draining
+            yield from self._leave(is_hanging=is_hanging)
+            gate.inside.discard(self.name)
+        while not gate.is_open and not self._stage.is_over:
+            yield PAUSE_MS
+        gate.inside.add(self.name)
 
     # -------------------------------------------------------------------------------------------------------------- heartbeat
 
     def _beat(self) -> Task[None]:
         stage, caller, is_joining = self._stage, self._caller, self._member_epoch == 0
+        if self._gate is not None:
+            self._gate.joined.add(self._member_id)
         request = stage.world.request(
             SHARE_GROUP_HEARTBEAT,
             group_id=self._group,
@@ -179,7 +208,8 @@ class ShareMember:
         )
         wait_ms = 0 if is_renewal else request.max_wait_ms
         response = yield from caller.call(SHARE_FETCH, version, request, wait_ms=wait_ms, may_repeat=self._epoch > 0)
-        self._note_lost(sent_ms, count=(response is None or response.error_code != 0) + caller.was_stray)
+        is_lost = caller.was_sent if response is None else response.error_code != 0
+        self._note_lost(sent_ms, count=is_lost + caller.was_repeated)
         if not self._is_answered(response, said, sent_ms, "ShareFetch"):
             return
         assert response is not None
@@ -190,7 +220,8 @@ class ShareMember:
             for part in topic.partitions:
                 codes[name, part.partition_index] = part.acknowledge_error_code
                 if part.error_code:
-                    caller.check(part.error_code, f"ShareFetch of {name}-{part.partition_index}")
+                    allowed = self._allowed_errors((name, part.partition_index))
+                    caller.check(part.error_code, f"ShareFetch of {name}-{part.partition_index}", allowed)
                     self._note_lost(sent_ms, count=1)
         self._settle(said, codes, life)
         for topic in response.responses:
@@ -227,7 +258,7 @@ class ShareMember:
         for acquired in part.acquired_records:
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
                 delivery = Delivery(
-                    self._group,
+                    history.shares.era_of(self._group, partition),
                     self._member_id,
                     partition,
                     offset,
@@ -357,24 +388,38 @@ class ShareMember:
             if code in _REFUSED:
                 self._refused(partition, found, life)
             else:
-                self._caller.check(code, "an acknowledgement")
+                self._caller.check(code, "an acknowledgement", self._allowed_errors(partition))
                 for one in found:
                     one.is_stray = True
             for one in found:
                 self._held.get(partition, {}).pop(one.delivery.offset, None)
 
+    def _allowed_errors(self, partition: TopicPartition) -> frozenset[int]:
+        """Return the errors that a partition may have.
+
+        A leader that does not know yet that the topic or the state is deleted is refused by the share coordinator with
+        INVALID_REQUEST, and answers, as Kafka's does, with UNKNOWN_SERVER_ERROR.
+        """
+        history, gate = self._stage.history, self._gate
+        is_deleted = partition[0] in history.deleted_ms
+        is_strict = history.shares.era(history.shares.era_of(self._group, partition)).is_strict
+        is_reset = gate is not None and not (gate.is_open and is_strict)
+        return RETRIABLE | {error_codes.UNKNOWN_SERVER_ERROR} if is_deleted or is_reset else RETRIABLE
+
     def _accepted(self, found: list[Acknowledgement]) -> None:
         for one in found:
-            one.answered_ms = self._stage.now_ms
-            if one.kind == RENEW:
-                one.delivery.lock_end_ms = max(one.delivery.lock_end_ms, one.sent_ms + self._terms.lock_ms)
+            one.accept(self._stage.now_ms, self._terms.lock_ms)
 
     def _refused(self, partition: TopicPartition, found: list[Acknowledgement], life: int) -> None:
         now_ms = self._stage.now_ms
         for one in found:
             one.is_refused = not one.is_stray
-        is_held = all(
+        history = self._stage.history
+        era = history.shares.era_of(self._group, partition)
+        is_certain = history.shares.era(era).is_strict and partition[0] not in history.deleted_ms
+        is_held = is_certain and all(
             one.delivery.lock_end_ms > now_ms
+            and one.delivery.group == era
             and one.delivery.life == life == self._life
             and (partition, one.delivery.offset) not in self._stray
             for one in found
@@ -404,6 +449,8 @@ class ShareMember:
             self._stage.world.trace.add(self.name, f"{self._member_id} dies")
             if rng.random() < 0.5:
                 self._caller.disconnect()
+            elif self._gate is not None:
+                self._gate.abandoned.append(self._caller)
             self._begin_life()
             self._has_ended = self._may_end and rng.random() < ENDED_SHARE
             yield rng.randrange(2 * self._terms.lock_ms)
@@ -411,10 +458,13 @@ class ShareMember:
             yield from self._leave()
             yield rng.randrange(PAUSE_MS)
 
-    def _leave(self) -> Task[None]:
-        """End the session, leave the group, and begin again as another member."""
+    def _leave(self, *, is_hanging: bool = False) -> Task[None]:
+        """End the session, leave the group, and begin again as another member.
+
+        A process that hangs leaves the group, but its connection and its share session stay.
+        """
         caller = self._caller
-        if self._epoch:
+        if self._epoch and not is_hanging:
             yield from self._acknowledge(is_last=True)
         if self._member_epoch > 0:
             request = self._stage.world.request(
@@ -424,5 +474,9 @@ class ShareMember:
             response = yield from caller.call(SHARE_GROUP_HEARTBEAT, version, request)
             if response is not None:
                 caller.check(response.error_code, "ShareGroupHeartbeat", RETRIABLE | _GONE)
-        caller.disconnect()
+        if is_hanging and self._gate is not None:
+            self._stage.world.trace.add(self.name, "hangs after it has left")
+            self._gate.abandoned.append(caller)
+        else:
+            caller.disconnect()
         self._begin_life()

@@ -9,21 +9,24 @@ is_over      clients end
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import FIND_COORDINATOR
+from kcli.protocol.apis import FIND_COORDINATOR, METADATA
 from kcli.protocol.message import Message
 from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
-from kcli.simulator.coordination.history import History, TopicPartition
+from kcli.simulator.coordination.history import NUMBER_MARK, History, TopicPartition, topic_name
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS, World
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 TIMEOUTS_MS = (300, 1000, REQUEST_TIMEOUT_MS)
 REPEATED_SHARE = 0.04
+AGAIN_PARTITIONS = 2  # of a topic that is created again and again
 REPEATED_AFTER_MS = 3000
+ECHO_SUFFIX = "-again"  # in the name of the client that repeats requests
 # Of FindCoordinator: from here on it has several keys, and the keys of the share coordinator.
 _KEYS_VERSION, _SHARE_VERSION = 4, 6
 # The broker or its coordinator is not ready, or another one is; a client asks again.
@@ -46,7 +49,7 @@ RETRIABLE = frozenset(
 
 
 class StageTopic(NamedTuple):
-    """A topic of the workload."""
+    """A topic of the workload; `name` is that of the history."""
 
     name: str
     topic_id: bytes
@@ -66,6 +69,8 @@ class Stage:
         self.loses_power = loses_power
         self.history = History()
         self.topics: dict[str, StageTopic] = {}
+        # The name of a topic that is being created again, and whose new id no client has seen yet.
+        self.creating: str | None = None
         self.styles: dict[str | None, bool] = {}  # transactional id -> its producers use transaction.version 2
         self.is_draining = False
         self.is_over = False
@@ -75,11 +80,44 @@ class Stage:
         """The virtual time."""
         return self.world.virtual_time.now_ms
 
+    def topic(self, name: str) -> StageTopic | None:
+        """Return a topic, or the last one of a name that is created again and again; None if there is none yet."""
+        last: StageTopic | None = None
+        for topic in self.topics.values():
+            if topic_name(topic.name) == name:
+                last = topic
+        return last
+
+    def look_up(self, caller: Caller, wanted: Mapping[str, int | None]) -> Task[None]:
+        """Take those of the topics from the metadata that have their number of partitions; None: any number."""
+        request = self.world.request(METADATA, topics=None, allow_auto_topic_creation=False)
+        response = yield from caller.call(METADATA, self.world.versions[METADATA][1], request, may_repeat=False)
+        for topic in () if response is None else response.topics:
+            count = len(topic.partitions)
+            if topic.name in wanted and count and wanted[topic.name] in (None, count):
+                self.topics[topic.name] = StageTopic(topic.name, bytes(topic.topic_id), count)
+
+    def created(self, topic_id: bytes) -> StageTopic:
+        """Take the topic that is being created again: a response has its id."""
+        assert self.creating is not None
+        number = sum(topic_name(name) == self.creating for name in self.topics) + 1
+        made = StageTopic(f"{self.creating}{NUMBER_MARK}{number}", topic_id, AGAIN_PARTITIONS)
+        self.topics[made.name] = made
+        self.creating = None
+        self.world.trace.add("stage", f"{made.name} is created")
+        return made
+
+    def live_topics(self) -> list[StageTopic]:
+        """Return the topics that exist, if none is being created."""
+        return [topic for topic in self.topics.values() if topic.name not in self.history.deleted_ms]
+
     def topic_name(self, topic_id: bytes) -> str:
-        """Return the name of a topic. Raises SimulationFailure."""
+        """Return the name of a topic in the history. Raises SimulationFailure."""
         for topic in self.topics.values():
             if topic.topic_id == bytes(topic_id):
                 return topic.name
+        if self.creating is not None:
+            return self.created(bytes(topic_id)).name
         raise SimulationFailure(f"a response has the unknown topic id {bytes(topic_id).hex()}")
 
 
@@ -92,10 +130,12 @@ class Caller:
     def __init__(self, stage: Stage, name: str, rng: Random) -> None:
         self.name = name
         self.was_stray = False  # the last request may be executed once more
+        self.was_sent = False  # there was a connection for it
+        self.was_repeated = False
         self._stage = stage
         self._rng = rng
         self._client = stage.world.client(name)
-        self._echo = stage.world.client(f"{name}-again")
+        self._echo = stage.world.client(name + ECHO_SUFFIX)
 
     def version(self, key: int, lowest: int = 0, highest: int = 1 << 15) -> int:
         """Choose a version of an API between two."""
@@ -107,8 +147,8 @@ class Caller:
         self, key: int, version: int, request: Message, *, wait_ms: int = 0, may_repeat: bool = True
     ) -> Task[Message | None]:
         """Send a request; return the response, or None if there was none within `wait_ms` and a random time."""
-        self.was_stray = may_repeat and self._rng.random() < REPEATED_SHARE and not self._stage.is_draining
-        if self.was_stray:
+        self.was_repeated = may_repeat and self._rng.random() < REPEATED_SHARE and not self._stage.is_draining
+        if self.was_repeated:
             delay_ms = self._rng.randrange(REPEATED_AFTER_MS)
 
             def repeat() -> None:
@@ -116,8 +156,10 @@ class Caller:
 
             self._stage.world.virtual_time.after(delay_ms, repeat)
         timeout_ms = wait_ms + self._rng.choice(TIMEOUTS_MS)
-        response = yield self._client.send(key, version, request, timeout_ms=timeout_ms)
-        self.was_stray = self.was_stray or response is None
+        pending = self._client.send(key, version, request, timeout_ms=timeout_ms)
+        self.was_sent = not pending.is_done
+        response = yield pending
+        self.was_stray = self.was_repeated or (self.was_sent and response is None)
         return response
 
     def disconnect(self) -> None:

@@ -37,6 +37,9 @@ class TransactionalProducer:
         """Produce until the workload drains. Raises SimulationFailure."""
         session, rng = self._session, self._rng
         while not self._stage.is_draining:
+            if self._stage.topic(self._topic) is None:
+                yield rng.randrange(1, MAX_PAUSE_MS)
+                continue
             if not session.is_ready:
                 outcome = yield from session.start()
                 if outcome is Outcome.FENCED:
@@ -65,7 +68,9 @@ class TransactionalProducer:
         yield from session.end(is_commit=is_commit)
 
     def _partition(self) -> tuple[str, int]:
-        return self._topic, self._rng.randrange(self._stage.topics[self._topic].partition_count)
+        topic = self._stage.topic(self._topic)
+        assert topic is not None
+        return topic.name, self._rng.randrange(topic.partition_count)
 
     def _values(self) -> list[bytes]:
         values = []

@@ -6,6 +6,7 @@ transaction is aborted, the member goes back to the committed offsets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 from kcli.simulator.client import Task
@@ -19,17 +20,18 @@ from kcli.simulator.coordination.stage import Stage
 ABORTED_SHARE = 0.1
 PAUSED_SHARE = 0.02
 MAX_PAUSE_MS = 50
+BATCH_RECORDS = 10  # a batch must not be larger than a segment
 
 
 class Transform:
-    """Writes an output of each record to the topic `target`."""
+    """Writes an output of each record; `targets` has the topic of the outputs for each topic that is read."""
 
     isolation = READ_COMMITTED
 
-    def __init__(self, stage: Stage, name: str, rng: Random, transactional_id: str, target: str) -> None:
+    def __init__(self, stage: Stage, name: str, rng: Random, transactional_id: str, targets: Mapping[str, str]) -> None:
         self._stage = stage
         self._rng = rng
-        self._target = target
+        self._targets = targets
         self._session = ProducerSession(stage, name, rng, transactional_id)
 
     def process(self, member: GroupMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
@@ -55,18 +57,28 @@ class Transform:
             return True
         return False
 
+    def _produce(self, target: str, index: int, values: list[bytes]) -> Task[Outcome]:
+        topic, outcome = self._stage.topics[target], Outcome.DONE
+        for start in range(0, len(values), BATCH_RECORDS):
+            batch = values[start : start + BATCH_RECORDS]
+            outcome = yield from self._session.produce((topic.name, index % topic.partition_count), batch)
+            if outcome is not Outcome.DONE:
+                break
+        return outcome
+
     def _write(self, member: GroupMember, advanced: dict[TopicPartition, Fetched]) -> Task[Outcome]:
         session, transaction = self._session, self._session.transaction
         assert transaction is not None
-        count = self._stage.topics[self._target].partition_count
-        for (_, index), one in advanced.items():
+        for (source, index), one in advanced.items():
             prefix = f"{member.group}:{transaction.name}".encode() + INPUT_MARK
             values = [prefix + value for _, value in one.records]
             if values:
-                outcome = yield from session.produce((self._target, index % count), values)
+                outcome = yield from self._produce(self._targets[source], index, values)
                 if outcome is not Outcome.DONE:
                     return outcome
             yield self._rng.randrange(MAX_PAUSE_MS)
         offsets = {where: one.position for where, one in advanced.items()}
-        outcome = yield from session.commit_offsets(member.group, member.member_id, member.generation, offsets)
+        outcome = yield from session.commit_offsets(
+            member.group, member.member_id, member.generation, offsets, member.instance_id
+        )
         return outcome

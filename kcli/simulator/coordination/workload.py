@@ -7,9 +7,14 @@
     members of a classic, a consumer and a   read `input` and commit; one group with read_committed
       streams group
     members of share groups                  acquire records of `input` and `output` and acknowledge them
-    members of groups that transform         read `input`, write `output` in transactions
+    members of groups that transform         read `input`, write `output` in transactions; members of a streams group by way
+                                             of a repartition topic
     members of a group                       read `output` with read_committed
-    a committer without a group's protocol   commits offsets only
+    a committer without a group's protocol   commits and deletes offsets only
+    an administrator of offsets              deletes the offsets of groups that read `input`
+    a share group and its administrator      read `input`; its start offsets are set and deleted (share_resetting)
+    a producer, members of a consumer group  write and read `again`, which its administrator deletes and creates again
+      and of a share group                   (topic_replacing)
 
     phase     actions
     --------  --------------------------------------------------------------------------------------------------------------
@@ -30,7 +35,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, LIST_TRANSACTIONS, METADATA
+from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, LIST_TRANSACTIONS
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC
 from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC
@@ -42,15 +47,18 @@ from kcli.simulator.coordination.classic_member import ClassicMember
 from kcli.simulator.coordination.consumer_member import ConsumerMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
-from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition
+from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition, topic_name
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter
+from kcli.simulator.coordination.offset_deleting import OffsetDeleter
 from kcli.simulator.coordination.producer_session import Outcome, ProducerSession
-from kcli.simulator.coordination.share_administration import configure_share_group, share_lags
-from kcli.simulator.coordination.share_history import ShareTerms
+from kcli.simulator.coordination.share_administration import configure_share_group, share_starts
+from kcli.simulator.coordination.share_history import ShareTerms, group_of
 from kcli.simulator.coordination.share_member import ShareMember
-from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage, StageTopic
-from kcli.simulator.coordination.streams_member import StreamsMember
+from kcli.simulator.coordination.share_resetting import ShareGroupGate, ShareResetter
+from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage
+from kcli.simulator.coordination.streams_member import REPARTITION, RepartitioningMember, StreamsMember
+from kcli.simulator.coordination.topic_replacing import TopicReplacer
 from kcli.simulator.coordination.transactional_producer import TransactionalProducer
 from kcli.simulator.coordination.transforming import Transform
 from kcli.simulator.network import NetworkConditions
@@ -58,18 +66,24 @@ from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.runner import MAX_QUIET_STEPS, NodeFactory, Simulation
 from kcli.simulator.world import PAUSE_MS
 
-DEFAULT_STEPS = 7000
+DEFAULT_STEPS = 9000
 INPUT, OUTPUT = "input", "output"
+STATIC_SHARE = 0.5  # of the classic groups
 SEGMENT_BYTES = "internal.segment.bytes"
 # How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
 MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
+MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
+AGAIN = "again"
 MEMBER_KINDS: Mapping[str, type[GroupMember]] = {
     "classic": ClassicMember,
     "consumer": ConsumerMember,
     "streams": StreamsMember,
 }
+
+
+_Client = TransactionalProducer | GroupMember | ShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
 
 
 class CoordinationSimulation(Simulation):
@@ -112,12 +126,13 @@ class CoordinationSimulation(Simulation):
             self.writers.append(self._writer("i0", None))
         self._add_groups(rng)
         self._add_share_groups(self._rng("share groups"))
+        self._add_administrators(self._rng("administrators"))
         self.committer = OffsetCommitter(self.stage, "committer", self._rng("committer"), "simple", INPUT)
 
-    def _writer(self, name: str, transactional_id: str | None) -> TransactionalProducer:
+    def _writer(self, name: str, transactional_id: str | None, topic: str = INPUT) -> TransactionalProducer:
         if transactional_id is not None and transactional_id not in self.transactional_ids:
             self.transactional_ids.append(transactional_id)
-        return TransactionalProducer(self.stage, name, self._rng(name), INPUT, transactional_id)
+        return TransactionalProducer(self.stage, name, self._rng(name), topic, transactional_id)
 
     def _add_groups(self, rng: Random) -> None:
         """Create the members of all groups; which protocols there are depends on the seed."""
@@ -128,36 +143,69 @@ class CoordinationSimulation(Simulation):
                 work = CommitWork(self._rng(f"{name} work"), self.stage, isolation)
                 self._add_member(MEMBER_KINDS[kind], group, name, INPUT, work, may_end=number > 0)
         group, kind = "maps", rng.choice(tuple(MEMBER_KINDS))
-        self.stage.history.transforms[group] = INPUT, OUTPUT
+        targets = {INPUT: OUTPUT}
+        if kind == "streams":
+            targets = {INPUT: group + REPARTITION, group + REPARTITION: OUTPUT}
+        self.stage.history.transforms[group] = targets
         for number in range(rng.choice((1, 2))):
             name = f"{group}.{number}"
             transactional_id = f"t-{name}"
             self.transactional_ids.append(transactional_id)
-            transform = Transform(self.stage, f"{name}.producer", self._rng(f"{name} work"), transactional_id, OUTPUT)
-            self._add_member(MEMBER_KINDS[kind], group, name, INPUT, transform, may_end=number > 0)
+            transform = Transform(self.stage, f"{name}.producer", self._rng(f"{name} work"), transactional_id, targets)
+            member_kind = RepartitioningMember if kind == "streams" else MEMBER_KINDS[kind]
+            self._add_member(member_kind, group, name, INPUT, transform, may_end=number > 0)
+        self.stage.history.readers_of[group] = tuple(targets)
         group, kind = "results", rng.choice(tuple(MEMBER_KINDS))
         work = CommitWork(self._rng(f"{group} work"), self.stage, READ_COMMITTED)
         self._add_member(MEMBER_KINDS[kind], group, group, OUTPUT, work)
 
     def _add_share_groups(self, rng: Random) -> None:
         """Create the members of share groups: one that reads the input, and in half of the seeds one for the output."""
-        limit, lock_ms = share_terms(self.seed)
         for group, topic in (("shares-1", INPUT), ("shares-2", OUTPUT))[: rng.choice((1, 2))]:
-            is_committed_only = self.stage.loses_power or rng.random() < 0.5
-            terms = self.stage.history.shares.terms[group] = ShareTerms(topic, limit, lock_ms, is_committed_only)
-            for number in range(rng.choice((1, 2, 3))):
-                name = f"{group}.{number}"
-                member = ShareMember(self.stage, group, name, self._rng(name), terms, may_end=number > 0)
-                self.share_members.append(member)
+            self._add_share_group(rng, group, topic)
+
+    def _add_share_group(self, rng: Random, group: str, topic: str, gate: ShareGroupGate | None = None) -> None:
+        limit, lock_ms = share_terms(self.seed)
+        is_committed_only = self.stage.loses_power or rng.random() < 0.5
+        terms = self.stage.history.shares.terms[group] = ShareTerms(topic, limit, lock_ms, is_committed_only)
+        for number in range(rng.choice((1, 2, 3))):
+            name = f"{group}.{number}"
+            member = ShareMember(self.stage, group, name, self._rng(name), terms, may_end=number > 0, gate=gate)
+            self.share_members.append(member)
+
+    def _add_administrators(self, rng: Random) -> None:
+        """Create administrators and the groups whose offsets or topics they delete; a seed has some of them."""
+        stage = self.stage
+        self.deleter = OffsetDeleter(
+            stage, "deleter", self._rng("deleter"), dict.fromkeys(("reads-1", "reads-2", "reads-3"), INPUT)
+        )
+        self.resetter: ShareResetter | None = None
+        self.replacer: TopicReplacer | None = None
+        if rng.random() < 0.5:
+            gate = ShareGroupGate()
+            self._add_share_group(rng, "shares-3", INPUT, gate)
+            self.resetter = ShareResetter(stage, "resetter", self._rng("resetter"), "shares-3", INPUT, gate)
+        if rng.random() < 0.5:
+            stage.styles["tp-again"] = True  # a client of transaction.version 1 does not state the ids of topics
+            self.writers.append(self._writer("pa", "tp-again", AGAIN))
+            for number in range(rng.choice((1, 2))):
+                name = f"reads-4.{number}"
+                work = CommitWork(self._rng(f"{name} work"), stage, READ_COMMITTED)
+                self._add_member(ConsumerMember, "reads-4", name, AGAIN, work, may_end=number > 0)
+            self._add_share_group(rng, "shares-4", AGAIN)
+            self.replacer = TopicReplacer(stage, AGAIN, self._rng("replacer"), "reads-4")
 
     def _add_member(
         self, kind: type[GroupMember], group: str, name: str, topic: str, work: Work, *, may_end: bool = False
     ) -> None:
         history = self.stage.history
-        history.readers_of[group] = topic
+        history.readers_of[group] = (topic,)
         if kind.is_consumer:
             history.consumer_groups.add(group)
-        self.members.append(kind(self.stage, group, name, self._rng(name), topic, work, may_end=may_end))
+        member = kind(self.stage, group, name, self._rng(name), topic, work, may_end=may_end)
+        if kind is ClassicMember and self._rng(f"{group} static").random() < STATIC_SHARE:
+            member.instance_id = name
+        self.members.append(member)
 
     def _batches(self) -> int:
         return sum(write.is_acknowledged for write in self.stage.history.writes.values())
@@ -174,8 +222,8 @@ class CoordinationSimulation(Simulation):
         world.run(self._create_topics())
         self._until(lambda: not world.tasks_running, "the topics exist")
         world.run(self.chaos.run())
-        clients: list[TransactionalProducer | GroupMember | ShareMember | OffsetCommitter]
-        clients = [*self.writers, *self.members, *self.share_members, self.committer]
+        clients: list[_Client] = [*self.writers, *self.members, *self.share_members, self.committer, self.deleter]
+        clients += [one for one in (self.resetter, self.replacer) if one is not None]
         for client in clients:
             world.run(client.run())
         for _ in range(self.steps):
@@ -198,12 +246,7 @@ class CoordinationSimulation(Simulation):
             request = world.request(CREATE_TOPICS, topics=topics, timeout_ms=1000)
             yield from caller.call(CREATE_TOPICS, world.versions[CREATE_TOPICS][1], request, may_repeat=False)
             yield PAUSE_MS
-            version = world.versions[METADATA][1]
-            request = world.request(METADATA, topics=None, allow_auto_topic_creation=False)
-            response = yield from caller.call(METADATA, version, request, may_repeat=False)
-            for topic in () if response is None else response.topics:
-                if len(topic.partitions) == wanted.get(topic.name):
-                    self.stage.topics[topic.name] = StageTopic(topic.name, bytes(topic.topic_id), len(topic.partitions))
+            yield from self.stage.look_up(caller, wanted)
         # Both coordinators' topics are created with their first lookup.
         yield from caller.find_coordinator(GROUP_KEY, "simple")
         yield from caller.find_coordinator(TRANSACTION_KEY, "tp0")
@@ -257,7 +300,7 @@ class CoordinationSimulation(Simulation):
     # ------------------------------------------------------------------------------------------------------ the rest, the end
 
     def _partitions(self) -> list[TopicPartition]:
-        return [partition for topic in self.stage.topics.values() for partition in topic.partitions]
+        return [partition for topic in self.stage.live_topics() for partition in topic.partitions]
 
     def _drain(self, done: list[bool]) -> Task[None]:
         """Wait until no transaction is open and all groups have committed the ends of their partitions.
@@ -267,6 +310,8 @@ class CoordinationSimulation(Simulation):
         if self.machine.wall_clock.max_behind_ms or self.machine.wall_clock.max_ahead_ms:
             yield from self._end_transactions()
         fetcher = Fetcher(self.stage, self._reader, self._rng("drain"))
+        while not all(one is None or one.is_idle for one in (self.resetter, self.replacer)):
+            yield CHECK_MS
         begin_ms = self.virtual_time.now_ms
         while self.virtual_time.now_ms < begin_ms + MAX_DRAIN_MS:
             yield CHECK_MS
@@ -277,9 +322,9 @@ class CoordinationSimulation(Simulation):
             committed = yield from self._committed()
             if all(
                 committed[group].get(partition, 0) >= end or (end == 0)
-                for group, topic in self.stage.history.readers_of.items()
+                for group, topics in self.stage.history.readers_of.items()
                 for partition, end in ends.items()
-                if partition[0] == topic
+                if topic_name(partition[0]) in topics
             ) and (yield from self._are_shares_done(ends, begin_ms)):
                 # Transforming members may have written more since then, and a writer that was pausing may have gone on.
                 later = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
@@ -298,7 +343,7 @@ class CoordinationSimulation(Simulation):
         lags = yield from self._share_lags()
         for group, found in lags.items():
             terms = shares.terms[group]
-            last_ms = max((one.answered_ms for one in shares.deliveries if one.group == group), default=0)
+            last_ms = max((one.answered_ms for one in shares.deliveries if group_of(one.group) == group), default=0)
             last_ms = max(last_ms, begin_ms)
             is_quiet = terms.is_committed_only and now_ms > last_ms + 2 * terms.lock_ms + QUIET_MS
             if any(lag and ends[partition] for partition, lag in found.items()) and not is_quiet:
@@ -309,7 +354,10 @@ class CoordinationSimulation(Simulation):
         """Return the lags of all share groups."""
         lags: dict[str, dict[TopicPartition, int]] = {}
         for group, terms in self.stage.history.shares.terms.items():
-            lags[group] = yield from share_lags(self.stage, self._reader, group, self.stage.topics[terms.topic])
+            topic = self.stage.topic(terms.topic)
+            assert topic is not None
+            found = yield from share_starts(self.stage, self._reader, group, topic)
+            lags[group] = {partition: lag for partition, (_, lag) in found.items()}
         return lags
 
     def _end_transactions(self) -> Task[None]:
@@ -323,9 +371,11 @@ class CoordinationSimulation(Simulation):
     def _committed(self) -> Task[dict[str, dict[TopicPartition, int]]]:
         """Return the committed offsets of all groups."""
         committed: dict[str, dict[TopicPartition, int]] = {}
-        for group, topic in self.stage.history.readers_of.items():
+        for group, names in self.stage.history.readers_of.items():
+            topics = [topic for name in names if (topic := self.stage.topic(name)) is not None]
+            partitions = [partition for topic in topics for partition in topic.partitions]
             while group not in committed:
-                found = yield from Offsets(self.stage, self._reader, group).fetch(self.stage.topics[topic].partitions)
+                found = yield from Offsets(self.stage, self._reader, group).fetch(partitions)
                 if isinstance(found, int):
                     yield PAUSE_MS
                 else:
@@ -344,7 +394,13 @@ class CoordinationSimulation(Simulation):
             yield PAUSE_MS
 
     def _read(self, found: list[FinalState]) -> Task[None]:
-        """Read every partition twice, with and without the records of aborted transactions."""
+        """Read every partition twice, with and without the records of aborted transactions.
+
+        A late request may have opened a transaction when all groups had read everything: it ends by its timeout before that.
+        """
+        begin_ms = self.virtual_time.now_ms
+        while (yield from self._open_transactions()) and self.virtual_time.now_ms < begin_ms + MAX_OPEN_MS:
+            yield CHECK_MS
         fetcher = Fetcher(self.stage, self._reader, self._rng("final"))
         logs: dict[TopicPartition, list[FinalRecord]] = {}
         stable: dict[TopicPartition, tuple[int, int]] = {}

@@ -163,6 +163,47 @@ def test_offsets_of_a_deleted_topic_are_deleted(groups: Groups) -> None:
     assert groups.fetch(8, partitions=None) == {0: (6, "")}
 
 
+def test_offsets_of_a_deleted_topic_are_not_those_of_a_new_one(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that dies after the deletion has not written the tombstones, so that the old offset is there."""
+    groups.node.create_topic("again")
+    old = groups.node.broker.image.topic("again")
+    groups.commit(10, {0: 5}, topic="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.node.broker.groups, "topic_removed", lambda topic: None)
+        groups.node.delete_topic("again")
+        groups.node.advance(100)
+    groups.node.create_topic("again")
+    assert groups.fetch(9, topic="again", partitions=(0,)) == {0: (5, "")}
+    assert groups.fetch(10, topic="again", partitions=(0,)) == {0: (-1, "")}
+    assert groups.commit(10, {0: 7}, topic="again") == [0]
+    assert groups.fetch(10, topic="again", partitions=(0,)) == {0: (7, "")}
+    assert old is not None
+    groups.node.broker.groups.topic_removed(old)
+    groups.node.advance(100)
+    assert groups.fetch(10, topic="again", partitions=(0,)) == {0: (7, "")}, "only the offsets of the deleted topic are removed"
+    groups.commit(8, {0: 8}, topic="again")
+    groups.node.broker.groups.topic_removed(old)
+    groups.node.advance(100)
+    assert groups.fetch(10, topic="again", partitions=(0,)) == {0: (-1, "")}, "an offset without a topic id is of any topic"
+
+
+def test_the_deletion_of_a_topic_deletes_offsets_that_an_earlier_one_has_left(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker had died before it had written the tombstones of the earlier one."""
+    groups.node.create_topic("again")
+    groups.commit(10, {0: 5}, topic="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.node.broker.groups, "topic_removed", lambda topic: None)
+        groups.node.delete_topic("again")
+        groups.node.advance(100)
+    groups.node.create_topic("again")
+    assert groups.fetch(9, topic="again", partitions=(0,)) == {0: (5, "")}
+    groups.node.delete_topic("again")
+    groups.node.advance(100)
+    assert groups.fetch(8, partitions=None) == {}
+
+
 def test_old_offsets_expire_and_so_does_a_group_without_offsets(groups: Groups) -> None:
     groups.commit(8, {0: 5})
     groups.node.advance(130_000)

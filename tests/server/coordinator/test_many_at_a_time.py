@@ -63,7 +63,7 @@ def test_offsets_of_a_new_topic_with_the_name_of_a_deleted_one_stay(node: WholeN
     """The deletion of the old ones is still going on when they are committed."""
     assert set(commit_all(node)) == {0}
     shard = node.broker.groups.runtime.shard(0)
-    found = list(shard.offsets.of_topic("t").items())
+    found = list(shard.offsets.of_topic("t", None).items())
     assert len(found) == PARTITIONS and set(commit_all(node)) == {0}
     assert shard.offsets.delete_unchanged(found) == []
 

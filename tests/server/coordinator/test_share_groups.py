@@ -15,6 +15,8 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.server.coordinator.group.assignors import MemberSpec
 from kcli.server.coordinator.group.share_assignor import assign_shares
+from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
+from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.replication.share_persister import ShareKey, ShareUpdateBatches
 from tests.server.apis.asking import ask, struct
 from tests.server.whole_node import WholeNode, batch
@@ -318,6 +320,23 @@ def test_offsets_are_described_altered_and_deleted(node: WholeNode) -> None:
     assert offsets(node) == []
     assert delete_offsets(node, "t")[1] == [("t", "UNKNOWN_TOPIC_OR_PARTITION")]
     assert offsets(node, 0, topic="none") == [(0, -1, -1)]
+
+
+def test_offsets_are_set_when_the_group_has_taken_them(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer before that would be wrong if the coordinator is loaded again: the next member would begin elsewhere."""
+
+    def fail(self: ShareGroupManager, done: Initialization) -> Decision[None]:
+        raise CoordinatorError(error_codes.NOT_COORDINATOR, "the coordinator has moved")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShareGroupManager, "complete_initialization", fail)
+        answer = alter(node, (0, 7))
+        assert (name_of(answer), list(answer.responses)) == ("NOT_COORDINATOR", [])
+    assert name_of(alter(node, (0, 7))) == "NONE"
+    member = Member(node, "m", "t")
+    member.join()
+    settled(node, member)
+    assert offsets(node, 0) == [(0, 7, -7)]
 
 
 def test_offsets_of_a_new_group_can_be_set(node: WholeNode) -> None:

@@ -405,7 +405,7 @@ class GroupCoordinator:
 
     def _delete_offsets(self, shard: GroupShard, topic: str) -> Iterator[None]:
         """Delete the committed offsets of a deleted topic; yield after each operation."""
-        found = list(shard.offsets.of_topic(topic).items())
+        found = list(shard.offsets.of_topic(topic, self._metadata.image.topic_ids.get(topic)).items())
         for start in range(0, len(found), _MOST_TOMBSTONES):
             if self.runtime.loaded_shard(shard.index) is not shard:
                 return

@@ -3,7 +3,8 @@
     operation   decides
     ----------  --------------------------------------------------------------------------------------------------------
     commit      an OffsetCommit record for each partition; metadata above offset.metadata.max.bytes: OFFSET_METADATA_TOO_LARGE
-    fetch       reads only; with require_stable a partition with an offset of an open transaction: UNSTABLE_OFFSET_COMMIT
+    fetch       reads only; with require_stable a partition with an offset of an open transaction: UNSTABLE_OFFSET_COMMIT;
+                an offset that was committed with the id of another topic is not returned for a topic id
     delete      a tombstone for each partition that has an offset, committed or pending, unless the group is subscribed
     expire      a tombstone for each offset that is older than offsets.retention.minutes, and for groups that are then empty
 
@@ -122,23 +123,28 @@ class OffsetManager:
                 records.append(offset_commit_record(group_id, commit, now_ms, expire_ms, producer_id))
         return codes, records
 
-    def fetch(self, group_id: str, topic: str, partitions: Iterable[int], require_stable: bool) -> list[FetchedOffset]:
-        """Return the offsets of partitions of a topic."""
-        return [self._fetch_one(group_id, topic, partition, require_stable) for partition in partitions]
+    def fetch(
+        self, group_id: str, topic: str, topic_id: Uuid, partitions: Iterable[int], require_stable: bool
+    ) -> list[FetchedOffset]:
+        """Return the offsets of partitions of a topic; those that were committed with the id of another topic are left out.
+
+        `topic_id` is zero if the client has named the topic only.
+        """
+        return [self._fetch_one(group_id, topic, topic_id, partition, require_stable) for partition in partitions]
 
     def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, list[FetchedOffset]]:
         """Return all committed offsets of a group, by topic."""
         found: dict[str, list[FetchedOffset]] = {}
         for topic, partition in self._state.offsets_by_group.get(group_id, ()):
-            found.setdefault(topic, []).append(self._fetch_one(group_id, topic, partition, require_stable))
+            found.setdefault(topic, []).append(self._fetch_one(group_id, topic, ZERO_UUID, partition, require_stable))
         return found
 
-    def _fetch_one(self, group_id: str, topic: str, partition: int, require_stable: bool) -> FetchedOffset:
+    def _fetch_one(self, group_id: str, topic: str, topic_id: Uuid, partition: int, require_stable: bool) -> FetchedOffset:
         state = self._state
         if require_stable and state.pending_offsets and state.is_pending(group_id, topic, partition):
             return FetchedOffset(partition, error_code=error_codes.UNSTABLE_OFFSET_COMMIT)
         found = state.committed_offset(group_id, topic, partition)
-        if found is None:
+        if found is None or (ZERO_UUID not in (topic_id, found.topic_id) and topic_id != found.topic_id):
             return FetchedOffset(partition)
         return FetchedOffset(partition, found.offset, found.leader_epoch, found.metadata)
 
@@ -161,18 +167,22 @@ class OffsetManager:
             names.update((key[1:], None) for key in pending if key.group_id == group_id)
         return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
 
-    def of_topic(self, topic: str) -> dict[OffsetKey, CommittedOffset | None]:
-        """Return the committed offsets of a topic, None for those that are only pending."""
+    def of_topic(self, topic: str, later_id: Uuid | None) -> dict[OffsetKey, CommittedOffset | None]:
+        """Return the committed offsets of a deleted topic and of all earlier topics of its name, None for those only pending.
+
+        An offset that was committed with the id of a later topic of that name is not among them; `later_id` is None if there
+        is none.
+        """
         state = self._state
         found: dict[OffsetKey, CommittedOffset | None] = {
             OffsetKey(group_id, *where): offset
             for group_id, offsets in state.offsets_by_group.items()
             for where, offset in offsets.items()
-            if where[0] == topic
+            if where[0] == topic and offset.topic_id != later_id
         }
         for pending in state.pending_offsets.values():
-            for key in pending:
-                if key.topic == topic:
+            for key, offset in pending.items():
+                if key.topic == topic and offset.topic_id != later_id:
                     found.setdefault(key, None)
         return found
 

@@ -5,7 +5,8 @@ operation   steps
 initialize  after a heartbeat: the states of new partitions are made; the group takes them as initialized if all were made,
             and as not being initialized any more if one was not. Partitions that are new in a topic which the group already
             reads begin at offset 0, as in Kafka 4.4: by share.auto.offset.reset=latest their first records would be lost
-alter       the same in the epoch of an empty group, with start offsets; errors are those of partitions
+alter       the same in the epoch of an empty group, with start offsets; errors are those of partitions. Answered when the
+            group has taken them as initialized
 delete      the states of a group, or of topics of one, are deleted, and then the group, or the topics' place in it
 describe    the start offsets are read, and the ends of the partitions from their leaders
 
@@ -134,12 +135,13 @@ class ShareGroupStates:
         if failed:
             self._abandon(wanted, failed)
         else:
-            self._complete(wanted)
+            self._complete(wanted, lambda error: None)
 
-    def _complete(self, wanted: Initialization) -> None:
+    def _complete(self, wanted: Initialization, done: Callable[[CoordinatorError | None], None]) -> None:
         def completed(result: CoordinatorError | None, now_ms: int) -> None:
             if result is not None:
                 self._abandon(wanted, result.code)
+            done(result)
 
         self._write(wanted.group_id, lambda shares: shares.complete_initialization(wanted), completed)
 
@@ -152,7 +154,11 @@ class ShareGroupStates:
     def alter(
         self, group_id: str, starts: Mapping[PartitionKey, int], respond: Callable[[Codes | CoordinatorError], None]
     ) -> None:
-        """Set the start offsets of an empty group; respond with the error codes of partitions."""
+        """Set the start offsets of an empty group; respond with the error codes of partitions.
+
+        The response waits until the group has taken the partitions as initialized. Otherwise its next heartbeat could
+        initialize them again, at other offsets. Kafka's coordinator does not wait.
+        """
         partitions: ShareIndexes = {}
         for topic_id, index in starts:
             partitions.setdefault(topic_id, set()).add(index)
@@ -164,9 +170,10 @@ class ShareGroupStates:
                 self._make(wanted, starts, partial(made, wanted))
 
         def made(wanted: Initialization, codes: Codes) -> None:
-            if not any(codes.values()) and codes:
-                self._complete(wanted)
-            respond(codes)
+            if any(codes.values()) or not codes:
+                respond(codes)
+            else:
+                self._complete(wanted, lambda error: respond(codes if error is None else error))
 
         self._write(group_id, lambda shares: shares.begin_alteration(group_id, partitions), begun)
 
