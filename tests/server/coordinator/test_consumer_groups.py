@@ -26,6 +26,8 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import ConfigResource
 from tests.server.coordinator.modern_groups import ModernGroups
 
 GROUP = "group"
@@ -177,6 +179,15 @@ def test_a_heartbeat_of_a_stable_member_writes_nothing(groups: Groups) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_heartbeat_looks_up_the_settings_of_its_group_only(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a heartbeat does not depend on the number of configured topics."""
+    groups.metadata.image.configs[ConfigResource("TOPIC", "orders")] = {"retention.ms": "1"}
+    groups.metadata.image.configs[ConfigResource("GROUP", GROUP)] = {"consumer.heartbeat.interval.ms": "7000"}
+    monkeypatch.delattr(MetadataImage, "configs_of")
+    assert groups.heartbeat().heartbeat_interval_ms == 7_000
+    assert groups.heartbeat("m1", 0, group_id="other").heartbeat_interval_ms == 5_000
 
 
 class Wrong(NamedTuple):

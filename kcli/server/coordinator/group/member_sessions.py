@@ -25,6 +25,7 @@ from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.metadata_values import ConfigResource
 
 # (group id, member id, the epoch in which the member must still be, or None, reason) -> what removes the member
 Expire = Callable[[str, str, int | None, str], Decision[None]]
@@ -32,8 +33,8 @@ Expire = Callable[[str, str, int | None, str], Decision[None]]
 
 def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> int:
     """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-    overrides = metadata.image.configs_of("GROUP").get(group_id, {})
-    text = overrides.get(broker_key.removeprefix("group."))
+    overrides = metadata.image.configs.get(ConfigResource("GROUP", group_id))
+    text = None if overrides is None else overrides.get(broker_key.removeprefix("group."))
     return config.get_int(broker_key) if text is None else int(text)
 
 
