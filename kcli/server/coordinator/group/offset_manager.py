@@ -155,9 +155,8 @@ class OffsetManager:
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the tombstones of all offsets of a group, pending ones as well."""
-        names = dict.fromkeys(self._state.offsets_by_group.get(group_id, ()))
-        for pending in self._state.pending_offsets.values():
-            names.update((key[1:], None) for key in pending if key.group_id == group_id)
+        state = self._state
+        names = dict.fromkeys((*state.offsets_by_group.get(group_id, ()), *state.pending_producers.get(group_id, ())))
         return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
 
     def delete_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
