@@ -15,6 +15,9 @@ from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.runtime import Decision
 from tests.server.whole_node import WholeNode
 
 OVERRIDES = (
@@ -167,6 +170,27 @@ def test_old_offsets_expire_and_so_does_a_group_without_offsets(groups: Groups) 
     groups.commit(8, {0: 5})
     groups.node.advance(130_000)
     assert groups.listed() == {}
+
+
+def test_offsets_of_a_group_whose_record_has_no_time_expire_by_their_commit(groups: Groups) -> None:
+    """A GroupMetadata record of version 0 or 1 has no time of the state. A join makes the group known to the coordinator."""
+    runtime, index = groups.node.broker.groups.runtime, groups.node.broker.groups.partition_for("g")
+    record = CoordinatorRecord(
+        message_type("group_records", "GroupMetadataKey").new(group="g"),
+        message_type("group_records", "GroupMetadataValue").new(
+            schema_version=1, protocol_type="consumer", generation=3, protocol=None, leader=None, members=[]
+        ),
+    )
+    runtime.write(index, lambda shard: Decision(None, [record]), lambda response, now_ms: None)
+    groups.commit(8, {0: 5})
+    protocol = made(apis.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
+    fields: dict[str, Any] = {"session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": [protocol]}
+    answer = groups.ask(apis.JOIN_GROUP, 9, group_id="g", **fields)
+    assert answer.error_code == error_codes.MEMBER_ID_REQUIRED
+    groups.node.advance(45_000)
+    assert groups.fetch(8, partitions=None) == {0: (5, "")}
+    groups.node.advance(45_000)
+    assert groups.fetch(8, partitions=None) == {}
 
 
 def test_offsets_with_a_retention_time_of_their_own(groups: Groups) -> None:

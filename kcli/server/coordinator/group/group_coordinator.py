@@ -291,22 +291,16 @@ class GroupShard:
     def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
         consumer_group = self.consumer_group(group_id)
         if consumer_group is not None:
-            return ExpiryRule(None, self.consumer.subscribed_topics(consumer_group))
+            return ExpiryRule(self.consumer.subscribed_topics(consumer_group))
         streams_group = self.streams_group(group_id)
         if streams_group is not None:
-            return ExpiryRule(None, self.streams.subscribed_topics(streams_group))
-        group = self.classic.groups.get(group_id)
-        if group is None:
-            stored = self.state.groups.get(group_id)
-            if not isinstance(stored, StoredClassicGroup):
-                return None
-            since_ms = stored.state_timestamp_ms if stored.protocol_type and stored.state_timestamp_ms >= 0 else None
-            return ExpiryRule(since_ms, frozenset())
-        if group.state is ClassicGroupState.EMPTY:
-            return ExpiryRule(group.state_timestamp_ms if group.protocol_type else None, frozenset())
-        if group.state is ClassicGroupState.STABLE and group.is_consumers_group and group.subscribed_topics is not None:
-            return ExpiryRule(None, group.subscribed_topics)
-        return None
+            return ExpiryRule(self.streams.subscribed_topics(streams_group))
+        try:
+            group = self.classic.find(group_id)
+        except CoordinatorError:
+            return None
+        is_empty = group.state is ClassicGroupState.EMPTY
+        return ExpiryRule(frozenset() if is_empty else group.subscribed_topics or frozenset(), group.offset_expiry_base_ms)
 
 
 class GroupCoordinator:

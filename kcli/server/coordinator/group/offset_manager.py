@@ -18,7 +18,8 @@ When an offset of a group expires:
     ---------------------------------------------------------  ----------------------------------------------------------
     any, the record has an expiry time                         expires at that time
     no protocol type (a consumer that assigns for itself)      the commit
-    classic, empty                                             the time at which the group became empty
+    classic, empty                                             the time at which the group became empty; the commit if
+                                                               the group's record does not have that time (version 0, 1)
     consumer; classic with consumers, stable                   the commit, of topics that no member is subscribed to
     anything else                                              never
 """
@@ -66,11 +67,11 @@ class FetchedOffset(NamedTuple):
 class ExpiryRule(NamedTuple):
     """Which offsets of a group may expire: those of topics outside of `subscribed`.
 
-    Their age counts from `empty_since_ms`, or from their commit if that is None.
+    `base_ms` returns the time from which the age of an offset counts, by the time of its commit; None: it does not expire.
     """
 
-    empty_since_ms: int | None
     subscribed: frozenset[str]
+    base_ms: Callable[[int], int | None] = lambda commit_timestamp_ms: commit_timestamp_ms
 
 
 def offset_commit_record(
@@ -194,5 +195,5 @@ class OffsetManager:
     def _is_expired(self, offset: CommittedOffset, rule: ExpiryRule, now_ms: int) -> bool:
         if offset.expire_timestamp_ms >= 0:
             return now_ms >= offset.expire_timestamp_ms
-        since_ms = offset.commit_timestamp_ms if rule.empty_since_ms is None else rule.empty_since_ms
-        return now_ms - since_ms >= self._retention_ms()
+        base_ms = rule.base_ms(offset.commit_timestamp_ms)
+        return base_ms is not None and now_ms - base_ms >= self._retention_ms()
