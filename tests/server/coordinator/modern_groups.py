@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.protocol.error_codes import POLICY_VIOLATION
+from kcli.protocol.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_type
 from kcli.server.config.loading import load_config
@@ -16,7 +16,7 @@ from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.runtime import Decision
+from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.timing_wheel import Timer
@@ -80,9 +80,11 @@ class ModernGroups(ABC, Generic[AnyManager]):
     def check(self) -> None:
         """Check the state."""
 
-    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[None, int], None]) -> None:
-        self.apply(operation())
-        respond(None, self.timer.clock_ms)
+    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[CoordinatorError | None, int], None]) -> None:
+        decision = operation()
+        self.apply(decision)
+        error = CoordinatorError(COORDINATOR_NOT_AVAILABLE, "not appended")
+        respond(error if self.fails and decision.records else None, self.timer.clock_ms)
 
     def apply(self, decision: Decision[Any]) -> None:
         """Write the records of a decision."""
@@ -95,6 +97,8 @@ class ModernGroups(ABC, Generic[AnyManager]):
             assert key is not None
             self.state.apply(key, value, len(self.log))
             self.log.append(encoded)
+        if decision.settled is not None:
+            decision.settled(COORDINATOR_NOT_AVAILABLE if self.fails and decision.records else NONE)
         self.check()
 
     def reload(self) -> None:

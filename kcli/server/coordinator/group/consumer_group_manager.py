@@ -116,7 +116,6 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         self._rng = parts.rng
         self._migration = migration
         self._checked: dict[str, _Checked] = {}
-        self._is_unloaded = False
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
@@ -124,14 +123,16 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             self._begin_sessions(group)
 
     def _begin_sessions(self, group: ConsumerGroup) -> None:
-        for member in group.members.values():
-            self._extend_session(group.group_id, member.member_id)
-            self._watch_revocation(group.group_id, member)
+        for member_id in group.members:
+            self._begin_timers(group, member_id)
+
+    def _begin_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        self._extend_session(group.group_id, member_id)
+        self._watch_revocation(group.group_id, group.members[member_id])
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._is_unloaded = True
-        self.sessions.clear()
+        self.sessions.close()
         self._checked.clear()
 
     def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
@@ -326,11 +327,9 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         change = self.begin_change(group)
         if self._migration.can_downgrade(group, removed, is_replaced=False):
             return Decision(None, change.records, self.downgrade(change, removed, None, "the last consumer has left"))
-        for member_id in removed:
-            self.sessions.remove(group.group_id, member_id)
         change.remove_members(removed)
         change.update_epoch(True)
-        return Decision(None, change.records)
+        return Decision(None, change.records, self._removed(group.group_id, removed))
 
     # -------------------------------------------------------------------------------------------------------- migration
 
@@ -359,7 +358,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
 
     def _migrated(self, group_id: str, code: int) -> None:
         """Coordinate a group as its records describe it if its migration could not be written."""
-        if not code or self._is_unloaded:
+        if not code or self.sessions.is_closed:
             return
         group = self._state.groups.get(group_id)
         if isinstance(group, ConsumerGroup):

@@ -121,11 +121,11 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         self._loaded_ms = self._timer.clock_ms
         for group in self._groups():
             for member_id in group.members:
-                self._begin_session(group.group_id, member_id)
+                self._begin_timers(group, member_id)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self.sessions.clear()
+        self.sessions.close()
         self._checked.clear()
         self._initializing_since.clear()
 
@@ -166,7 +166,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         has_changed = self._update_epoch(change, has_changed)
         self._update_target(change)
         moved = self._reconcile(change, updated, has_changed)
-        self._begin_session(group_id, moved.member_id)
+        self._begin_timers(group, moved.member_id)
         initialization = self._begin_initialization(change)
         is_new = is_joining or request.topic_names is not None or moved.assigned_partitions != member.assigned_partitions
         result = ShareHeartbeatResult(
@@ -273,23 +273,21 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         if request.member_id not in group.members:
             raise unknown_member(request.group_id, request.member_id)
         result = ShareHeartbeatResult(request.member_id, request.member_epoch)
-        return Decision(result, self._fence(group, request.member_id, "it has left"))
+        removed = self._remove(group, request.member_id, "it has left")
+        return Decision(result, removed.records, removed.settled)
 
-    def _fence(self, group: ShareGroup, member_id: str, reason: str) -> Records:
-        """Remove a member."""
+    def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
         text = f"share group {group.group_id} loses member {member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
-        self.sessions.remove(group.group_id, member_id)
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
-        return [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        records = [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        return Decision(None, records, self._removed(group.group_id, (member_id,)))
 
-    def _begin_session(self, group_id: str, member_id: str) -> None:
-        self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
-
-    def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
-        return Decision(None, self._fence(group, member_id, reason))
+    def _begin_timers(self, group: ShareGroup, member_id: str) -> None:
+        timeout_ms = self._group_int(group.group_id, "group.share.session.timeout.ms")
+        self.sessions.extend(group.group_id, member_id, timeout_ms)
 
     # ---------------------------------------------------------------------------------------------------------- topics
 
