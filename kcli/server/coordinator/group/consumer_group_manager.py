@@ -160,7 +160,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         change.records += records
         member = self._find_member(change, request)
         moved = self._advance(change, member, request)
-        settled = self._upgraded(group) if records and group.members else None
+        settled = self._upgraded(group) if records else None
         self._extend_session(request.group_id, moved.member_id)
         if moved is not member and (moved.state, moved.member_epoch) != (member.state, member.member_epoch):
             self._watch_revocation(request.group_id, moved)

@@ -26,7 +26,7 @@ from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
-from kcli.server.coordinator.group.classic_group import ClassicGroupState
+from kcli.server.coordinator.group.classic_group import ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
 from kcli.server.coordinator.group.classic_members import ClassicMembers
 from kcli.server.coordinator.group.classic_messages import (
@@ -102,7 +102,9 @@ class GroupShard:
         self.shares = ShareGroupManager(parts)
         migration = GroupMigration(parts, self.classic)
         self.consumer = ConsumerGroupManager(parts, migration)
-        self.streams = StreamsGroupManager(parts, self._remove_classic)
+        self.streams = StreamsGroupManager(
+            parts, self._remove_classic, lambda group_id: self.classic.end(group_id, error_codes.NONE)
+        )
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -176,13 +178,16 @@ class GroupShard:
         return self.classic.validate_offset_delete(group_id)
 
     def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a streams group can have its id and offsets. Raises CoordinatorError."""
+        """Return the records that remove an empty classic group, so that a streams group can have its id and offsets.
+
+        The caller ends the classic group when it has decided the operation. Raises CoordinatorError.
+        """
         try:
             self.classic.delete_check(group_id)
         except CoordinatorError as error:
             text = f"Group {group_id} is not a streams group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
-        return (self.classic.delete(group_id),)
+        return (tombstone(group_id),)
 
     def join(self, request: JoinRequest, respond: RespondJoin) -> Decision[Completion | None]:
         """Let a client of the classic protocol join a group; an empty consumer or streams group is removed."""

@@ -88,12 +88,14 @@ class _Live:
 class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
     """The streams groups of one shard.
 
-    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
+    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other;
+    `end_classic` is called when the operation that has these records is decided.
     """
 
-    def __init__(self, parts: ShardParts, remove_classic: Callable[[str], Records]) -> None:
+    def __init__(self, parts: ShardParts, remove_classic: Callable[[str], Records], end_classic: Callable[[str], None]) -> None:
         super().__init__(StreamsGroup, parts)
         self._remove_classic = remove_classic
+        self._end_classic = end_classic
         self.descriptions = TopologyDescriptions(parts.config)
         self._live: dict[str, _Live] = {}
         self._delays: dict[str, TimerTask] = {}
@@ -156,6 +158,8 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         delay = self._update_target(change, configured)
         statuses += [] if delay is None else [delay]
         moved = change.reconcile(updated, request.owned, has_target=group.group_id not in self._delays)
+        if records:
+            self._end_classic(group.group_id)
         self._extend_session(group.group_id, moved.member_id)
         if moved is not updated:
             self._watch_revocation(group.group_id, moved)
