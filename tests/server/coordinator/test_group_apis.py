@@ -129,6 +129,10 @@ def test_errors_of_single_partitions(groups: Groups) -> None:
     assert groups.commit(10, {0: 5}, topic="nope") == [error_codes.UNKNOWN_TOPIC_ID]
     too_long = "m" * 4097
     assert groups.commit(8, {1: 5}, committed_metadata=too_long) == [error_codes.OFFSET_METADATA_TOO_LARGE]
+    emoji = "\U0001f600"  # two UTF-16 units, which Kafka counts
+    assert groups.commit(8, {1: 5}, committed_metadata=emoji * 2049) == [error_codes.OFFSET_METADATA_TOO_LARGE]
+    assert groups.commit(8, {0: 5}, committed_metadata=emoji * 2048) == [0]
+    assert groups.commit(8, {0: 5}) == [0]
     assert groups.fetch(8) == {0: (5, ""), 1: (-1, ""), 2: (-1, "")}
     assert groups.fetch(8, group="other") == {0: (-1, ""), 1: (-1, ""), 2: (-1, "")}
 
@@ -155,6 +159,16 @@ def test_offsets_and_groups_are_deleted(groups: Groups) -> None:
     answer = groups.ask(apis.DELETE_GROUPS, 2, groups_names=["g", "none", "g"])
     assert [(one.group_id, one.error_code) for one in answer.results] == [("g", 0), ("none", error_codes.GROUP_ID_NOT_FOUND)]
     assert groups.listed() == {} and groups.fetch(8) == {0: (-1, ""), 1: (-1, ""), 2: (-1, "")}
+
+
+def test_offsets_of_an_empty_group_id_are_not_deleted(groups: Groups) -> None:
+    """A consumer without group.id may commit; Kafka's OffsetDelete refuses the empty id."""
+    assert groups.commit(8, {0: 5}, group="") == [0]
+    part = made(apis.OFFSET_DELETE, "OffsetDeleteRequestPartition", partition_index=0)
+    topic = made(apis.OFFSET_DELETE, "OffsetDeleteRequestTopic", name="t", partitions=[part])
+    answer = groups.ask(apis.OFFSET_DELETE, 0, group_id="", topics=[topic])
+    assert (answer.error_code, answer.topics) == (error_codes.INVALID_GROUP_ID, [])
+    assert groups.fetch(8, group="", partitions=(0,)) == {0: (5, "")}
 
 
 def test_offsets_of_a_deleted_topic_are_deleted(groups: Groups) -> None:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kcli.format.java_text import java_length
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -100,7 +101,10 @@ def _key(group_id: str, topic: str, partition: int) -> Message:
 
 
 class OffsetManager:
-    """The offsets in `state`; times are in ms on the wall clock, `max_metadata_chars` is offset.metadata.max.bytes."""
+    """The offsets in `state`; times are in ms on the wall clock.
+
+    `max_metadata_chars` is offset.metadata.max.bytes, which Kafka compares with the length of a Java string.
+    """
 
     def __init__(self, state: GroupState, max_metadata_chars: Callable[[], int], retention_ms: Callable[[], int]) -> None:
         self._state = state
@@ -115,7 +119,7 @@ class OffsetManager:
         limit = self._max_metadata_chars()
         expire_ms = -1 if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
         for commit in commits:
-            if commit.metadata is not None and len(commit.metadata) > limit:
+            if commit.metadata is not None and java_length(commit.metadata) > limit:
                 codes.append(error_codes.OFFSET_METADATA_TOO_LARGE)
             else:
                 codes.append(error_codes.NONE)
