@@ -128,7 +128,7 @@ class ModernGroups(ABC, Generic[AnyManager]):
                 partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1, directories=[ZERO_UUID]
             )
             image.apply(record)
-        self.metadata.topics_version += 1
+        self.metadata.topic_changed(topic_id)
         return topic_id
 
     def advance(self, ms: int) -> None:

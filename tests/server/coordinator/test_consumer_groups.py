@@ -27,7 +27,7 @@ from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import ConfigResource
+from kcli.state.metadata_values import ConfigResource, Topic
 from tests.server.coordinator.modern_groups import ModernGroups
 
 GROUP = "group"
@@ -164,9 +164,28 @@ def test_the_hash_has_the_racks_of_replicas(groups: Groups) -> None:
     for rack in ("a", "b", None):
         broker = message_type("metadata_records", "RegisterBrokerRecord").new(broker_id=1, rack=rack)
         groups.metadata.image.apply(broker)
-        groups.metadata.topics_version += 1
+        groups.metadata.topic_changed(None)
         seen.add(hashes.group_hash(["orders", "missing"]))
     assert len(seen) == 3
+
+
+def test_only_topics_that_exist_and_have_changed_are_hashed(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may name any topics: names without a topic use no memory."""
+    groups.set_topic("pay", 1)
+    hashes = TopicHashes(groups.metadata)
+    hashed: list[str] = []
+    encode = TopicHashes._encode
+
+    def counted(self: TopicHashes, topic: Topic) -> bytes:
+        hashed.append(topic.name)
+        return encode(self, topic)
+
+    monkeypatch.setattr(TopicHashes, "_encode", counted)
+    first = hashes.group_hash(["orders", "pay", *(f"missing-{at}" for at in range(100))])
+    assert len(groups.metadata.topic_hashes) == 2
+    groups.set_topic("pay", 2)
+    assert hashes.group_hash(["orders", "pay"]) != first
+    assert hashed == ["orders", "pay", "pay"]
 
 
 def test_a_heartbeat_of_a_stable_member_writes_nothing(groups: Groups) -> None:

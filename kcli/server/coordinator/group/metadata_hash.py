@@ -24,28 +24,25 @@ _SIGN = 1 << 63
 
 
 class TopicHashes:
-    """The hashes of topics, which are kept until the topics change."""
+    """The hashes of the topics of `metadata`, which keeps them until a topic changes."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._version = -1
-        self._hashes: dict[str, bytes] = {}
 
     def group_hash(self, names: Iterable[str]) -> int:
         """Return the hash of a group that is subscribed to these topics."""
-        if self._version != self._metadata.topics_version:
-            self._version = self._metadata.topics_version
-            self._hashes.clear()
         found = b"".join(self._topic_hash(name) for name in sorted(names))
         return _signed(xxhash.xxh3_64_intdigest(found)) if found else 0
 
     def _topic_hash(self, name: str) -> bytes:
         """Return the hash of a topic; b"" if the topic does not exist."""
-        known = self._hashes.get(name)
+        topic = self._metadata.image.topic(name)
+        if topic is None:
+            return b""
+        hashes = self._metadata.topic_hashes
+        known = hashes.get(topic.topic_id)
         if known is None:
-            topic = self._metadata.image.topic(name)
-            known = b"" if topic is None else struct.pack("<Q", xxhash.xxh3_64_intdigest(self._encode(topic)))
-            self._hashes[name] = known
+            known = hashes[topic.topic_id] = struct.pack("<Q", xxhash.xxh3_64_intdigest(self._encode(topic)))
         return known
 
     def _encode(self, topic: Topic) -> bytes:
