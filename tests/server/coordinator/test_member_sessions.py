@@ -6,30 +6,10 @@ from typing import Any
 
 import pytest
 
-from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.group.share_group_manager import ShareGroupManager, ShareHeartbeat
 from tests.server.coordinator import test_consumer_groups, test_streams_groups
-from tests.server.coordinator.modern_groups import ModernGroups
+from tests.server.coordinator.test_share_group_manager import GROUP, ShareGroups
 
-GROUP = "g"
 RETRY_MS = 500
-
-
-class ShareGroups(ModernGroups[ShareGroupManager]):
-    """The share groups of one shard."""
-
-    def _manager(self, parts: ShardParts) -> ShareGroupManager:
-        return ShareGroupManager(parts)
-
-    def check(self) -> None:
-        """Check nothing: members share partitions."""
-
-    def heartbeat(self, member_id: str = "m1", epoch: int = 0, *, group_id: str = GROUP, topics: Any = None) -> Any:
-        """Send a heartbeat; one that joins subscribes to `orders` unless `topics` say otherwise."""
-        topics = ["orders"] if epoch == 0 and topics is None else topics
-        decision = self.manager.heartbeat(ShareHeartbeat(group_id, member_id, epoch, None, "client", "/127.0.0.1", topics))
-        self.apply(decision)
-        return decision.response
 
 
 class Kind:
