@@ -11,7 +11,7 @@
 
 Group epoch, target epoch and member epoch follow each other: a change begins a group epoch, a target is made for it at most
 once in consumer.assignment.interval.ms, and members reach it by their own heartbeats (`current_assignment`). All of that is
-in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
+in records; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
 again when topics have changed, at most once in 10 s.
 
 A heartbeat of a member that has nothing to do makes no record. The timers are in `member_sessions`. A first heartbeat to a
@@ -136,7 +136,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         self._checked.clear()
 
     def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
-        """Return a change of a group that has no record yet."""
+        """Return an empty change of a group."""
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._wall_ms())
 
     # ------------------------------------------------------------------------------------------------------- heartbeat

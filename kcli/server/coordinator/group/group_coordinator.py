@@ -255,7 +255,7 @@ class GroupShard:
         return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), *removed])
 
     def list_groups(self) -> list[ListedGroup]:
-        """Return all groups of the partition."""
+        """Return all groups of the partition, also those whose records are not committed yet."""
         return [
             *self.classic.list(),
             *(

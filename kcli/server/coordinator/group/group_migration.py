@@ -136,7 +136,7 @@ class GroupMigration:
     # ------------------------------------------------------------------------------------------------------- downgrade
 
     def can_downgrade(self, group: ConsumerGroup, removed: Collection[str], *, is_replaced: bool) -> bool:
-        """Return whether a group becomes a classic group without some members.
+        """Return whether the group, without the members `removed`, becomes a classic group.
 
         `is_replaced` says that a member of the classic protocol takes the place of the removed one.
         """
