@@ -19,10 +19,15 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 
 START_MS = 1_750_000_000_000
+
+
+def _no_flush(paths: Any, callback: Any) -> None:
+    raise AssertionError("groups flush nothing")
 
 
 class Manager(Protocol):
@@ -46,6 +51,7 @@ class ModernGroups(ABC, Generic[AnyManager]):
         self.metadata = MetadataCache()
         self.state = GroupState()
         self.timer = Timer(START_MS)
+        self.scheduler = Scheduler(self.timer, _no_flush)
         self.lines: list[str] = []
         self.metrics = GroupMetrics()
         self.written: list[CoordinatorRecord] = []
@@ -69,6 +75,7 @@ class ModernGroups(ABC, Generic[AnyManager]):
             self.metrics,
             report,
             limit,
+            self.scheduler,
         )
         return self._manager(parts)
 
@@ -134,6 +141,11 @@ class ModernGroups(ABC, Generic[AnyManager]):
     def advance(self, ms: int) -> None:
         """Let time pass."""
         self.timer.advance(self.timer.clock_ms + ms)
+
+    def settle(self) -> None:
+        """Run what is due now, and what that makes due: tasks in time slices."""
+        while (at_ms := self.timer.next_deadline_ms()) is not None and at_ms <= self.timer.clock_ms:
+            self.timer.advance(self.timer.clock_ms)
 
     def kinds(self) -> list[str]:
         """What the last operation wrote: the numbers of the records' types; tombstones with a minus."""

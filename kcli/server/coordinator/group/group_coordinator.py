@@ -96,7 +96,7 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit)
+        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit, scheduler)
         self._check_new = parts.check_new
         self.classic = ClassicGroupManager(parts)
         self.shares = ShareGroupManager(parts)
