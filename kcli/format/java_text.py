@@ -86,6 +86,11 @@ def _shortest_digits(value: float) -> tuple[str, int]:
     return digits, leading + int(exponent or 0)
 
 
+def java_length(text: str) -> int:
+    """Return String.length() of a text: the number of its UTF-16 code units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def java_hash(text: str) -> int:
     """Return String.hashCode() of a text: a signed 32-bit number over its UTF-16 code units."""
     found = 0

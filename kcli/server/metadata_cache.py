@@ -10,13 +10,23 @@ from kcli.state.metadata_values import PartitionRegistration
 class MetadataCache:
     """The image of the committed records, and the offset of the last record applied, -1 for none.
 
-    `topics_version` counts the changes of topics, of their partitions and of the racks of brokers.
+    `topics_version` counts the changes of topics, of their partitions and of the racks of brokers. `topic_hashes` are the
+    hashes of topics that TopicHashes has computed, by topic id; a change of a topic removes its hash.
     """
 
     def __init__(self) -> None:
         self.image = MetadataImage()
         self.offset = -1
         self.topics_version = 0
+        self.topic_hashes: dict[Uuid, bytes] = {}
+
+    def topic_changed(self, topic_id: Uuid | None) -> None:
+        """Count a change of a topic or of its partitions; None is a change that may affect all topics."""
+        self.topics_version += 1
+        if topic_id is None:
+            self.topic_hashes.clear()
+        else:
+            self.topic_hashes.pop(topic_id, None)
 
     def topic_name(self, topic_id: Uuid) -> str | None:
         """Return the name of the topic with that id, None for an unknown id."""

@@ -77,7 +77,9 @@ class GroupState(MapsState):
     """All groups by their ids, and their committed offsets.
 
     `offsets_by_group` has the committed offsets of each group that has any, by topic and partition; `pending_offsets` those of
-    open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a StateError it is unchanged.
+    open transactions, by producer id. `pending_producers` is the index of the latter: the ids of the producers, by group, and
+    by topic and partition; it has no empty maps. Only `apply` and `apply_marker` change the state; after a StateError it is
+    unchanged.
     """
 
     def __init__(self) -> None:
@@ -85,6 +87,7 @@ class GroupState(MapsState):
         self.groups: dict[str, Group] = {}
         self.offsets_by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+        self.pending_producers: dict[str, dict[TopicPartition, dict[int, None]]] = {}
 
     def apply(self, key: Message, value: Message | None, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record that kcli.protocol.internal_records has decoded.
@@ -116,18 +119,18 @@ class GroupState(MapsState):
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Return whether an open transaction has committed an offset of the partition."""
-        key = OffsetKey(group_id, topic, partition)
-        return any(key in pending for pending in self.pending_offsets.values())
+        return (topic, partition) in self.pending_producers.get(group_id, ())
 
     def has_open_transaction(self, group_id: str) -> bool:
         """Return whether an open transaction has committed an offset of the group."""
-        return any(key.group_id == group_id for pending in self.pending_offsets.values() for key in pending)
+        return group_id in self.pending_producers
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         """End the transaction of a producer: its pending offsets become effective, or are dropped."""
         pending = self.pending_offsets.get(producer_id, {})
         self._remove(self.pending_offsets, producer_id)
         for key, offset in pending.items():
+            self._forget_pending(key, producer_id)
             before = self.committed_offset(*key)
             if commit and (before is None or offset.record_offset > before.record_offset):
                 self._put_offset(key, offset)
@@ -135,8 +138,9 @@ class GroupState(MapsState):
     def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
         if value is None:
             self._remove_offset(key)
-            for pending in self.pending_offsets.values():
-                self._remove(pending, key)
+            for pending_id in list(self.pending_producers.get(key.group_id, {}).get((key.topic, key.partition), ())):
+                self._remove(self.pending_offsets[pending_id], key)
+                self._forget_pending(key, pending_id)
             return
         if key.group_id not in self.groups:
             self._put(self.groups, key.group_id, StoredClassicGroup(key.group_id))
@@ -146,7 +150,29 @@ class GroupState(MapsState):
             return
         if producer_id not in self.pending_offsets:
             self._put(self.pending_offsets, producer_id, {})
+        if key not in self.pending_offsets[producer_id]:
+            self._index_pending(key, producer_id)
         self._put(self.pending_offsets[producer_id], key, offset)
+
+    def _index_pending(self, key: OffsetKey, producer_id: int) -> None:
+        """Add a producer to the index of pending offsets."""
+        where = (key.topic, key.partition)
+        if key.group_id not in self.pending_producers:
+            self._put(self.pending_producers, key.group_id, {})
+        found = self.pending_producers[key.group_id]
+        if where not in found:
+            self._put(found, where, {})
+        self._put(found[where], producer_id, None)
+
+    def _forget_pending(self, key: OffsetKey, producer_id: int) -> None:
+        """Remove a producer from the index of pending offsets."""
+        where = (key.topic, key.partition)
+        found = self.pending_producers[key.group_id]
+        self._remove(found[where], producer_id)
+        if not found[where]:
+            self._remove(found, where)
+            if not found:
+                self._remove(self.pending_producers, key.group_id)
 
     def _put_offset(self, key: OffsetKey, offset: CommittedOffset) -> None:
         offsets = self.offsets_by_group.get(key.group_id)

@@ -313,12 +313,12 @@ def keeps_state_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ShareShard.initialize
 
     def initialize(self: Any, key: Any, state_epoch: int, start_offset: int) -> Any:
-        before, kept = self.state.partitions.get(key), share_shard.SharePartition
+        before, kept = self.state.partitions.get(key), share_shard.ShareGroupOffset
         with pytest.MonkeyPatch.context() as patch:
             if before is not None:
                 patch.setattr(
                     share_shard,
-                    "SharePartition",
+                    "ShareGroupOffset",
                     lambda **fields: kept(**fields | {"state_batches": combine_batches(before.state_batches, start_offset)}),
                 )
             return real(self, key, state_epoch, start_offset)

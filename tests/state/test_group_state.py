@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_types
+from kcli.server.coordinator.group.offset_manager import OffsetManager
 from kcli.state.group_state import _HANDLERS, GroupState, OffsetKey
 from kcli.state.groups import ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
+from kcli.state.speculative_state import SpeculativeState
 from kcli.state.state_error import StateError
 from tests.state.given_topics import HAS_GIVEN, applied, directories, files, shown
 
@@ -177,6 +182,76 @@ def test_a_tombstone_removes_committed_and_pending_offsets() -> None:
     apply.commit(None)
     apply.state.apply_marker(3, commit=True)
     assert apply.committed() is None
+
+
+class Scanned(dict[Any, Any]):
+    """A map that must not be scanned."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all open transactions are scanned")
+
+    keys = values = items = __iter__
+
+
+def test_pending_offsets_are_found_without_a_scan_of_all_transactions() -> None:
+    apply = Applier()
+    for producer_id in range(3):
+        apply.commit(7, producer_id)
+    state = apply.state
+    state.pending_offsets = Scanned(state.pending_offsets)
+    assert state.is_pending(*OFFSET) and not state.is_pending("g", "t", 1) and not state.is_pending("h", "t", 0)
+    assert state.has_open_transaction("g") and not state.has_open_transaction("h")
+    state.apply_marker(0, commit=False)
+    assert state.is_pending(*OFFSET)
+    apply.commit(None)
+    assert not state.is_pending(*OFFSET) and not state.has_open_transaction("g") and not state.pending_producers
+    assert OffsetManager(state, lambda: 0, lambda: 0).delete_all("g") == []
+
+
+def pending_producers(state: GroupState) -> dict[str, dict[tuple[str, int], dict[int, None]]]:
+    """Return what the index of pending offsets must be."""
+    found: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
+    for producer_id, pending in state.pending_offsets.items():
+        for group_id, *where in pending:
+            found.setdefault(group_id, {}).setdefault((where[0], where[1]), {})[producer_id] = None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_of_pending_offsets_is_reverted_with_them(seed: int) -> None:
+    """Random records of transactions, commits and reverts, compared with the pending offsets themselves."""
+    rng = random.Random(seed)
+    state = GroupState()
+    speculative = SpeculativeState[GroupState, Any](state, lambda record, offset: record(offset))
+    kept: list[tuple[int, Any]] = [(0, (copy.deepcopy(state.pending_offsets), copy.deepcopy(state.pending_producers)))]
+    committed = offset = 0
+    for _ in range(200):
+        key = new("OffsetCommitKey", group=rng.choice("ab"), topic=rng.choice("tu"), partition=0)
+        producer_id = rng.randrange(3)
+        if rng.random() < 0.2:
+            record = partial(lambda producer_id, at: state.apply_marker(producer_id, at % 2 == 0), producer_id)
+        else:
+            value = new("OffsetCommitValue", offset=1) if rng.random() < 0.7 else None
+            record = partial(
+                lambda key, value, producer_id, at: state.apply(key, value, at, producer_id), key, value, producer_id
+            )
+        speculative.append(record, offset)
+        offset += 1
+        kept.append((offset, (copy.deepcopy(state.pending_offsets), copy.deepcopy(state.pending_producers))))
+        if rng.random() < 0.1:
+            offset = rng.randint(committed, offset)
+            speculative.roll_back(offset)
+            kept = [(at, one) for at, one in kept if at <= offset]
+            assert (state.pending_offsets, state.pending_producers) == kept[-1][1]
+        elif rng.random() < 0.1:
+            committed = offset
+            speculative.commit(offset - 1)
+        assert state.pending_producers == pending_producers(state)
+        for group in "ab":
+            assert state.has_open_transaction(group) == any(
+                key.group_id == group for one in state.pending_offsets.values() for key in one
+            )
+            assert state.is_pending(group, "t", 0) == any((group, "t", 0) in one for one in state.pending_offsets.values())
 
 
 def test_legacy_commits_count_like_others() -> None:

@@ -388,6 +388,8 @@ def handle_offset_delete(context: RequestContext, request: Message) -> Message |
     """Answer an OffsetDeleteRequest when the offsets are deleted."""
     if not context.is_allowed("DELETE", "GROUP", request.group_id):
         return context.new("OffsetDeleteResponse", error_code=error_codes.GROUP_AUTHORIZATION_FAILED)
+    if not request.group_id:
+        return context.new("OffsetDeleteResponse", error_code=error_codes.INVALID_GROUP_ID)
     response = context.new("OffsetDeleteResponse")
     valid: list[tuple[str, Message]] = []
     for topic in request.topics:

@@ -24,8 +24,8 @@ from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.coordinator.group.consumer_group_change import compile_regex
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
+from kcli.server.coordinator.group.regex_resolver import compile_regex
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.coordinator.transaction.transaction_shard import ListFilter
 from kcli.server.coordinator.transaction.transitions import EPOCH_BUMP_VERSION

@@ -47,9 +47,8 @@ TOPICS_A_LOG = 15
 Work = Callable[[int], int]
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
 # Groups are assigned again after these; a metadata transaction applies its records when it ends.
-_TOPIC_RECORDS = frozenset(
-    ("TopicRecord", "PartitionRecord", "RemoveTopicRecord", "RegisterBrokerRecord", "EndTransactionRecord")
-)
+_TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "RemoveTopicRecord"))
+_ALL_TOPICS_RECORDS = frozenset(("RegisterBrokerRecord", "EndTransactionRecord"))
 PartitionKey = tuple[Uuid, int]
 
 
@@ -106,7 +105,9 @@ class MetadataPublisher:
                 changed.update(dict.fromkeys(self._all_partitions()))
             image.apply(record)
             if kind in _TOPIC_RECORDS or (kind == "PartitionChangeRecord" and record.replicas is not None):
-                self._metadata.topics_version += 1
+                self._metadata.topic_changed(record.topic_id)
+            elif kind in _ALL_TOPICS_RECORDS:
+                self._metadata.topic_changed(None)
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
         self._metadata.offset = last_offset

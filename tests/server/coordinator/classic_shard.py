@@ -27,6 +27,7 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.speculative_state import SpeculativeState
@@ -57,6 +58,10 @@ class Config(ConfigReader):
     @property
     def current(self) -> ServerConfig:
         raise AssertionError("a coordinator asks for single keys")
+
+
+def _no_flush(paths: Any, callback: Any) -> None:
+    raise AssertionError("groups flush nothing")
 
 
 class Call(Generic[T]):
@@ -108,6 +113,7 @@ class Shard:
                 CoordinatorLimit(
                     "kcli.max.groups", POLICY_VIOLATION, lambda: len(self.state.groups), values, self.timer, report
                 ),
+                Scheduler(self.timer, _no_flush),
             )
         )
         self.manager.loaded(START_MS)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.protocol.error_codes import POLICY_VIOLATION
+from kcli.protocol.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_type
 from kcli.server.config.loading import load_config
@@ -16,13 +16,18 @@ from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.shard_parts import ShardParts
-from kcli.server.coordinator.operation import Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 
 START_MS = 1_750_000_000_000
+
+
+def _no_flush(paths: Any, callback: Any) -> None:
+    raise AssertionError("groups flush nothing")
 
 
 class Manager(Protocol):
@@ -46,6 +51,7 @@ class ModernGroups(ABC, Generic[AnyManager]):
         self.metadata = MetadataCache()
         self.state = GroupState()
         self.timer = Timer(START_MS)
+        self.scheduler = Scheduler(self.timer, _no_flush)
         self.lines: list[str] = []
         self.metrics = GroupMetrics()
         self.written: list[CoordinatorRecord] = []
@@ -69,6 +75,7 @@ class ModernGroups(ABC, Generic[AnyManager]):
             self.metrics,
             report,
             limit,
+            self.scheduler,
         )
         return self._manager(parts)
 
@@ -80,9 +87,11 @@ class ModernGroups(ABC, Generic[AnyManager]):
     def check(self) -> None:
         """Check the state."""
 
-    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[None, int], None]) -> None:
-        self.apply(operation())
-        respond(None, self.timer.clock_ms)
+    def _write(self, operation: Callable[[], Decision[None]], respond: Callable[[CoordinatorError | None, int], None]) -> None:
+        decision = operation()
+        self.apply(decision)
+        error = CoordinatorError(COORDINATOR_NOT_AVAILABLE, "not appended")
+        respond(error if self.fails and decision.records else None, self.timer.clock_ms)
 
     def apply(self, decision: Decision[Any]) -> None:
         """Write the records of a decision."""
@@ -95,6 +104,8 @@ class ModernGroups(ABC, Generic[AnyManager]):
             assert key is not None
             self.state.apply(key, value, len(self.log))
             self.log.append(encoded)
+        if decision.settled is not None:
+            decision.settled(COORDINATOR_NOT_AVAILABLE if self.fails and decision.records else NONE)
         self.check()
 
     def reload(self) -> None:
@@ -124,12 +135,17 @@ class ModernGroups(ABC, Generic[AnyManager]):
                 partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1, directories=[ZERO_UUID]
             )
             image.apply(record)
-        self.metadata.topics_version += 1
+        self.metadata.topic_changed(topic_id)
         return topic_id
 
     def advance(self, ms: int) -> None:
         """Let time pass."""
         self.timer.advance(self.timer.clock_ms + ms)
+
+    def settle(self) -> None:
+        """Run what is due now, and what that makes due: tasks in time slices."""
+        while (at_ms := self.timer.next_deadline_ms()) is not None and at_ms <= self.timer.clock_ms:
+            self.timer.advance(self.timer.clock_ms)
 
     def kinds(self) -> list[str]:
         """What the last operation wrote: the numbers of the records' types; tombstones with a minus."""

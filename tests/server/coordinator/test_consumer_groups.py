@@ -26,6 +26,8 @@ from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import ConfigResource, Topic
 from tests.server.coordinator.modern_groups import ModernGroups
 
 GROUP = "group"
@@ -162,9 +164,28 @@ def test_the_hash_has_the_racks_of_replicas(groups: Groups) -> None:
     for rack in ("a", "b", None):
         broker = message_type("metadata_records", "RegisterBrokerRecord").new(broker_id=1, rack=rack)
         groups.metadata.image.apply(broker)
-        groups.metadata.topics_version += 1
+        groups.metadata.topic_changed(None)
         seen.add(hashes.group_hash(["orders", "missing"]))
     assert len(seen) == 3
+
+
+def test_only_topics_that_exist_and_have_changed_are_hashed(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may name any topics: names without a topic use no memory."""
+    groups.set_topic("pay", 1)
+    hashes = TopicHashes(groups.metadata)
+    hashed: list[str] = []
+    encode = TopicHashes._encode
+
+    def counted(self: TopicHashes, topic: Topic) -> bytes:
+        hashed.append(topic.name)
+        return encode(self, topic)
+
+    monkeypatch.setattr(TopicHashes, "_encode", counted)
+    first = hashes.group_hash(["orders", "pay", *(f"missing-{at}" for at in range(100))])
+    assert len(groups.metadata.topic_hashes) == 2
+    groups.set_topic("pay", 2)
+    assert hashes.group_hash(["orders", "pay"]) != first
+    assert hashed == ["orders", "pay", "pay"]
 
 
 def test_a_heartbeat_of_a_stable_member_writes_nothing(groups: Groups) -> None:
@@ -177,6 +198,15 @@ def test_a_heartbeat_of_a_stable_member_writes_nothing(groups: Groups) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_heartbeat_looks_up_the_settings_of_its_group_only(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a heartbeat does not depend on the number of configured topics."""
+    groups.metadata.image.configs[ConfigResource("TOPIC", "orders")] = {"retention.ms": "1"}
+    groups.metadata.image.configs[ConfigResource("GROUP", GROUP)] = {"consumer.heartbeat.interval.ms": "7000"}
+    monkeypatch.delattr(MetadataImage, "configs_of")
+    assert groups.heartbeat().heartbeat_interval_ms == 7_000
+    assert groups.heartbeat("m1", 0, group_id="other").heartbeat_interval_ms == 5_000
 
 
 class Wrong(NamedTuple):
@@ -308,15 +338,23 @@ def test_patterns_follow_the_topics(groups: Groups) -> None:
     """A pattern finds topics that are made later, 10 s after the last look; its record goes with its last subscriber."""
     pytest.importorskip("re2")
     epoch = groups.heartbeat("m1", topic_names=[], topic_regex="ord.*|pay").member_epoch
-    assert groups.kinds() == ["5", "16", "3", "7", "6", "8"]
+    assert groups.kinds() == ["5", "3", "7", "6", "8"]
+    groups.settle()
+    assert groups.kinds() == ["16", "3"]
+    result = groups.heartbeat("m1", epoch)
+    assert (result.member_epoch, result.assignment) == (epoch + 1, {ORDERS: [0, 1, 2]})
     pay = groups.set_topic("pay", 1)
     groups.set_topic("payments", 1)
-    assert groups.heartbeat("m1", epoch).assignment is None
+    groups.heartbeat("m1", epoch + 1)
+    groups.settle()
+    assert groups.heartbeat("m1", epoch + 1).assignment is None
     groups.advance(10_000)
-    assert groups.heartbeat("m1", epoch).assignment == {ORDERS: [0, 1, 2], pay: [0]}
+    groups.heartbeat("m1", epoch + 1)
+    groups.settle()
+    assert groups.heartbeat("m1", epoch + 1).assignment == {ORDERS: [0, 1, 2], pay: [0]}
     assert groups.group().resolved_regexes == {"ord.*|pay": ["orders", "pay"]}
     groups.reload()
-    result = groups.heartbeat("m1", epoch + 1, topic_names=["orders"], topic_regex="")
+    result = groups.heartbeat("m1", epoch + 2, topic_names=["orders"], topic_regex="")
     assert groups.kinds()[:2] == ["5", "-16"]
     assert result.assignment == {ORDERS: [0, 1, 2]}
 

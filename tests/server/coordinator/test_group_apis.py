@@ -15,6 +15,9 @@ from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
+from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.operation import Decision
 from tests.server.whole_node import WholeNode
 
 OVERRIDES = (
@@ -126,6 +129,10 @@ def test_errors_of_single_partitions(groups: Groups) -> None:
     assert groups.commit(10, {0: 5}, topic="nope") == [error_codes.UNKNOWN_TOPIC_ID]
     too_long = "m" * 4097
     assert groups.commit(8, {1: 5}, committed_metadata=too_long) == [error_codes.OFFSET_METADATA_TOO_LARGE]
+    emoji = "\U0001f600"  # two UTF-16 units, which Kafka counts
+    assert groups.commit(8, {1: 5}, committed_metadata=emoji * 2049) == [error_codes.OFFSET_METADATA_TOO_LARGE]
+    assert groups.commit(8, {0: 5}, committed_metadata=emoji * 2048) == [0]
+    assert groups.commit(8, {0: 5}) == [0]
     assert groups.fetch(8) == {0: (5, ""), 1: (-1, ""), 2: (-1, "")}
     assert groups.fetch(8, group="other") == {0: (-1, ""), 1: (-1, ""), 2: (-1, "")}
 
@@ -152,6 +159,16 @@ def test_offsets_and_groups_are_deleted(groups: Groups) -> None:
     answer = groups.ask(apis.DELETE_GROUPS, 2, groups_names=["g", "none", "g"])
     assert [(one.group_id, one.error_code) for one in answer.results] == [("g", 0), ("none", error_codes.GROUP_ID_NOT_FOUND)]
     assert groups.listed() == {} and groups.fetch(8) == {0: (-1, ""), 1: (-1, ""), 2: (-1, "")}
+
+
+def test_offsets_of_an_empty_group_id_are_not_deleted(groups: Groups) -> None:
+    """A consumer without group.id may commit; Kafka's OffsetDelete refuses the empty id."""
+    assert groups.commit(8, {0: 5}, group="") == [0]
+    part = made(apis.OFFSET_DELETE, "OffsetDeleteRequestPartition", partition_index=0)
+    topic = made(apis.OFFSET_DELETE, "OffsetDeleteRequestTopic", name="t", partitions=[part])
+    answer = groups.ask(apis.OFFSET_DELETE, 0, group_id="", topics=[topic])
+    assert (answer.error_code, answer.topics) == (error_codes.INVALID_GROUP_ID, [])
+    assert groups.fetch(8, group="", partitions=(0,)) == {0: (5, "")}
 
 
 def test_offsets_of_a_deleted_topic_are_deleted(groups: Groups) -> None:
@@ -208,6 +225,27 @@ def test_old_offsets_expire_and_so_does_a_group_without_offsets(groups: Groups) 
     groups.commit(8, {0: 5})
     groups.node.advance(130_000)
     assert groups.listed() == {}
+
+
+def test_offsets_of_a_group_whose_record_has_no_time_expire_by_their_commit(groups: Groups) -> None:
+    """A GroupMetadata record of version 0 or 1 has no time of the state. A join makes the group known to the coordinator."""
+    runtime, index = groups.node.broker.groups.runtime, groups.node.broker.groups.partition_for("g")
+    record = CoordinatorRecord(
+        message_type("group_records", "GroupMetadataKey").new(group="g"),
+        message_type("group_records", "GroupMetadataValue").new(
+            schema_version=1, protocol_type="consumer", generation=3, protocol=None, leader=None, members=[]
+        ),
+    )
+    runtime.write(index, lambda shard: Decision(None, [record]), lambda response, now_ms: None)
+    groups.commit(8, {0: 5})
+    protocol = made(apis.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
+    fields: dict[str, Any] = {"session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": [protocol]}
+    answer = groups.ask(apis.JOIN_GROUP, 9, group_id="g", **fields)
+    assert answer.error_code == error_codes.MEMBER_ID_REQUIRED
+    groups.node.advance(45_000)
+    assert groups.fetch(8, partitions=None) == {0: (5, "")}
+    groups.node.advance(45_000)
+    assert groups.fetch(8, partitions=None) == {}
 
 
 def test_offsets_with_a_retention_time_of_their_own(groups: Groups) -> None:

@@ -165,6 +165,15 @@ def test_an_upgrade_that_cannot_be_written(group: Group, monkeypatch: pytest.Mon
     assert group.kind() == "consumer Reconciling"
 
 
+def test_a_refused_upgrade_does_not_end_an_empty_classic_group(group: Group) -> None:
+    """A client that got a member id from the classic group joins with it."""
+    member_id = group.join("id").member_id
+    group.heartbeat("refused", "c1", subscribed_topic_names=None, subscribed_topic_regex="((")
+    assert group.last()[1] == error_codes.INVALID_REGULAR_EXPRESSION
+    assert group.join("joins", member_id).member_id == member_id
+    assert group.last()[1] == 0
+
+
 def test_a_downgrade_that_cannot_be_written(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer group goes on with all of its members, and their sessions."""
     joined = group.classic()

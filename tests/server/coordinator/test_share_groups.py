@@ -16,7 +16,7 @@ from kcli.protocol.message import Message
 from kcli.server.coordinator.group.assignors import MemberSpec
 from kcli.server.coordinator.group.share_assignor import assign_shares
 from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
-from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.replication.share_persister import ShareKey, ShareUpdateBatches
 from tests.server.apis.asking import ask, struct
 from tests.server.whole_node import WholeNode, batch

@@ -99,6 +99,25 @@ def test_internal_topics_are_created(streams: Streams) -> None:
     assert {tasks.subtopology_id: tasks.partitions for tasks in answer.active_tasks} == {"0": [0, 1, 2], "1": [0, 1, 2]}
 
 
+def test_a_refused_heartbeat_does_not_end_an_empty_classic_group(streams: Streams) -> None:
+    """A client that got a member id from the classic group joins with it; an accepted heartbeat ends the group."""
+    protocols = [made(apis.JOIN_GROUP, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
+    fields = {"group_id": "app", "session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": protocols}
+    member_id = streams.ask(apis.JOIN_GROUP, 9, **fields).member_id
+    twice = [made(BEAT, "Subtopology", subtopology_id="0", source_topics=["in"])] * 2
+    assert streams.beat(topology=made(BEAT, "Topology", epoch=0, subtopologies=twice)).error_code
+    pending = streams.node.send(apis.JOIN_GROUP, 9, API_KEYS[apis.JOIN_GROUP].request.new(member_id=member_id, **fields))
+    streams.node.until(lambda: pending.answer is not None)
+    joined = pending.result()
+    assert (joined.error_code, joined.member_id) == (0, member_id)
+    leaving = [made(apis.LEAVE_GROUP, "MemberIdentity", member_id=member_id)]
+    assert not streams.ask(apis.LEAVE_GROUP, 5, group_id="app", members=leaving).error_code
+    assert streams.ask(apis.JOIN_GROUP, 9, **fields).error_code == error_codes.MEMBER_ID_REQUIRED
+    assert not streams.beat().error_code
+    groups = streams.node.broker.groups
+    assert not groups.runtime.shard(groups.partition_for("app")).classic.groups
+
+
 def test_topics_that_cannot_be_created_are_in_the_status(streams: Streams) -> None:
     """The controller's error is in the status until the broker tries again."""
     given = topology()

@@ -63,7 +63,7 @@ class Groups(ModernGroups[StreamsGroupManager]):
     """The streams groups of one shard."""
 
     def _manager(self, parts: ShardParts) -> StreamsGroupManager:
-        return StreamsGroupManager(parts, _no_classic_group)
+        return StreamsGroupManager(parts, _no_classic_group, _end_no_classic_group)
 
     def check(self) -> None:
         """Check that no task runs twice."""
@@ -95,6 +95,10 @@ class Groups(ModernGroups[StreamsGroupManager]):
 
 def _no_classic_group(group_id: str) -> list[CoordinatorRecord]:
     raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+
+
+def _end_no_classic_group(group_id: str) -> None:
+    raise AssertionError(f"group {group_id} is not a classic group")
 
 
 def check_tasks(state: GroupState) -> None:

@@ -16,9 +16,8 @@ committed (code 0) or when they could not be (the code of the error). `write_cla
 executes. `respond` is called at most once: the answer to a request that the same member repeats on another connection goes to
 the later one.
 
-A group is in `groups` from the first join that a client sends to this coordinator, or from the load if it has members. It is
-ahead of its record, which does not change it. A group without members need not be there: it is what its record says. The group
-of another kind is refused as an unknown one.
+`groups` has a group from its first join here, or from the load if it has members. What it knows beyond its record is lost with
+the coordinator. A group of another kind is unknown here.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ A heartbeat only sets the deadline of its member. The task of the session, when 
 for the deadline: a member costs one task in a session timeout, whatever the number of its heartbeats.
 
 Methods that may end the last generation of a group return records to be written: that of the group which is now empty. If that
-record is lost, the last generation with members is loaded by the next coordinator, where it times out.
+record is lost, the last generation with members is loaded by the next coordinator, where its members time out.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ClassicRebalances:
 
         def respond(result: CoordinatorError | None, now_ms: int) -> None:
             if result is not None:
-                self._report(WarningLine(f"cannot write that a group is empty: {result.message}", error=result.message))
+                self._report(WarningLine(f"cannot write a change of a group: {result.message}", error=result.message))
 
         self._write(lambda: Decision(None, operation()), respond)
 

@@ -3,7 +3,7 @@
     step                        records
     --------------------------  ----------------------------------------------------------------------------------------
     put, replace, remove        the member and its subscription, or tombstones
-    change_regex, refresh       the topics that match a pattern, or a tombstone
+    put_regexes, drop           the topics that match a pattern, or a tombstone
     update_epoch                the next group epoch, if a subscription, a topic or the racks of one have changed
     update_target               the target of each member that has another one, and the epoch of the target
     reconcile                   the next assignment of the member
@@ -15,12 +15,11 @@ nothing and costs the same in groups of any size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol import error_codes
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
 from kcli.server.coordinator.group.consumer_records import (
@@ -36,7 +35,7 @@ from kcli.server.coordinator.group.consumer_records import (
 )
 from kcli.server.coordinator.group.current_assignment import Target, is_reconciled, next_assignment
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.operation import CoordinatorError
+from kcli.server.coordinator.group.regex_resolver import ResolvedRegexes
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StreamsGroupMember
 
@@ -106,20 +105,19 @@ class ConsumerGroupChange:
 
     # ------------------------------------------------------------------------------------------------------- subscriptions
 
-    def resolve_regexes(self, resolve: Callable[[str], list[str]], *, only_new: bool) -> bool:
-        """Find the topics of patterns, of new ones only or of all; return whether those of a known pattern have changed."""
-        self.drop_unused_regexes()
+    def patterns(self) -> set[str]:
+        """Return the patterns to which members are subscribed."""
+        return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
+
+    def put_regexes(self, resolved: ResolvedRegexes) -> bool:
+        """Take the topics of patterns to which members are subscribed; return whether they are others than before."""
+        patterns = self.patterns()
         has_changed = False
-        for regex in {member.subscribed_topic_regex: None for member in self.members.values()}:
-            known = self.regexes.get(regex or "")
-            if not regex or (known is not None and only_new):
-                continue
-            topics = resolve(regex)
-            if known is None or known != topics:
+        for regex, topics in resolved.topics.items():
+            if regex in patterns and self.regexes.get(regex) != topics:
                 has_changed = True
                 self.regexes = self.regexes | {regex: topics}
-                version = self._metadata.offset
-                self.records.append(regex_record(self.group.group_id, regex, topics, version, self._now_ms))
+                self.records.append(regex_record(self.group.group_id, regex, topics, resolved.metadata_offset, self._now_ms))
         return has_changed
 
     def subscribed_names(self, member: ConsumerGroupMember) -> set[str]:
@@ -208,20 +206,3 @@ def changed_subscription(member: _AnyMember, **fields: Any) -> _AnyMember:
 
 def _is_same(first: Partitions, second: Partitions) -> bool:
     return first.keys() == second.keys() and all(set(first[topic_id]) == set(second[topic_id]) for topic_id in first)
-
-
-def compile_regex(regex: str) -> Callable[[str], object]:
-    """Return a function: whether a topic's name matches a pattern of RE2's syntax. Raises CoordinatorError."""
-    try:
-        import re2
-    except ImportError as error:
-        text = "subscriptions by pattern need the package google-re2 on the broker: pip install google-re2"
-        raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(regex, options).fullmatch  # type: ignore[no-any-return]
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
-        raise CoordinatorError(error_codes.INVALID_REGULAR_EXPRESSION, text) from error

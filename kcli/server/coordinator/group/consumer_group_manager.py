@@ -11,8 +11,8 @@
 
 Group epoch, target epoch and member epoch follow each other: a change begins a group epoch, a target is made for it at most
 once in consumer.assignment.interval.ms, and members reach it by their own heartbeats (`current_assignment`). All of that is
-in records, and in no other place; only the timers are not. Patterns are resolved by the heartbeat that brings them, and
-again when topics have changed, at most once in 10 s.
+in records; only the timers are not. A heartbeat does not wait for the topics of its pattern: they are found in time slices
+(`regex_resolver`) and written by an operation of its own, which begins a group epoch if there are others than before.
 
 A heartbeat of a member that has nothing to do makes no record. The timers are in `member_sessions`. A first heartbeat to a
 classic group makes it a consumer group, and the removal of the last member of the consumer protocol makes the group a classic
@@ -39,7 +39,11 @@ from kcli.protocol import error_codes
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_messages import LeaveResult, LeavingMember
 from kcli.server.coordinator.group.classic_rebalances import Records
-from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription, compile_regex
+from kcli.server.coordinator.group.consumer_group_change import (
+    FIRST_GROUP_EPOCH,
+    ConsumerGroupChange,
+    changed_subscription,
+)
 from kcli.server.coordinator.group.consumer_members import (
     check_epoch,
     check_static,
@@ -53,6 +57,7 @@ from kcli.server.coordinator.group.consumer_records import current_record, group
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
+from kcli.server.coordinator.group.regex_resolver import RegexResolver, ResolvedRegexes, compile_regex
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import Line
@@ -60,7 +65,6 @@ from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-_MIN_REGEX_REFRESH_MS = 10_000
 _UUID_BYTES = 16
 
 
@@ -100,14 +104,6 @@ class HeartbeatResult(NamedTuple):
     assignment: dict[Uuid, list[int]] | None = None
 
 
-class _Checked(NamedTuple):
-    """When a group was compared with its topics: topics_version, the node's clock, and the group epoch that was decided."""
-
-    topics_version: int
-    at_ms: int
-    epoch: int
-
-
 class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
     """The consumer groups of one shard."""
 
@@ -115,8 +111,10 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         super().__init__(ConsumerGroup, parts)
         self._rng = parts.rng
         self._migration = migration
-        self._checked: dict[str, _Checked] = {}
-        self._is_unloaded = False
+        self._checked: dict[str, tuple[int, int]] = {}  # when a group's topics were compared: topics_version and group epoch
+        self._resolver = RegexResolver(
+            *(parts.config, parts.metadata, parts.hashes, parts.timer, parts.scheduler), self._write_regexes, parts.report
+        )
 
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke partitions."""
@@ -124,18 +122,21 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             self._begin_sessions(group)
 
     def _begin_sessions(self, group: ConsumerGroup) -> None:
-        for member in group.members.values():
-            self._extend_session(group.group_id, member.member_id)
-            self._watch_revocation(group.group_id, member)
+        for member_id in group.members:
+            self._begin_timers(group, member_id)
+
+    def _begin_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        self._extend_session(group.group_id, member_id)
+        self._watch_revocation(group.group_id, group.members[member_id])
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self._is_unloaded = True
-        self.sessions.clear()
+        self.sessions.close()
+        self._resolver.close()
         self._checked.clear()
 
     def begin_change(self, group: ConsumerGroup) -> ConsumerGroupChange:
-        """Return a change of a group that has no record yet."""
+        """Return an empty change of a group."""
         return ConsumerGroupChange(group, self._metadata, self._hashes, self._wall_ms())
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
@@ -159,7 +160,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         change.records += records
         member = self._find_member(change, request)
         moved = self._advance(change, member, request)
-        settled = self._upgraded(group) if records and group.members else None
+        settled = self._upgraded(group) if records else None
         self._extend_session(request.group_id, moved.member_id)
         if moved is not member and (moved.state, moved.member_epoch) != (member.state, member.member_epoch):
             self._watch_revocation(request.group_id, moved)
@@ -183,7 +184,6 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         self, change: ConsumerGroupChange, member: ConsumerGroupMember, request: ConsumerHeartbeat
     ) -> ConsumerGroupMember:
         """Take over what the member states, and let the group and the member go on from there."""
-        resolve = partial(self._resolve, request.may_describe)
         updated = changed_subscription(
             member,
             instance_id=request.instance_id,
@@ -202,32 +202,57 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             change.put_member(updated)
         has_new_regex = (updated.subscribed_topic_regex or "") != (member.subscribed_topic_regex or "")
         has_new_names = updated.subscribed_topic_names != member.subscribed_topic_names
-        is_changed = has_new_names or has_new_regex
+        is_unresolved = False
         if has_new_regex:
-            change.resolve_regexes(resolve, only_new=True)
-        self.update_epoch(change, is_changed, resolve)
+            change.drop_unused_regexes()
+            is_unresolved = self._check_regex(change, updated.subscribed_topic_regex or "")
+        has_patterns = updated.subscribed_topic_regex or change.regexes
+        if has_patterns and (is_unresolved or self._resolver.is_due(request.group_id)):
+            self._resolver.begin(request.group_id, change.patterns(), request.may_describe)
+        # A pattern begins a group epoch when it is resolved, except in a new group, which needs an epoch.
+        is_later = is_unresolved and change.group.group_epoch >= FIRST_GROUP_EPOCH
+        self.update_epoch(change, has_new_names or (has_new_regex and not is_later))
         self.update_target(change)
-        return change.reconcile(updated, request.owned, is_changed)
+        return change.reconcile(updated, request.owned, has_new_names or has_new_regex)
 
-    def update_epoch(
-        self, change: ConsumerGroupChange, is_changed: bool, resolve: Callable[[str], list[str]] | None = None
-    ) -> None:
-        """Begin the next group epoch if a subscription or a topic has changed; patterns are resolved again by `resolve`."""
-        group = change.group
-        checked = self._checked.get(group.group_id)
-        is_old = self._is_old(change, checked)
-        if not (is_changed or is_old):
-            return
-        is_due = self._are_regexes_due(group, checked)
-        has_new_topics = False
-        if is_old and is_due and group.resolved_regexes and resolve is not None:
-            has_new_topics = change.resolve_regexes(resolve, only_new=False)
-        before = change.epoch
-        change.update_epoch(is_changed or has_new_topics)
-        self._metrics.consumer_rebalances += change.epoch != before
-        if is_due and (resolve is not None or not group.resolved_regexes):
-            version = self._metadata.topics_version
-            self._checked[group.group_id] = _Checked(version, self._timer.clock_ms, change.epoch)
+    def _check_regex(self, change: ConsumerGroupChange, regex: str) -> bool:
+        """Return whether a pattern has to be resolved. Raises CoordinatorError: INVALID_REGULAR_EXPRESSION."""
+        if not regex or regex in change.regexes:
+            return False
+        compile_regex(regex)
+        return True
+
+    def _write_regexes(self, group_id: str, resolved: ResolvedRegexes) -> None:
+        self.sessions.execute(partial(self._put_regexes, group_id, resolved), "the topics that match patterns")
+
+    def _put_regexes(self, group_id: str, resolved: ResolvedRegexes) -> Decision[None]:
+        """Take the topics of patterns, and begin a group epoch if they are others than before."""
+        group = self._state.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            self._resolver.forget(group_id)
+            return Decision(None)
+        change = self.begin_change(group)
+        has_changed = change.put_regexes(resolved)
+        if has_changed:
+            self.update_epoch(change, True)
+        if not change.patterns() <= change.regexes.keys():
+            self._resolver.refresh_again(group_id, at_once=True)  # a member has joined with a pattern since
+        return Decision(None, change.records, partial(self._regexes_written, group_id) if has_changed else None)
+
+    def _regexes_written(self, group_id: str, code: int) -> None:
+        if code and not self.sessions.is_closed:
+            self._resolver.refresh_again(group_id, at_once=False)
+
+    def update_epoch(self, change: ConsumerGroupChange, is_changed: bool) -> None:
+        """Begin the next group epoch if a subscription or a topic has changed."""
+        group_id, version, before = change.group.group_id, self._metadata.topics_version, change.epoch
+        checked = self._checked.get(group_id)
+        # A later epoch was decided, and its record could not be written.
+        is_old = checked is None or checked[0] != version or checked[1] > change.epoch
+        if is_changed or is_old:
+            change.update_epoch(is_changed)
+            self._metrics.consumer_rebalances += change.epoch != before
+            self._checked[group_id] = version, change.epoch
 
     def update_target(self, change: ConsumerGroupChange) -> None:
         """Assign the partitions again if the group is in a later epoch, and the assignment interval is over."""
@@ -236,24 +261,6 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
 
     def _default_assignor(self) -> str:
         return self._config.get_list("group.consumer.assignors")[0]
-
-    def _is_old(self, change: ConsumerGroupChange, checked: _Checked | None) -> bool:
-        """Return whether a group must be compared with its topics."""
-        if checked is None or checked.topics_version != self._metadata.topics_version:
-            return True
-        if checked.epoch > change.epoch:
-            return True  # the record of that epoch could not be written
-        interval_ms = self._config.get_int("group.consumer.regex.refresh.interval.ms")
-        return bool(change.regexes) and self._timer.clock_ms >= checked.at_ms + interval_ms
-
-    def _are_regexes_due(self, group: ConsumerGroup, checked: _Checked | None) -> bool:
-        """Return whether the patterns of a group may be resolved again; until then every heartbeat checks its topics."""
-        is_early = checked is not None and self._timer.clock_ms < checked.at_ms + _MIN_REGEX_REFRESH_MS
-        return not (is_early and group.resolved_regexes)
-
-    def _resolve(self, may_describe: Callable[[str], bool], regex: str) -> list[str]:
-        matches = compile_regex(regex)
-        return sorted(name for name in self._metadata.image.topic_ids if matches(name) and may_describe(name))
 
     def _find_member(self, change: ConsumerGroupChange, request: ConsumerHeartbeat) -> ConsumerGroupMember:
         """Return the member that sends a heartbeat, a new one if it joins. Raises CoordinatorError."""
@@ -326,11 +333,9 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         change = self.begin_change(group)
         if self._migration.can_downgrade(group, removed, is_replaced=False):
             return Decision(None, change.records, self.downgrade(change, removed, None, "the last consumer has left"))
-        for member_id in removed:
-            self.sessions.remove(group.group_id, member_id)
         change.remove_members(removed)
         change.update_epoch(True)
-        return Decision(None, change.records)
+        return Decision(None, change.records, self._removed(group.group_id, removed))
 
     # -------------------------------------------------------------------------------------------------------- migration
 
@@ -353,13 +358,14 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         for member_id in group.members:
             self.sessions.remove(group.group_id, member_id)
         self._checked.pop(group.group_id, None)
+        self._resolver.forget(group.group_id)
         self._report(Line(f"group {group.group_id} is a classic group now", group=group.group_id))
         self._migration.classic.adopt(made, reason)
         return partial(self._migrated, group.group_id)
 
     def _migrated(self, group_id: str, code: int) -> None:
         """Coordinate a group as its records describe it if its migration could not be written."""
-        if not code or self._is_unloaded:
+        if not code or self.sessions.is_closed:
             return
         group = self._state.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -426,4 +432,5 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         if group.members:
             raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
         self._checked.pop(group.group_id, None)
+        self._resolver.forget(group.group_id)
         return group_tombstones(group, {})

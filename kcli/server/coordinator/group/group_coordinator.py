@@ -26,7 +26,7 @@ from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
-from kcli.server.coordinator.group.classic_group import ClassicGroupState
+from kcli.server.coordinator.group.classic_group import ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager, Completion
 from kcli.server.coordinator.group.classic_members import ClassicMembers
 from kcli.server.coordinator.group.classic_messages import (
@@ -98,13 +98,15 @@ class GroupShard:
             lambda: config.get_int("offset.metadata.max.bytes"),
             lambda: config.get_int("offsets.retention.minutes") * MINUTE_MS,
         )
-        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit)
+        parts = ShardParts(self.state, config, metadata, hashes, timer, rng, self._write, metrics, report, limit, scheduler)
         self._check_new = parts.check_new
         self.classic = ClassicGroupManager(parts)
         self.shares = ShareGroupManager(parts)
         migration = GroupMigration(parts, self.classic)
         self.consumer = ConsumerGroupManager(parts, migration)
-        self.streams = StreamsGroupManager(parts, self._remove_classic)
+        self.streams = StreamsGroupManager(
+            parts, self._remove_classic, lambda group_id: self.classic.end(group_id, error_codes.NONE)
+        )
         self._classic_members = ClassicMembers(self.consumer, migration, metadata, rng)
 
     def _write(self, operation: Callable[[], Decision[_Response]], respond: Respond[_Response]) -> None:
@@ -178,13 +180,16 @@ class GroupShard:
         return self.classic.validate_offset_delete(group_id)
 
     def _remove_classic(self, group_id: str) -> Sequence[CoordinatorRecord]:
-        """Remove an empty classic group, so that a streams group can have its id and offsets. Raises CoordinatorError."""
+        """Return the records that remove an empty classic group, so that a streams group can have its id and offsets.
+
+        The caller ends the classic group when it has decided the operation. Raises CoordinatorError.
+        """
         try:
             self.classic.delete_check(group_id)
         except CoordinatorError as error:
             text = f"Group {group_id} is not a streams group."
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text) from error
-        return (self.classic.delete(group_id),)
+        return (tombstone(group_id),)
 
     def join(self, request: JoinRequest, respond: RespondJoin) -> Decision[Completion | None]:
         """Let a client of the classic protocol join a group; an empty consumer or streams group is removed."""
@@ -252,7 +257,7 @@ class GroupShard:
         return Decision(error_codes.NONE, [*self.offsets.delete_all(group_id), *removed])
 
     def list_groups(self) -> list[ListedGroup]:
-        """Return all groups of the partition."""
+        """Return all groups of the partition, also those whose records are not committed yet."""
         return [
             *self.classic.list(),
             *(
@@ -299,22 +304,16 @@ class GroupShard:
     def _expiry_rule(self, group_id: str) -> ExpiryRule | None:
         consumer_group = self.consumer_group(group_id)
         if consumer_group is not None:
-            return ExpiryRule(None, self.consumer.subscribed_topics(consumer_group))
+            return ExpiryRule(self.consumer.subscribed_topics(consumer_group))
         streams_group = self.streams_group(group_id)
         if streams_group is not None:
-            return ExpiryRule(None, self.streams.subscribed_topics(streams_group))
-        group = self.classic.groups.get(group_id)
-        if group is None:
-            stored = self.state.groups.get(group_id)
-            if not isinstance(stored, StoredClassicGroup):
-                return None
-            since_ms = stored.state_timestamp_ms if stored.protocol_type and stored.state_timestamp_ms >= 0 else None
-            return ExpiryRule(since_ms, frozenset())
-        if group.state is ClassicGroupState.EMPTY:
-            return ExpiryRule(group.state_timestamp_ms if group.protocol_type else None, frozenset())
-        if group.state is ClassicGroupState.STABLE and group.is_consumers_group and group.subscribed_topics is not None:
-            return ExpiryRule(None, group.subscribed_topics)
-        return None
+            return ExpiryRule(self.streams.subscribed_topics(streams_group))
+        try:
+            group = self.classic.find(group_id)
+        except CoordinatorError:
+            return None
+        is_empty = group.state is ClassicGroupState.EMPTY
+        return ExpiryRule(frozenset() if is_empty else group.subscribed_topics or frozenset(), group.offset_expiry_base_ms)
 
 
 class GroupCoordinator:

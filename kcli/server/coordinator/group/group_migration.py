@@ -75,7 +75,7 @@ class GroupMigration:
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         group = self.classic.find(group_id)
         if group.state is ClassicGroupState.EMPTY:
-            return [self.classic.delete(group_id)]
+            return [tombstone(group_id)]
         if self._policy() not in _UPGRADES:
             raise _not_upgraded(group_id, "online upgrade is disabled")
         if not group.is_consumers_group:
@@ -136,7 +136,7 @@ class GroupMigration:
     # ------------------------------------------------------------------------------------------------------- downgrade
 
     def can_downgrade(self, group: ConsumerGroup, removed: Collection[str], *, is_replaced: bool) -> bool:
-        """Return whether a group becomes a classic group without some members.
+        """Return whether the group, without the members `removed`, becomes a classic group.
 
         `is_replaced` says that a member of the classic protocol takes the place of the removed one.
         """

@@ -10,30 +10,36 @@
     sync       members of the classic     the member's rebalance        the answer to a join
                protocol                   timeout
 
-A member whose timer ends is removed from its group, by that of a rebalance only if it is still in the same epoch. A heartbeat
-sets the deadline of the session and leaves its task alone; the task checks the deadline and is scheduled again.
+A member whose timer ends is removed from its group, by that of a rebalance only if it is still in the same epoch. If that
+cannot be written, it is tried again 500 ms later, as in Kafka. A heartbeat sets the deadline of the session and leaves its task
+alone; the task checks the deadline and is scheduled again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.operation import CoordinatorError, Decision
-from kcli.server.log_lines import WarningLine
+from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.metadata_values import ConfigResource
 
+RETRY_MS = 500
 # (group id, member id, the epoch in which the member must still be, or None, reason) -> what removes the member
 Expire = Callable[[str, str, int | None, str], Decision[None]]
+
+_TimerName = Literal["join", "rebalance", "sync"]
 
 
 def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> int:
     """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-    overrides = metadata.image.configs_of("GROUP").get(group_id, {})
-    text = overrides.get(broker_key.removeprefix("group."))
+    overrides = metadata.image.configs.get(ConfigResource("GROUP", group_id))
+    text = None if overrides is None else overrides.get(broker_key.removeprefix("group."))
     return config.get_int(broker_key) if text is None else int(text)
 
 
@@ -65,9 +71,12 @@ class MemberSessions:
         self._expire = expire
         self._report = report
         self._sessions: dict[tuple[str, str], _Session] = {}
+        self._failures = LimitedLines(report)
+        self.is_closed = False
 
-    def clear(self) -> None:
-        """Cancel all timers."""
+    def close(self) -> None:
+        """Cancel all timers: the shard is unloaded."""
+        self.is_closed = True
         for session in self._sessions.values():
             session.cancel()
         self._sessions.clear()
@@ -99,13 +108,13 @@ class MemberSessions:
             session.task = self._timer.schedule(session.deadline_ms, partial(self._check, group_id, member_id, session))
             return
         session.task = None
-        self.execute(partial(self._expire, group_id, member_id, None, "its session has expired"))
+        again = partial(self.extend, group_id, member_id, RETRY_MS)
+        self.execute(partial(self._expire, group_id, member_id, None, "its session has expired"), again=again)
 
     def begin_rebalance(self, group_id: str, member_id: str, epoch: int, timeout_ms: int, what: str) -> None:
         """Begin the rebalance timeout of a member that must revoke `what` in an epoch."""
-        self.end_rebalance(group_id, member_id)
         reason = f"it has not revoked its {what} of epoch {epoch} within {timeout_ms} ms"
-        self._get(group_id, member_id).rebalance = self._schedule(group_id, member_id, epoch, timeout_ms, reason)
+        self._begin("rebalance", group_id, member_id, epoch, reason, timeout_ms)
 
     def end_rebalance(self, group_id: str, member_id: str) -> None:
         """Cancel the rebalance timeout of a member, if one runs."""
@@ -116,9 +125,8 @@ class MemberSessions:
 
     def begin_join(self, group_id: str, member_id: str, timeout_ms: int) -> None:
         """Begin the join timeout of a member that is asked to join again, unless it runs already."""
-        session = self._get(group_id, member_id)
-        if session.join is None:
-            session.join = self._schedule(group_id, member_id, None, timeout_ms, "it has not joined again in time")
+        if self._get(group_id, member_id).join is None:
+            self._begin("join", group_id, member_id, None, "it has not joined again in time", timeout_ms)
 
     def begin_sync(self, group_id: str, member_id: str, timeout_ms: int) -> None:
         """End the join timeout of a member that has joined, and begin its sync timeout."""
@@ -126,8 +134,7 @@ class MemberSessions:
         if session.join is not None:
             session.join.cancel()
             session.join = None
-        self.end_sync(group_id, member_id)
-        session.sync = self._schedule(group_id, member_id, None, timeout_ms, "it has not synced in time")
+        self._begin("sync", group_id, member_id, None, "it has not synced in time", timeout_ms)
 
     def end_sync(self, group_id: str, member_id: str) -> None:
         """Cancel the sync timeout of a member, if one runs."""
@@ -136,15 +143,33 @@ class MemberSessions:
             session.sync.cancel()
             session.sync = None
 
-    def _schedule(self, group_id: str, member_id: str, epoch: int | None, timeout_ms: int, reason: str) -> TimerTask:
+    def _begin(self, timer: _TimerName, group_id: str, member_id: str, epoch: int | None, reason: str, timeout_ms: int) -> None:
+        """Begin a timer of a member in place of the one that runs."""
+        session = self._get(group_id, member_id)
+        running: TimerTask | None = getattr(session, timer)
+        if running is not None:
+            running.cancel()
         expire = partial(self._expire, group_id, member_id, epoch, reason)
-        return self._timer.schedule(self._timer.clock_ms + timeout_ms, lambda now_ms: self.execute(expire))
+        again = partial(self._begin, timer, group_id, member_id, epoch, reason, RETRY_MS)
+        at_ms = self._timer.clock_ms + timeout_ms
+        setattr(session, timer, self._timer.schedule(at_ms, lambda now_ms: self.execute(expire, again=again)))
 
-    def execute(self, operation: Callable[[], Decision[None]], what: str = "that a member is removed") -> None:
-        """Write what an operation decides; report it if that is not possible."""
+    def execute(
+        self,
+        operation: Callable[[], Decision[None]],
+        what: str = "that a member is removed",
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Write what an operation decides; if that is not possible, report it and call `again`."""
 
         def respond(result: CoordinatorError | None, now_ms: int) -> None:
-            if result is not None:
-                self._report(WarningLine(f"cannot write {what}: {result.message}", error=result.message))
+            if result is None:
+                return
+            message = result.message
+            self._failures.report(
+                lambda count: WarningLine(f"cannot write {what}: {message}", error=message, count=count), now_ms
+            )
+            if again is not None and not self.is_closed:
+                again()
 
         self._write(operation, respond)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 import xxhash
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.metadata_values import Topic
 
@@ -24,29 +25,33 @@ _SIGN = 1 << 63
 
 
 class TopicHashes:
-    """The hashes of topics, which are kept until the topics change."""
+    """The hashes of the topics of `metadata`, which keeps them until a topic changes."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._version = -1
-        self._hashes: dict[str, bytes] = {}
 
     def group_hash(self, names: Iterable[str]) -> int:
-        """Return the hash of a group that is subscribed to these topics."""
-        if self._version != self._metadata.topics_version:
-            self._version = self._metadata.topics_version
-            self._hashes.clear()
-        found = b"".join(self._topic_hash(name) for name in sorted(names))
-        return _signed(xxhash.xxh3_64_intdigest(found)) if found else 0
+        """Return the hash of a group that is subscribed to these topics; names without a topic do not count."""
+        ids, hashes = self._metadata.image.topic_ids, self._metadata.topic_hashes
+        parts = []
+        for name in sorted(names):
+            topic_id = ids.get(name)
+            if topic_id is not None:
+                parts.append(hashes.get(topic_id) or self._add(topic_id))
+        return _signed(xxhash.xxh3_64_intdigest(b"".join(parts))) if parts else 0
 
-    def _topic_hash(self, name: str) -> bytes:
-        """Return the hash of a topic; b"" if the topic does not exist."""
-        known = self._hashes.get(name)
-        if known is None:
-            topic = self._metadata.image.topic(name)
-            known = b"" if topic is None else struct.pack("<Q", xxhash.xxh3_64_intdigest(self._encode(topic)))
-            self._hashes[name] = known
-        return known
+    def add(self, name: str) -> bool:
+        """Compute the hash of a topic; return False if it was known, or there is no such topic."""
+        topic_id = self._metadata.image.topic_ids.get(name)
+        if topic_id is None or topic_id in self._metadata.topic_hashes:
+            return False
+        self._add(topic_id)
+        return True
+
+    def _add(self, topic_id: Uuid) -> bytes:
+        found = struct.pack("<Q", xxhash.xxh3_64_intdigest(self._encode(self._metadata.image.topics[topic_id])))
+        self._metadata.topic_hashes[topic_id] = found
+        return found
 
     def _encode(self, topic: Topic) -> bytes:
         brokers = self._metadata.image.brokers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Generic
 
 from kcli.protocol import error_codes
@@ -53,6 +54,27 @@ class ModernGroupManager(ABC, Generic[AnyGroup]):
             self.sessions.remove(group_id, member_id)
             return Decision(None)
         return self._remove(group, member_id, reason) if epoch in (None, member.member_epoch) else Decision(None)
+
+    def _removed(self, group_id: str, member_ids: Collection[str]) -> Callable[[int], None]:
+        """Cancel the timers of members that are removed; return what is to be called with 0 or the error code of the write.
+
+        After an error the members are still in the group, and their timers begin again.
+        """
+        for member_id in member_ids:
+            self.sessions.remove(group_id, member_id)
+        return partial(self._restore, group_id, member_ids)
+
+    def _restore(self, group_id: str, member_ids: Collection[str], code: int) -> None:
+        group = self._state.groups.get(group_id)
+        if not code or self.sessions.is_closed or not isinstance(group, self._group_type):
+            return
+        for member_id in member_ids:
+            if member_id in group.members:
+                self._begin_timers(group, member_id)
+
+    @abstractmethod
+    def _begin_timers(self, group: AnyGroup, member_id: str) -> None:
+        """Begin the session of a member, which the group has, and the rebalance timeout if it must revoke anything."""
 
     @abstractmethod
     def _remove(self, group: AnyGroup, member_id: str, reason: str) -> Decision[None]:

@@ -19,7 +19,8 @@ When an offset of a group expires:
     ---------------------------------------------------------  ----------------------------------------------------------
     any, the record has an expiry time                         expires at that time
     no protocol type (a consumer that assigns for itself)      the commit
-    classic, empty                                             the time at which the group became empty
+    classic, empty                                             the time at which the group became empty; the commit if
+                                                               the group's record does not have that time (version 0, 1)
     consumer; classic with consumers, stable                   the commit, of topics that no member is subscribed to
     anything else                                              never
 """
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
+from kcli.format.java_text import java_length
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -68,11 +70,11 @@ class FetchedOffset(NamedTuple):
 class ExpiryRule(NamedTuple):
     """Which offsets of a group may expire: those of topics outside of `subscribed`.
 
-    Their age counts from `empty_since_ms`, or from their commit if that is None.
+    `base_ms` returns the time from which the age of an offset counts, by the time of its commit; None: it does not expire.
     """
 
-    empty_since_ms: int | None
     subscribed: frozenset[str]
+    base_ms: Callable[[int], int | None] = lambda commit_timestamp_ms: commit_timestamp_ms
 
 
 def offset_commit_record(
@@ -101,7 +103,10 @@ def _key(group_id: str, topic: str, partition: int) -> Message:
 
 
 class OffsetManager:
-    """The offsets in `state`; times are in ms on the wall clock, `max_metadata_chars` is offset.metadata.max.bytes."""
+    """The offsets in `state`; times are in ms on the wall clock.
+
+    `max_metadata_chars` is offset.metadata.max.bytes, which Kafka compares with the length of a Java string.
+    """
 
     def __init__(self, state: GroupState, max_metadata_chars: Callable[[], int], retention_ms: Callable[[], int]) -> None:
         self._state = state
@@ -116,7 +121,7 @@ class OffsetManager:
         limit = self._max_metadata_chars()
         expire_ms = -1 if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
         for commit in commits:
-            if commit.metadata is not None and len(commit.metadata) > limit:
+            if commit.metadata is not None and java_length(commit.metadata) > limit:
                 codes.append(error_codes.OFFSET_METADATA_TOO_LARGE)
             else:
                 codes.append(error_codes.NONE)
@@ -162,9 +167,8 @@ class OffsetManager:
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the tombstones of all offsets of a group, pending ones as well."""
-        names = dict.fromkeys(self._state.offsets_by_group.get(group_id, ()))
-        for pending in self._state.pending_offsets.values():
-            names.update((key[1:], None) for key in pending if key.group_id == group_id)
+        state = self._state
+        names = dict.fromkeys((*state.offsets_by_group.get(group_id, ()), *state.pending_producers.get(group_id, ())))
         return [offset_tombstone(group_id, topic, partition) for topic, partition in names]
 
     def of_topic(self, topic: str, later_id: Uuid | None) -> dict[OffsetKey, CommittedOffset | None]:
@@ -214,5 +218,5 @@ class OffsetManager:
     def _is_expired(self, offset: CommittedOffset, rule: ExpiryRule, now_ms: int) -> bool:
         if offset.expire_timestamp_ms >= 0:
             return now_ms >= offset.expire_timestamp_ms
-        since_ms = offset.commit_timestamp_ms if rule.empty_since_ms is None else rule.empty_since_ms
-        return now_ms - since_ms >= self._retention_ms()
+        base_ms = rule.base_ms(offset.commit_timestamp_ms)
+        return base_ms is not None and now_ms - base_ms >= self._retention_ms()

@@ -12,6 +12,7 @@ from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
+from kcli.server.scheduler import Scheduler
 from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 
@@ -19,7 +20,7 @@ from kcli.state.group_state import GroupState
 class ShardParts(NamedTuple):
     """The parts of a shard and of its broker; `write` executes the operations of timers, `report` writes a log line.
 
-    `limit` is that of the groups of the broker.
+    `limit` is that of the groups of the broker; `scheduler` runs long work in time slices.
     """
 
     state: GroupState
@@ -32,6 +33,7 @@ class ShardParts(NamedTuple):
     metrics: GroupMetrics
     report: Callable[[str], None]
     limit: CoordinatorLimit
+    scheduler: Scheduler
 
     def check_new(self, group_id: str) -> None:
         """Check that a group exists, or that one more may be made. Raises CoordinatorError: POLICY_VIOLATION."""

@@ -113,7 +113,9 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
     def __init__(self, parts: ShardParts) -> None:
         super().__init__(ShareGroup, parts)
         self._checked: dict[str, tuple[int, int]] = {}  # when a group's topics were compared: topics_version and group epoch
-        self._initializing_since: dict[tuple[str, Uuid], int] = {}
+        self._initializing_since: dict[str, dict[Uuid, int]] = {}  # by group and topic
+        # What _is_assignment_pending returned for a group, and the topics, members and targets that it was called with.
+        self._pending: dict[str, tuple[tuple[object, ...], bool]] = {}
         self._loaded_ms = 0
 
     def loaded(self) -> None:
@@ -121,12 +123,13 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         self._loaded_ms = self._timer.clock_ms
         for group in self._groups():
             for member_id in group.members:
-                self._begin_session(group.group_id, member_id)
+                self._begin_timers(group, member_id)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self.sessions.clear()
+        self.sessions.close()
         self._checked.clear()
+        self._pending.clear()
         self._initializing_since.clear()
 
     def find_empty(self, group_id: str) -> ShareGroup:
@@ -166,7 +169,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         has_changed = self._update_epoch(change, has_changed)
         self._update_target(change)
         moved = self._reconcile(change, updated, has_changed)
-        self._begin_session(group_id, moved.member_id)
+        self._begin_timers(group, moved.member_id)
         initialization = self._begin_initialization(change)
         is_new = is_joining or request.topic_names is not None or moved.assigned_partitions != member.assigned_partitions
         result = ShareHeartbeatResult(
@@ -196,7 +199,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         """Begin the next group epoch if subscriptions, topics or initialized partitions have changed; return whether so."""
         group, version = change.group, self._metadata.topics_version
         if change.epoch <= change.target_epoch:
-            has_changed = has_changed or self._is_assignment_pending(group)
+            has_changed = has_changed or self._has_pending_assignment(group)
         checked = self._checked.get(group.group_id)
         is_old = checked is None or checked[0] != version or checked[1] > change.epoch
         if not has_changed and not is_old:
@@ -210,17 +213,16 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         self._checked[group.group_id] = version, change.epoch
         return has_changed
 
-    def _is_assignment_pending(self, group: ShareGroup) -> bool:
-        """Return whether partitions of a subscribed topic are initialized and not assigned to any member, or the reverse."""
-        topics = ShareTopics.of(group)
-        names = {name for member in group.members.values() for name in member.subscribed_topic_names}
-        assigned: ShareIndexes = {}
-        for target in group.target_assignment.values():
-            merge(assigned, {topic_id: set(indexes) for topic_id, indexes in target.items()})
-        return any(
-            topics.names[topic_id] in names and assigned.get(topic_id) != indexes
-            for topic_id, indexes in topics.initialized.items()
-        )
+    def _has_pending_assignment(self, group: ShareGroup) -> bool:
+        """Return what _is_assignment_pending does, from memory if the topics, members and targets are the same.
+
+        Records replace these objects. A group epoch would not do: after a failed append it is given to another change.
+        """
+        parts = (group.topics, tuple(group.members.values()), tuple(group.target_assignment.values()))
+        known = self._pending.get(group.group_id)
+        if known is None or known[0] != parts:
+            known = self._pending[group.group_id] = parts, _is_assignment_pending(group)
+        return known[1]
 
     def _update_target(self, change: _Change) -> None:
         """Assign again if the group is in a later epoch, and the interval since the last assignment is over."""
@@ -273,23 +275,21 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         if request.member_id not in group.members:
             raise unknown_member(request.group_id, request.member_id)
         result = ShareHeartbeatResult(request.member_id, request.member_epoch)
-        return Decision(result, self._fence(group, request.member_id, "it has left"))
+        removed = self._remove(group, request.member_id, "it has left")
+        return Decision(result, removed.records, removed.settled)
 
-    def _fence(self, group: ShareGroup, member_id: str, reason: str) -> Records:
-        """Remove a member."""
+    def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
         text = f"share group {group.group_id} loses member {member_id}: {reason}"
         self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
-        self.sessions.remove(group.group_id, member_id)
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
-        return [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        records = [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        return Decision(None, records, self._removed(group.group_id, (member_id,)))
 
-    def _begin_session(self, group_id: str, member_id: str) -> None:
-        self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))
-
-    def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
-        return Decision(None, self._fence(group, member_id, reason))
+    def _begin_timers(self, group: ShareGroup, member_id: str) -> None:
+        timeout_ms = self._group_int(group.group_id, "group.share.session.timeout.ms")
+        self.sessions.extend(group.group_id, member_id, timeout_ms)
 
     # ---------------------------------------------------------------------------------------------------------- topics
 
@@ -312,14 +312,13 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
 
     def _is_recent(self, group_id: str, topic_id: Uuid) -> bool:
         """Return whether the initialization of a topic need not be repeated yet."""
-        since_ms = self._initializing_since.get((group_id, topic_id), self._loaded_ms)
+        since_ms = self._initializing_since.get(group_id, {}).get(topic_id, self._loaded_ms)
         interval_ms = self._config.get_int("group.share.initialize.retry.interval.ms")
         return self._timer.clock_ms < since_ms + interval_ms
 
     def _begun(self, group_id: str, topics: ShareTopics, added: ShareIndexes) -> CoordinatorRecord:
         topics.begin(added)
-        for topic_id in added:
-            self._initializing_since[group_id, topic_id] = self._timer.clock_ms
+        self._initializing_since.setdefault(group_id, {}).update(dict.fromkeys(added, self._timer.clock_ms))
         return self._topics_record(group_id, topics)
 
     def _topics_record(self, group_id: str, topics: ShareTopics) -> CoordinatorRecord:
@@ -336,11 +335,17 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         group = self._state.groups.get(done.group_id)
         if not isinstance(group, ShareGroup):
             return Decision(None)
-        for topic_id in done.partitions:
-            self._initializing_since.pop((done.group_id, topic_id), None)
+        self._end_initialization(done.group_id, done.partitions)
         topics = ShareTopics.of(group)
         topics.complete({key: found for key, found in done.partitions.items() if key in topics.names})
         return Decision(None, (self._topics_record(done.group_id, topics),))
+
+    def _end_initialization(self, group_id: str, topic_ids: Iterable[Uuid]) -> None:
+        since = self._initializing_since.get(group_id, {})
+        for topic_id in topic_ids:
+            since.pop(topic_id, None)
+        if not since:
+            self._initializing_since.pop(group_id, None)
 
     def abandon_initialization(self, failed: Initialization) -> Decision[None]:
         """Take partitions as not being initialized any more; the next heartbeat initializes them again."""
@@ -356,6 +361,8 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
     def topics_removed(self, topic_ids: Collection[Uuid]) -> Records:
         """Return the records that remove deleted topics from all groups."""
         records = []
+        for group_id in list(self._initializing_since):
+            self._end_initialization(group_id, topic_ids)
         for group in self._groups():
             topics = ShareTopics.of(group)
             if not topics.names.keys().isdisjoint(topic_ids):
@@ -420,7 +427,22 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         """Return the records that delete a group. Raises CoordinatorError: NON_EMPTY_GROUP."""
         group = self.find_empty(group_id)
         self._checked.pop(group_id, None)
+        self._pending.pop(group_id, None)
+        self._initializing_since.pop(group_id, None)
         return group_tombstones(group)
+
+
+def _is_assignment_pending(group: ShareGroup) -> bool:
+    """Return whether partitions of a subscribed topic are initialized and not assigned to any member, or the reverse."""
+    topics = ShareTopics.of(group)
+    names = {name for member in group.members.values() for name in member.subscribed_topic_names}
+    assigned: ShareIndexes = {}
+    for target in group.target_assignment.values():
+        merge(assigned, {topic_id: set(indexes) for topic_id, indexes in target.items()})
+    return any(
+        topics.names[topic_id] in names and assigned.get(topic_id) != indexes
+        for topic_id, indexes in topics.initialized.items()
+    )
 
 
 def _check_epoch(member: ShareGroupMember, epoch: int) -> None:

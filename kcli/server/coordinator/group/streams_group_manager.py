@@ -88,12 +88,14 @@ class _Live:
 class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
     """The streams groups of one shard.
 
-    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other.
+    `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other;
+    `end_classic` is called when the operation that has these records is decided.
     """
 
-    def __init__(self, parts: ShardParts, remove_classic: Callable[[str], Records]) -> None:
+    def __init__(self, parts: ShardParts, remove_classic: Callable[[str], Records], end_classic: Callable[[str], None]) -> None:
         super().__init__(StreamsGroup, parts)
         self._remove_classic = remove_classic
+        self._end_classic = end_classic
         self.descriptions = TopologyDescriptions(parts.config)
         self._live: dict[str, _Live] = {}
         self._delays: dict[str, TimerTask] = {}
@@ -101,13 +103,12 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
     def loaded(self) -> None:
         """Begin the sessions of all members, and the rebalance timeouts of those that must revoke tasks."""
         for group in self._groups():
-            for member in group.members.values():
-                self._extend_session(group.group_id, member.member_id)
-                self._watch_revocation(group.group_id, member)
+            for member_id in group.members:
+                self._begin_timers(group, member_id)
 
     def unloaded(self) -> None:
         """Cancel all timers."""
-        self.sessions.clear()
+        self.sessions.close()
         for task in self._delays.values():
             task.cancel()
         self._delays.clear()
@@ -157,6 +158,8 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         delay = self._update_target(change, configured)
         statuses += [] if delay is None else [delay]
         moved = change.reconcile(updated, request.owned, has_target=group.group_id not in self._delays)
+        if records:
+            self._end_classic(group.group_id)
         self._extend_session(group.group_id, moved.member_id)
         if moved is not updated:
             self._watch_revocation(group.group_id, moved)
@@ -339,24 +342,24 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         result = StreamsHeartbeatResult(request.member_id, request.member_epoch)
         if request.member_epoch == LEAVE_FOR_A_TIME:
             return Decision(result, (current_record(group.group_id, left_for_a_time(member)),))
-        return Decision(result, self._fence(group, member, "it has left"))
-
-    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, reason: str) -> Records:
-        """Remove a member."""
-        text = f"group {group.group_id} loses member {member.member_id}: {reason}"
-        self._report(Line(text, group=group.group_id, member=member.member_id, reason=reason))
-        self.sessions.remove(group.group_id, member.member_id)
-        change = self._change(group)
-        change.remove_member(member.member_id)
-        live = self._live.get(group.group_id)
-        if live is not None:
-            live.offsets.pop(member.member_id, None)
-            if not change.members:
-                live.shutdown_member_id = None
-        return change.records
+        removed = self._remove(group, member.member_id, "it has left")
+        return Decision(result, removed.records, removed.settled)
 
     def _remove(self, group: StreamsGroup, member_id: str, reason: str) -> Decision[None]:
-        return Decision(None, self._fence(group, group.members[member_id], reason))
+        text = f"group {group.group_id} loses member {member_id}: {reason}"
+        self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
+        change = self._change(group)
+        change.remove_member(member_id)
+        live = self._live.get(group.group_id)
+        if live is not None:
+            live.offsets.pop(member_id, None)
+            if not change.members:
+                live.shutdown_member_id = None
+        return Decision(None, change.records, self._removed(group.group_id, (member_id,)))
+
+    def _begin_timers(self, group: StreamsGroup, member_id: str) -> None:
+        self._extend_session(group.group_id, member_id)
+        self._watch_revocation(group.group_id, group.members[member_id])
 
     def _extend_session(self, group_id: str, member_id: str) -> None:
         self.sessions.extend(group_id, member_id, self._group_int(group_id, "group.streams.session.timeout.ms"))
