@@ -56,15 +56,19 @@ class DrawnMember:
 
 
 class DrawnGroup:
-    """A group that is drawn; `next_rebalance` changes it, and `take` gives the members what the leader assigned."""
+    """A group that is drawn: 1 to 12 members and 1 to 8 topics of 0 to 20 partitions, `scale` times as many."""
 
-    def __init__(self, rng: random.Random, assignor: str) -> None:
+    def __init__(self, rng: random.Random, assignor: str, scale: int = 1) -> None:
         self._rng = rng
+        self._scale = scale
         self._assignor = assignor
         self._has_racks = rng.random() < 0.5
         self._are_equal = rng.random() < 0.5
         self._is_tidy = rng.random() < 0.5
-        self._names = [f"{rng.choice(['t', 'orders', 'Topic.'])}{rng.randrange(1000)}" for _ in range(rng.randrange(1, 9))]
+        # Members that change their subscriptions to few topics again and again: partitions move there and back.
+        self._is_restless = rng.random() < 0.3
+        count = scale * rng.randrange(1, 4 if self._is_restless else 9)
+        self._names = [f"{rng.choice(['t', 'orders', 'Topic.'])}{rng.randrange(1000)}" for _ in range(count)]
         self._spread = rng.random() < 0.3
         self._racks: dict[str, list[list[str | None]]] = {name: [] for name in self._names}
         for name in self._names:
@@ -74,7 +78,7 @@ class DrawnGroup:
         self._generation = NO_GENERATION
 
     def rebalances(self, count: int) -> Iterator[Rebalance]:
-        """Yield rebalances; the caller calls `take` after each one."""
+        """Yield rebalances, before each of which the group changes; the caller calls `take` after each one."""
         for _ in range(count):
             is_first = self._generation == NO_GENERATION
             self._change()
@@ -105,11 +109,11 @@ class DrawnGroup:
 
     def _change(self) -> None:
         rng = self._rng
-        for _ in range(rng.randrange(3)):
+        for _ in range(self._scale * rng.randrange(3)):
             if len(self._members) > 1:
                 del self._members[rng.choice(list(self._members))]
-        joining = rng.randrange(1, 7) if not self._members else rng.randrange(4)
-        for _ in range(min(joining, 12 - len(self._members))):
+        joining = self._scale * (rng.randrange(1, 7) if not self._members else rng.randrange(4))
+        for _ in range(min(joining, 12 * self._scale - len(self._members))):
             self._members[f"{rng.choice(CLIENT_IDS)}-{rng.getrandbits(64):x}"] = self._draw_member()
         if rng.random() < 0.2:
             self._grow(rng.choice(self._names), rng.randrange(3))
@@ -118,7 +122,7 @@ class DrawnGroup:
             for member in self._members.values():
                 member.topics = list(self._common)
         for member in self._members.values():
-            if not self._are_equal and rng.random() < 0.15:
+            if not self._are_equal and rng.random() < (0.5 if self._is_restless else 0.15):
                 member.topics = self._draw_topics()
             if not self._is_tidy and rng.random() < 0.03:
                 other = rng.choice(list(self._members.values()))
@@ -148,3 +152,28 @@ class DrawnGroup:
                 user_data = user_data[:2] if self._rng.random() < 0.5 else None
         subscription = Subscription(member.topics, user_data, owned, member.generation, member.rack)
         return encode_subscription(subscription, member.version)
+
+
+def draw_stale_claims(rng: random.Random) -> Rebalance:
+    """Draw a group of the sticky assignor in which everything is in motion.
+
+    Some members missed a rebalance, the claims of the others do not fit their topics; so partitions move there and back.
+    """
+    counts = {f"t{at}": rng.randrange(1, 13) for at in range(rng.randrange(1, 4))}
+    racks: dict[str, list[list[str | None]]] = {topic: [] for topic in counts}
+    has_racks = rng.random() < 0.5
+    for topic, count in counts.items():
+        racks[topic] = [list(rng.sample(RACKS, rng.randrange(1, 3))) if has_racks else [] for _ in range(count)]
+    names = [f"m{at}-{rng.getrandbits(20)}" for at in range(rng.randrange(2, 8))]
+    partitions = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    owners = {generation: {partition: rng.choice(names) for partition in partitions} for generation in (1, 2)}
+    members: list[tuple[str, str | None, bytes]] = []
+    for name in names:
+        generation = 1 if rng.random() < 0.3 else 2
+        claimed = [partition for partition in partitions if owners[generation][partition] == name]
+        rng.shuffle(claimed)
+        topics = rng.sample(list(counts), rng.randrange(1, len(counts) + 1))
+        rack = rng.choice([*RACKS, None]) if has_racks else None
+        subscription = Subscription(topics, encode_sticky(claimed, generation), (), generation, rack)
+        members.append((name, None, encode_subscription(subscription)))
+    return Rebalance(True, 3, 3, racks, members)

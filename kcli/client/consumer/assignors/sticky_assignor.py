@@ -1,7 +1,7 @@
 """The sticky assignors: first balance, then as few moves as possible (KIP-54, KIP-341, KIP-429), and racks (KIP-881).
 
-What a member has is what it says (`sticky_user_data`). If two members say that they have the same partition, the one of the
-later generation has it; of the same generation, neither. Then one of two algorithms follows, by the subscriptions:
+Each member says what it has (`sticky_user_data`). If two members claim the same partition, the one with the later generation
+has it; with the same generation, neither has it. The subscriptions then decide on one of two algorithms:
 
     all the same  `constrained_assignment`
     different     `general_assignment`
@@ -9,13 +9,13 @@ later generation has it; of the same generation, neither. Then one of two algori
 The cooperative assignor leaves out of the assignment what another member still has: that member revokes it first, and the
 rebalance that follows assigns it.
 
-Three particulars of Kafka's are kept, since all members of a group must agree with each leader:
-- A member without topics counts as subscribed to the topics of the next one if it is the first in the order of the HashMap.
-- Whether another member's claim is older is decided by the generation of its subscription, not of its user data.
-- The latest generation that an assignor has seen is remembered for its later assignments.
+Three particulars of Kafka's are kept, so that a group gets the same assignment from any leader:
+- If the first member in the order of the HashMap has no topics, it counts as subscribed to the topics of the next one.
+- Whether the claim of the other member is older is decided by the generation of its subscription, not of its user data.
+- An assignor remembers the latest generation that it has seen for its later assignments.
 
 One is not kept: partitions that do not exist, of a topic that was created again with fewer of them, are skipped here. Kafka's
-assignors fail on them, or assign another partition twice.
+assignors assign them, assign other partitions twice, or fail.
 """
 
 from __future__ import annotations
@@ -148,15 +148,19 @@ def _find_owners(
             if not 0 <= partition.partition < len(topics.get(partition.topic, ())):
                 continue
             other = owners.get(partition)
+            is_won = True
             if other is not None:
                 other_generation = subscriptions[other].generation
                 if own_generation < other_generation:
                     continue
+                was_owned = partition in owned[other]
                 owned[other].pop(partition, None)
                 if own_generation == other_generation:
                     disputed.add(partition)
+                # A member that lists a partition twice does not get it by that.
+                is_won = own_generation > other_generation and (other != member or was_owned)
             owners[partition] = member
-            if other is None or own_generation > other_generation:
+            if is_won:
                 owned[member][partition] = None
     return owned, disputed
 

@@ -1,7 +1,7 @@
 """The user data of the sticky assignors: what the leader learns of a member in addition to its subscription.
 
     assignor            user data                                     since
-    ------------------  --------------------------------------------  -----------------------------------------------------------
+    ------------------  --------------------------------------------  ----------------------------------------------------------
     sticky              the partitions that the member had            KIP-54; a member revokes them before it joins
     sticky              the same, and their generation                KIP-341; there are members that missed a rebalance
     cooperative-sticky  the generation of the partitions that the     KIP-429; from version 2 on, the subscription itself
