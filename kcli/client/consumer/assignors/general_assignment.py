@@ -13,8 +13,8 @@
 
 Partitions are in the order of their topics' number of subscribers, then of topic and number. Of members with as many partitions
 the first by member id is taken. Topics with one subscriber, and members that have all they can have and share no topic of it,
-take no part in step 4. A member whose topics the assignment before had, and which is not subscribed any more, may get one
-back in step 4, as in Kafka; but if it takes no part, it does not (Kafka's assignor fails on it).
+take no part in step 4. As in Kafka, the member that had a partition before may get it back although it is not subscribed to
+the topic any more. If that member takes no part, it does not get it; Kafka's assignor fails then.
 
 The loads of members change with each move, so the state keeps what a move needs: the members in the order of their loads,
 and for each topic how many partitions of it each member has.

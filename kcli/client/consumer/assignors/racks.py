@@ -1,11 +1,12 @@
 """Racks of members and of replicas (KIP-881): a member should read from a replica in its own rack.
 
-Racks are heeded if some members have one, replicas are in some of these racks, and not every partition has replicas in the
-same racks. Balance comes first: what cannot be matched within a member's share is assigned without regard to racks.
+Racks matter if some members have one, replicas are in some of these racks, and the replicas of different partitions are in
+different racks. Balance comes first: what cannot be matched within a member's share is assigned without regard to racks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
@@ -14,7 +15,7 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 
 
 def racks_matter(member_racks: Collection[str], partitions: Iterable[Racks]) -> bool:
-    """Return whether racks are heeded, for the racks of the members and those of each partition."""
+    """Return whether racks matter, for the racks of the members and those of each partition."""
     different = set(partitions)
     all_racks: Racks = frozenset().union(*different)
     return not all_racks.isdisjoint(member_racks) and different != {all_racks}
@@ -26,9 +27,7 @@ class RackInfo:
     def __init__(self, topics: Topics, subscriptions: Subscriptions) -> None:
         racks = {member: subscription.rack for member, subscription in subscriptions.items() if subscription.rack}
         self._topics = topics
-        self._members_of_rack: dict[str, int] = {}
-        for rack in racks.values():
-            self._members_of_rack[rack] = self._members_of_rack.get(rack, 0) + 1
+        self._members_of_rack = Counter(racks.values())
         matters = racks_matter(self._members_of_rack, (found for partitions in topics.values() for found in partitions))
         self.member_racks = racks if matters else {}
 
@@ -38,13 +37,14 @@ class RackInfo:
         return rack is not None and rack not in self._topics[partition.topic][partition.partition]
 
     def in_order(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions in the order of how many members have racks with a replica. Kafka does so in any case."""
-        if not self._members_of_rack:
-            return partitions
-        counts = self._members_of_rack
+        """Return the partitions in the order of how many members have racks with a replica.
 
-        topics = self._topics
-        return sorted(partitions, key=lambda one: sum(counts.get(rack, 0) for rack in topics[one.topic][one.partition]))
+        As in Kafka, they are in this order also if racks do not matter.
+        """
+        counts, topics = self._members_of_rack, self._topics
+        if not counts:
+            return partitions
+        return sorted(partitions, key=lambda one: sum(counts[rack] for rack in topics[one.topic][one.partition]))
 
     def next_match(self, partition: TopicPartition, members: Sequence[str], start: int) -> int | None:
         """Return the index of the next member, from `start` on and around, in a rack with a replica of the partition."""
