@@ -29,6 +29,7 @@ LARGE_GROUPS = 4
 LARGE_SCALE = 8
 REBALANCES = 8
 REVERSE_MOVES = 40
+OLD_LEADER = 200
 
 
 def question_of(name: str, rebalance: Rebalance) -> str:
@@ -85,7 +86,7 @@ def all_questions() -> Asked:
             found += drawn_questions(name, rng)
         for _ in range(LARGE_GROUPS):
             found += drawn_questions(name, rng, LARGE_SCALE)
-    return found + reverse_questions(rng)
+    return found + reverse_questions(rng) + questions_to_an_old_leader(rng)
 
 
 def reverse_questions(rng: random.Random) -> Asked:
@@ -106,6 +107,16 @@ def reverse_questions(rng: random.Random) -> Asked:
             assigned = ASSIGNORS["sticky"]().assign(rebalance.cluster, rebalance.subscriptions)
             if any(moves_back):
                 found.append((question_of("sticky", rebalance), answer_of("sticky", rebalance, assigned)))
+    return found
+
+
+def questions_to_an_old_leader(rng: random.Random) -> Asked:
+    """Questions to a leader that has seen a later generation: all that the members have counts as old."""
+    leader, found = ASSIGNORS["sticky"](), []
+    first = Rebalance(True, 10, 3, {"t": [[]]}, [("m", None, sticky_member(["t"], [("t", 0)], 9))])
+    for rebalance in [first, *(draw_stale_claims(rng)._replace(is_first=False) for _ in range(OLD_LEADER))]:
+        assigned = leader.assign(rebalance.cluster, rebalance.subscriptions)
+        found.append((question_of("sticky", rebalance), answer_of("sticky", rebalance, assigned)))
     return found
 
 

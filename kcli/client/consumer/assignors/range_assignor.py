@@ -72,8 +72,7 @@ class _TopicState:
         self._quota, self._extra = divmod(len(partitions), len(member_racks))
         racks = {rack for rack in member_racks.values() if rack}
         self.needs_racks = racks_matter(racks, partitions)
-        # Without racks, Kafka compares no partitions: such topics form one group of theirs.
-        self.co_partitioned: _CoPartitioned = (tuple(member_racks.items()), len(partitions) if racks else 0)
+        self.co_partitioned: _CoPartitioned | None = (tuple(member_racks.items()), len(partitions)) if racks else None
 
     def assign_ranges(self, *, match_racks: bool) -> None:
         """Assign to each member as many partitions as it may have, of those that are left."""
@@ -107,7 +106,8 @@ class _TopicState:
 def _match_racks(states: Sequence[_TopicState]) -> None:
     groups: dict[_CoPartitioned, list[_TopicState]] = {}
     for state in states:
-        groups.setdefault(state.co_partitioned, []).append(state)
+        if state.co_partitioned is not None:
+            groups.setdefault(state.co_partitioned, []).append(state)
     for (members, partition_count), group in groups.items():
         if len(group) > 1:
             _match_co_partitioned([member for member, _ in members], partition_count, group)
