@@ -11,7 +11,7 @@ import pytest
 from kcli.client.consumer.assignors.assignor import Assignor
 from kcli.client.consumer.assignors.built_in import ASSIGNORS
 from kcli.client.consumer.assignors.partition_movements import PartitionMovements
-from kcli.client.consumer.assignors.sticky_user_data import encode_sticky
+from kcli.client.consumer.assignors.sticky_user_data import encode_cooperative, encode_sticky
 from kcli.client.consumer.consumer_protocol import (
     Assignment,
     Subscription,
@@ -86,7 +86,7 @@ def all_questions() -> Asked:
             found += drawn_questions(name, rng)
         for _ in range(LARGE_GROUPS):
             found += drawn_questions(name, rng, LARGE_SCALE)
-    return found + reverse_questions(rng) + questions_to_an_old_leader(rng)
+    return found + reverse_questions(rng) + questions_to_an_old_leader(rng) + question_of_two_claims()
 
 
 def reverse_questions(rng: random.Random) -> Asked:
@@ -123,6 +123,20 @@ def questions_to_an_old_leader(rng: random.Random) -> Asked:
 def sticky_member(topics: list[str], partitions: list[tuple[str, int]], generation: int) -> bytes:
     owned = [TopicPartition(*partition) for partition in partitions]
     return encode_subscription(Subscription(topics, encode_sticky(owned, generation), generation=generation))
+
+
+def question_of_two_claims() -> Asked:
+    """Ask for a member that lists a partition of another member twice, with its generation in the user data alone."""
+    claimed = [TopicPartition("t", number) for number in (0, 0, 2)]
+    others = [TopicPartition("t", number) for number in (0, 1)]
+    members = [
+        ("m1", None, encode_subscription(Subscription(["t"], encode_cooperative(5), others, 5))),
+        ("m2", None, encode_subscription(Subscription(["t", "u"], encode_cooperative(5), claimed))),
+    ]
+    rebalance = Rebalance(True, 6, 3, {"t": [[]] * 4, "u": [[]]}, members)
+    name = "cooperative-sticky"
+    assigned = ASSIGNORS[name]().assign(rebalance.cluster, rebalance.subscriptions)
+    return [(question_of(name, rebalance), answer_of(name, rebalance, assigned))]
 
 
 # What the Java consumer's assignor fails on, and the end of its answer; None: it assigns a partition twice. Kcli's goes on, see

@@ -271,9 +271,9 @@ def test_a_partition_that_two_members_of_a_generation_claim_is_assigned_after_bo
 def test_a_member_that_lists_a_partition_twice_does_not_get_it_by_that() -> None:
     """Another member of its generation has it, too. The generation of m2 is in its user data alone."""
     claimed = [TopicPartition("t", number) for number in (0, 0, 2)]
-    subscriptions = {"m1": having(["t"], "t-0 t-1", 5), "m2": Subscription(["t"], encode_cooperative(5), claimed)}
-    assigned = ASSIGNORS["cooperative-sticky"]().assign(cluster_of({"t": 4}), subscriptions)
-    assert texts(assigned) == {"m1": "t-1", "m2": "t-2 t-3"}
+    subscriptions = {"m1": having(["t"], "t-0 t-1", 5), "m2": Subscription(["t", "u"], encode_cooperative(5), claimed)}
+    assigned = ASSIGNORS["cooperative-sticky"]().assign(cluster_of({"t": 4, "u": 1}), subscriptions)
+    assert texts(assigned) == {"m1": "t-1 t-0 t-3", "m2": "t-2 u-0"}
 
 
 @pytest.mark.parametrize("name", STICKY)

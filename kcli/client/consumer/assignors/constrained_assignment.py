@@ -51,9 +51,8 @@ class ConstrainedAssignment:
         self._at_quota.sort(key=text_order)
         kept = {partition for partitions in self._assigned.values() for partition in partitions}
         left = [one for one in all_partitions(self._topics, sorted(self._topics)) if one not in kept]
-        left = self._racks.in_order(left)
         if self._racks.member_racks:
-            left = self._match_racks(left)
+            left = self._match_racks(self._racks.in_order(left))
         self._assign_rest(left)
         return self._assigned
 

@@ -37,13 +37,8 @@ class RackInfo:
         return rack is not None and rack not in self._topics[partition.topic][partition.partition]
 
     def in_order(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions in the order of how many members have racks with a replica.
-
-        As in Kafka, they are in this order also if racks do not matter.
-        """
+        """Return the partitions in the order of how many members have racks with a replica."""
         counts, topics = self._members_of_rack, self._topics
-        if not counts:
-            return partitions
         return sorted(partitions, key=lambda one: sum(counts[rack] for rack in topics[one.topic][one.partition]))
 
     def next_match(self, partition: TopicPartition, members: Sequence[str], start: int) -> int | None:
