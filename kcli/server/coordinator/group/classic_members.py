@@ -20,6 +20,7 @@ from dataclasses import replace
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
+from kcli.protocol.consumer_protocol import decode_subscription_message
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE
 from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.group.classic_group import UNKNOWN_MEMBER_ID
@@ -35,7 +36,7 @@ from kcli.server.coordinator.group.classic_messages import (
 from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.consumer_members import check_classic, check_static, static_member, unknown_member
-from kcli.server.coordinator.group.consumer_protocol import decode_subscription, encode_assignment, partitions_by_id
+from kcli.server.coordinator.group.consumer_protocol import encode_assignment, partitions_by_id
 from kcli.server.coordinator.group.current_assignment import UNRELEASED, UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.operation import CoordinatorError, Decision
@@ -81,7 +82,7 @@ class ClassicMembers:
         change = self._groups.begin_change(group)
         replaced = None if request.instance_id is None else static_member(group, request.instance_id, member_id)
         member = self._find_member(change, request, member_id, replaced)
-        subscription = decode_subscription(request.protocols[0][1])
+        subscription = decode_subscription_message(request.protocols[0][1])
         updated = _with_subscription(member, request, sorted(set(subscription.topics)), subscription.rack_id)
         if updated != member or member_id not in change.members:
             change.put_member(updated)

@@ -21,16 +21,12 @@ from collections.abc import Collection
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
+from kcli.protocol.consumer_protocol import decode_assignment_message, decode_subscription_message
 from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.consumer_protocol import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    partitions_by_id,
-)
+from kcli.server.coordinator.group.consumer_protocol import encode_assignment, partitions_by_id
 from kcli.server.coordinator.group.consumer_records import (
     current_record,
     group_record,
@@ -95,7 +91,7 @@ class GroupMigration:
             raise CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, f"group {group.group_id} has no protocol yet")
         assigned: Partitions = {}
         if member.assignment:
-            assignment = decode_assignment(member.assignment)
+            assignment = decode_assignment_message(member.assignment)
             if assignment.user_data:
                 text = (
                     "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
@@ -103,7 +99,7 @@ class GroupMigration:
                 )
                 raise _not_upgraded(group.group_id, text)
             assigned = partitions_by_id(assignment.assigned_partitions, self._metadata)
-        subscription = decode_subscription(member.metadata(group.protocol_name))
+        subscription = decode_subscription_message(member.metadata(group.protocol_name))
         return ConsumerGroupMember(
             member.member_id,
             member.instance_id,

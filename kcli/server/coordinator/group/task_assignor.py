@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.server.coordinator.group.java_order import PriorityQueue, hash_map_order
+from kcli.format.java_order import PriorityQueue, hash_map_order
 from kcli.state.groups import TargetTasks, Tasks
 
 Task = tuple[str, int]  # subtopology and partition
