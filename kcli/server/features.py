@@ -38,7 +38,8 @@ DEFAULT_METADATA_VERSION = 30
 # Levels of metadata.version by what they introduced.
 SCRAM_SINCE = 11
 CONTROLLER_REGISTRATION_SINCE = 15
-BOOTSTRAP_SNAPSHOT_SINCE = 31  # of the release 4.4: StorageTool writes the first records into the metadata log
+KAFKA_4_4_SINCE = 31  # the first of the release 4.4
+BOOTSTRAP_SNAPSHOT_SINCE = KAFKA_4_4_SINCE  # StorageTool writes the first records into the metadata log
 CONTROLLER_UNREGISTRATION_SINCE = 33
 
 _LEVEL_BY_RELEASE = {name: level for level, name in METADATA_VERSIONS.items()}

@@ -123,6 +123,7 @@ group.min.session.timeout.ms: The shortest session timeout of a member of a clas
 group.streams.acceptable.recovery.lag: How many records of a task's changelogs a member of a streams group may lack when it \
 takes over the task; for its information.
 group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group, in ms.
+group.streams.assignors: The assignors of streams groups; sticky is the only one.
 group.streams.heartbeat.interval.ms: How often the members of streams groups send heartbeats, in ms.
 group.streams.initial.rebalance.delay.ms: How long the first assignment of an empty streams group waits for more members, in ms.
 group.streams.max.assignment.interval.ms: The highest assignment interval that a streams group may set, in ms.
@@ -135,6 +136,8 @@ group.streams.min.heartbeat.interval.ms: The lowest heartbeat interval that a st
 group.streams.min.session.timeout.ms: The lowest session timeout that a streams group may set, in ms.
 group.streams.min.task.offset.interval.ms: The lowest task offset interval that a streams group may set, in ms.
 group.streams.num.standby.replicas: The number of standby tasks for each task with a state.
+group.streams.rack.aware.assignment.tags: The client tags that members of streams groups must have; a member without one gets \
+the status MISSING_CLIENT_TAGS.
 group.streams.session.timeout.ms: The time without a heartbeat after which a member of a streams group is removed, in ms.
 group.streams.task.offset.interval.ms: How often the members of streams groups report the offsets of their tasks, in ms.
 group.streams.topology.description.plugin.class: Any class name, also of a class that is not there: the descriptions of \

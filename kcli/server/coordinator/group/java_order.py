@@ -1,7 +1,8 @@
 """The orders of Java's collections, where Kafka's decisions depend on them: which of two equally loaded processes gets a task.
 
 A HashMap is read by the buckets of its table; keys of one bucket are in the order of insertion. The table is doubled when it
-has more than 3/4 as many entries. A PriorityQueue is a binary heap: which of equal elements is first follows from its moves.
+has more than 3/4 as many entries. computeIfAbsent differs: it puts a new key in front of the others of its bucket, and doubles
+the table one call later. A PriorityQueue is a binary heap: which of equal elements is first follows from its moves.
 """
 
 from __future__ import annotations
@@ -15,18 +16,27 @@ _Item = TypeVar("_Item")
 _DEFAULT_CAPACITY = 16
 
 
-def hash_map_order(keys: Iterable[str], capacity: int = _DEFAULT_CAPACITY) -> list[str]:
-    """Return texts in the iteration order of a HashMap that was made with this capacity."""
-    inserted = list(dict.fromkeys(keys))
+def hash_map_order(keys: Iterable[str], capacity: int = _DEFAULT_CAPACITY, *, is_computed: bool = False) -> list[str]:
+    """Return texts in the iteration order of a HashMap that was made with this capacity; it was filled by put.
+
+    With `is_computed` it was filled by computeIfAbsent with these keys, of which some may be the same.
+    """
+    inserted: dict[str, None] = {}
     table = 1
-    while table < capacity or len(inserted) * 4 > table * 3:
+    while table < capacity:
         table *= 2
+    for key in keys:
+        if is_computed and len(inserted) * 4 > table * 3:
+            table *= 2
+        inserted[key] = None
+        if not is_computed and len(inserted) * 4 > table * 3:
+            table *= 2
 
     def bucket(key: str) -> int:
         number = java_hash(key) & 0xFFFF_FFFF
         return (number ^ number >> 16) & table - 1
 
-    return sorted(inserted, key=bucket)
+    return sorted(reversed(inserted) if is_computed else inserted, key=bucket)
 
 
 class PriorityQueue(Generic[_Item]):

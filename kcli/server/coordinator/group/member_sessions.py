@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.config.values import split_list
 from kcli.server.coordinator.group.classic_rebalances import Write
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
 from kcli.server.log_lines import WarningLine
@@ -32,9 +33,18 @@ Expire = Callable[[str, str, int | None, str], Decision[None]]
 
 def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> int:
     """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-    overrides = metadata.image.configs_of("GROUP").get(group_id, {})
-    text = overrides.get(broker_key.removeprefix("group."))
+    text = _group_text(metadata, group_id, broker_key)
     return config.get_int(broker_key) if text is None else int(text)
+
+
+def group_list(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> list[str]:
+    """Return a setting of a group that is a list, or the broker's."""
+    text = _group_text(metadata, group_id, broker_key)
+    return config.get_list(broker_key) if text is None else split_list(text)
+
+
+def _group_text(metadata: MetadataCache, group_id: str, broker_key: str) -> str | None:
+    return metadata.image.configs_of("GROUP").get(group_id, {}).get(broker_key.removeprefix("group."))
 
 
 class _Session:
