@@ -76,6 +76,11 @@ def supported_features() -> dict[str, VersionRange]:
     return supported | {name: VersionRange(0, feature.highest) for name, feature in FEATURES.items()}
 
 
+def is_4_4(features: Mapping[str, int]) -> bool:
+    """Return whether a cluster with these levels has the features of Kafka 4.4: then it behaves as Kafka 4.4.0 does."""
+    return features.get(METADATA_VERSION, 0) >= KAFKA_4_4_SINCE
+
+
 def metadata_version_of(release: str) -> int:
     """Return the level of a release: "4.3-IV0", or "4.3" or "4.3.1" for the last of a release. Raises FeatureError."""
     level = _LEVEL_BY_RELEASE.get(release)

@@ -57,6 +57,7 @@ from kcli.server.coordinator.group.group_migration import GroupMigration, group_
 from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -364,6 +365,8 @@ class ConsumerGroupManager:
             self.sessions.remove(group.group_id, member_id)
         change.remove_members(removed)
         change.update_epoch(True)
+        if is_4_4(self._metadata.image.features):
+            change.end_target()
         return Decision(None, change.records)
 
     # -------------------------------------------------------------------------------------------------------- migration

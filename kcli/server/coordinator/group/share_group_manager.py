@@ -53,6 +53,7 @@ from kcli.server.coordinator.group.share_records import (
     topics_record,
 )
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -322,7 +323,10 @@ class ShareGroupManager:
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
-        return [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        records = [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        if not change.members and is_4_4(self._metadata.image.features):
+            records.append(target_epoch_record(group.group_id, change.epoch + 1, 0))  # the next assignment does not wait
+        return records
 
     def _begin_session(self, group_id: str, member_id: str) -> None:
         self._sessions.extend(group_id, member_id, self._group_int(group_id, "group.share.session.timeout.ms"))

@@ -88,7 +88,7 @@ class StreamsGroupChange:
         self.begin_epoch(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
         if not self.members:
             self.target_epoch = self.epoch
-            self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
+            self.records.append(target_epoch_record(group.group_id, self.epoch, 0))  # the next assignment does not wait
 
     def begin_epoch(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
         """Begin the next group epoch."""

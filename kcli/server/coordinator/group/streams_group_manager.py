@@ -71,7 +71,7 @@ from kcli.server.coordinator.group.streams_topology import (
 )
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.runtime import CoordinatorError, Decision
-from kcli.server.features import KAFKA_4_4_SINCE, METADATA_VERSION
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -376,7 +376,7 @@ class StreamsGroupManager:
 
     @property
     def _is_4_4(self) -> bool:
-        return self._metadata.image.features.get(METADATA_VERSION, 0) >= KAFKA_4_4_SINCE
+        return is_4_4(self._metadata.image.features)
 
     def _end_delay(self, group_id: str, now_ms: int) -> None:
         del self._delays[group_id]
