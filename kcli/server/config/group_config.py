@@ -12,6 +12,7 @@
     streams.num.standby.replicas          up to group.streams.max.standby.replicas
     streams.assignor.name                 one of group.streams.assignors
     streams.rack.aware.assignment.tags    no tag twice
+    errors.deadletterqueue.topic.name     does not begin with __
 
 <kind> is consumer, share or streams. The defaults of a group's keys are the values of broker keys.
 """
@@ -57,6 +58,8 @@ def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> No
     assignor, assignors = overrides.get("streams.assignor.name"), config.get_list("group.streams.assignors")
     if assignor is not None and assignor.strip() not in assignors:
         raise invalid_config(f"streams.assignor.name={assignor} is not one of group.streams.assignors={','.join(assignors)}")
+    if overrides.get("errors.deadletterqueue.topic.name", "").strip().startswith("__"):
+        raise invalid_config("errors.deadletterqueue.topic.name must not begin with __")
     if is_repeated(overrides.get("streams.rack.aware.assignment.tags", "")):
         raise invalid_config("streams.rack.aware.assignment.tags must not contain a tag twice")
     for kind in KINDS:

@@ -22,7 +22,7 @@ compression.lz4.level: The level of lz4 where the broker compresses records.
 compression.type: The codec of stored batches; producer keeps the codec of the producer.
 compression.zstd.level: The level of zstd where the broker compresses records.
 delete.retention.ms: How long a compacted topic keeps a tombstone, in ms.
-errors.deadletterqueue.group.enable: Whether share groups may write records that failed to this topic; not served yet.
+errors.deadletterqueue.group.enable: Whether share groups may write their dead letters to this topic.
 file.delete.delay.ms: How long the files of a deleted segment are kept under another name before they are removed, in ms.
 flush.messages: The number of records after which a log is flushed to the disk; recovery and replication do not need it.
 flush.ms: The longest time that a record is only in the page cache, in ms.
@@ -77,6 +77,9 @@ controller.quorum.bootstrap.servers: The addresses by which the controllers are 
 controller.quorum.voters: The controllers of a static quorum, each as id@host:port.
 default.replication.factor: The number of replicas of a partition if neither the client nor an assignment sets it.
 delete.topic.enable: Whether topics can be deleted.
+errors.deadletterqueue.auto.create.topics.enable: Whether the topic of a share group's dead letter queue is created if it does \
+not exist.
+errors.deadletterqueue.topic.name.prefix: The prefix that the names of topics for dead letter queues must have.
 fetch.max.bytes: The largest number of bytes of records in a fetch response, whatever the client requests.
 group.consumer.assignment.interval.ms: The shortest time between two assignments of a consumer group, in ms.
 group.consumer.assignors: The assignors of consumer groups, uniform and range; the first is the default.

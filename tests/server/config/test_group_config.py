@@ -23,6 +23,7 @@ def config() -> ServerConfig:
         ("streams.assignor.name", "sticky", "org.Foo"),
         ("streams.rack.aware.assignment.tags", "zone, rack", "zone,rack,zone"),
         ("streams.rack.aware.assignment.tags", "", "zone,,rack"),
+        ("errors.deadletterqueue.topic.name", "dlq.orders", "__orders"),
         ("streams.num.standby.replicas", "2", "3"),
         ("share.record.lock.duration.ms", "15000", "14999"),
         ("consumer.session.timeout.ms", "45000", "44999"),
