@@ -28,6 +28,30 @@ SETTINGS = (
 )
 TOPICS = {"orders": 3, "pay": 2}
 WAITS = 600
+# Requests whose answer changed from Kafka 4.3.1 to 4.4.0, with both answers. In 4.4.0:
+# - the target of a group that is now empty has the group's epoch;
+# - a leader epoch below 0 is refused, so the state that is read once more does not have the batch of "without epochs";
+# - an error has another text.
+_FENCED = "The share coordinator rejected the request because the share-group state epoch did not match."
+_NEGATIVE = "The leader epoch cannot be a negative number."
+CHANGED_IN_4_4: list[tuple[str, Any, Any]] = [
+    ("empty", [0, None, "Empty", 10, 7, "simple", 3400, []], [0, None, "Empty", 10, 10, "simple", 3400, []]),
+    (
+        "lower state epoch",  # of InitializeShareGroupState and of WriteShareGroupState
+        [[0, 124, _FENCED], []],
+        [[0, 124, "The coordinator rejected the request because the state epoch did not match."], []],
+    ),
+    ("without epochs", [[0, 0, None], []], [[0, 42, _NEGATIVE], []]),
+    (
+        "all",  # of ReadShareGroupState
+        [
+            [0, 0, None, 3, 13],
+            [[13, 13, 2, 3], [14, 16, 4, 2], [17, 17, 0, 1], [18, 18, 0, 2], [19, 19, 0, 1]],
+        ],
+        [[0, 42, _NEGATIVE, 0, 0], []],
+    ),
+    ("once more", [[0, 0, None, 3, 18], [[18, 18, 0, 2], [19, 19, 0, 1]]], [[0, 0, None, 3, 18], [[18, 19, 0, 1]]]),
+]
 BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 
 
@@ -383,7 +407,12 @@ def exchanged(client: Client, wait: Callable[[], None]) -> list[Any]:
     return answers
 
 
-def recorded() -> list[Any]:
-    """The answers of Apache Kafka 4.3.1."""
+def recorded(*, is_4_4: bool = False) -> list[Any]:
+    """The answers of Apache Kafka 4.3.1 or, in a cluster with the features of 4.4, of 4.4.0."""
     answers: list[Any] = json.loads(FIXTURE.read_text())
-    return answers
+    if not is_4_4:
+        return answers
+    changed = {json.dumps([name, before]): [name, after] for name, before, after in CHANGED_IN_4_4}
+    found = [json.dumps(answer) for answer in answers]
+    assert changed.keys() <= set(found)
+    return [changed.get(text, answer) for text, answer in zip(found, answers)]

@@ -20,18 +20,22 @@ _DEFAULT_CAPACITY = 16
 
 
 def hash_map_order(keys: Iterable[str], capacity: int = _DEFAULT_CAPACITY, *, is_computed: bool = False) -> list[str]:
-    """Return texts in the iteration order of a HashMap that was made with this capacity.
+    """Return texts in the iteration order of a HashMap that was made with this capacity; it was filled by put.
 
-    `is_computed`: computeIfAbsent added them. It adds a key before those of its bucket, and doubles the table one key later.
+    With `is_computed` it was filled by computeIfAbsent with these keys, of which some may be the same: a new key comes before
+    those of its bucket, and the table is doubled one call later.
     """
-    inserted = list(dict.fromkeys(keys))
-    table, size = 1, len(inserted)
-    if is_computed:
-        inserted.reverse()
-        size -= 1
-    while table < capacity or size * 4 > table * 3:
+    inserted: dict[str, None] = {}
+    table = 1
+    while table < capacity:
         table *= 2
-    return sorted(inserted, key=lambda key: _spread(java_hash(key)) & table - 1)
+    for key in keys:
+        if is_computed and len(inserted) * 4 > table * 3:
+            table *= 2
+        inserted[key] = None
+        if not is_computed and len(inserted) * 4 > table * 3:
+            table *= 2
+    return sorted(reversed(inserted) if is_computed else inserted, key=lambda key: _spread(java_hash(key)) & table - 1)
 
 
 def text_order(text: str) -> bytes:

@@ -38,7 +38,8 @@ DEFAULT_METADATA_VERSION = 30
 # Levels of metadata.version by what they introduced.
 SCRAM_SINCE = 11
 CONTROLLER_REGISTRATION_SINCE = 15
-BOOTSTRAP_SNAPSHOT_SINCE = 31  # of the release 4.4: StorageTool writes the first records into the metadata log
+KAFKA_4_4_SINCE = 31  # the first of the release 4.4
+BOOTSTRAP_SNAPSHOT_SINCE = KAFKA_4_4_SINCE  # StorageTool writes the first records into the metadata log
 CONTROLLER_UNREGISTRATION_SINCE = 33
 
 _LEVEL_BY_RELEASE = {name: level for level, name in METADATA_VERSIONS.items()}
@@ -73,6 +74,11 @@ def supported_features() -> dict[str, VersionRange]:
     """Return the levels that this node supports."""
     supported = {METADATA_VERSION: VersionRange(LOWEST_METADATA_VERSION, LATEST_METADATA_VERSION)}
     return supported | {name: VersionRange(0, feature.highest) for name, feature in FEATURES.items()}
+
+
+def is_4_4(features: Mapping[str, int]) -> bool:
+    """Return whether a cluster with these levels has the features of Kafka 4.4: then it behaves as Kafka 4.4.0 does."""
+    return features.get(METADATA_VERSION, 0) >= KAFKA_4_4_SINCE
 
 
 def metadata_version_of(release: str) -> int:

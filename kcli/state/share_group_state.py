@@ -3,7 +3,7 @@
 A snapshot record has the whole state of a (group, topic id, partition), an update record the changes since then. The state
 is a start offset, below which all records are processed, and batches of offsets above it with their delivery states:
 
-    delivery state   0 Available   2 Acknowledged   4 Archived     (1 Acquired and 3 Archiving are not written)
+    delivery state   0 Available   2 Acknowledged   3 Archiving   4 Archived     (1 Acquired is not written)
 
 If batches of an update overlap older ones, the higher delivery count of an offset is kept, then the higher state.
 

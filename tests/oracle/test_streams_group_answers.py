@@ -18,6 +18,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
+from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
 from tests.oracle.raw_requests import RawClient, plain, running_kcli
 from tests.oracle.reading import offline_records
@@ -84,7 +85,7 @@ class Exchange:
         self.version = version
         self.answers: list[tuple[str, Any]] = []
         self.create(TOPICS)
-        for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints", "static", "described"):
+        for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints", "static", "tagged", "described"):
             key = {"key_type": 0, "coordinator_keys": [group_id]}
             until(lambda key=key: not client.ask(apis.FIND_COORDINATOR, 4, **key).coordinators[0].error_code)
 
@@ -470,6 +471,42 @@ def static_members(exchange: Exchange) -> None:
     describe("empty")
 
 
+def rack_tags(exchange: Exchange) -> None:
+    """Client tags that a group requires, the assignor of a group, and endpoints of members that join again."""
+
+    def configure(**settings: str) -> None:
+        struct, key = exchange.client.struct, apis.INCREMENTAL_ALTER_CONFIGS
+        names = {f"streams.{name.replace('_', '.')}": value for name, value in settings.items()}
+        configs = [struct(key, "AlterableConfig", name=name, value=value) for name, value in names.items()]
+        resource = struct(key, "AlterConfigsResource", resource_type=32, resource_name="tagged", configs=configs)
+        (answer,) = exchange.client.ask(key, 1, resources=[resource]).responses
+        exchange.note("configured", answer.error_code)
+        time.sleep(0.5)
+
+    def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
+        exchange.beat(label, member, epoch, group_id="tagged", **fields)
+
+    def tags(*keys: str) -> list[Message]:
+        return [exchange.client.struct(BEAT, "KeyValue", key=key, value="v") for key in keys]
+
+    for wrong in ({"assignor_name": "other"}, {"rack_aware_assignment_tags": "zone,rack,zone"}):
+        configure(**wrong)
+    configure(assignor_name="sticky")
+    beat("no tags are required", "m1", user_endpoint=("a", 1))
+    configure(rack_aware_assignment_tags="zone, rack", num_standby_replicas="1")
+    beat("has none", "m1", 2)
+    beat("has one", "m2", client_tags=tags("rack", "other"), user_endpoint=("b", 1))
+    beat("has both", "m2", client_tags=tags("rack", "zone"), user_endpoint=("b", 1))
+    exchange.describe("tagged", "tagged")
+    beat("joins again with its endpoint", "m2", client_tags=tags("rack", "zone"), user_endpoint=("b", 1))
+    beat("has another endpoint", "m2", client_tags=tags("rack", "zone"), user_endpoint=("c", 1))
+    offset = exchange.client.struct(BEAT, "TaskOffset", subtopology_id="0", partition=0, offset=1)
+    beat("an offset twice", "m1", 3, task_offsets=[offset, offset])
+    beat("an end offset twice", "m1", 3, task_end_offsets=[offset, offset])
+    configure(rack_aware_assignment_tags="")
+    beat("none is required again", "m1", 3)
+
+
 def topology_descriptions(exchange: Exchange) -> None:
     """No plugin is configured: nothing is requested or stored."""
     struct, key = exchange.client.struct, apis.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
@@ -492,8 +529,8 @@ PARTS = (
     endpoints,
     settings_of_the_group,
 )
-PARTS_OF_VERSION = ((unsupported,), (static_members, topology_descriptions))
-COMPARED_RECORDS = ("g", "endpoints", "delayed", "static")  # of `topics` there are as many as there were heartbeats
+PARTS_OF_VERSION = ((unsupported,), (static_members, rack_tags, topology_descriptions))
+COMPARED_RECORDS = ("g", "endpoints", "delayed", "static", "tagged")  # of `topics` there are as many as there were heartbeats
 
 
 def records(data: Path, version: int) -> dict[str, list[Any]]:
@@ -519,6 +556,8 @@ def test_answers(each_kafka: Peer, tmp_path_factory: pytest.TempPathFactory) -> 
     (homes / "kafka").mkdir()
     with new_broker(each_kafka, homes / "kafka", *SETTINGS) as theirs, running_kcli(homes / "kcli", *SETTINGS) as ours:
         version = int(each_kafka.version == "4.4.0")
+        if version:
+            raise_features(ours)
         mine, kafkas = (Exchange(RawClient(address), version) for address in (ours, theirs))
         for part in (*PARTS, *PARTS_OF_VERSION[version]):
             for exchange in (mine, kafkas):
@@ -530,6 +569,6 @@ def test_answers(each_kafka: Peer, tmp_path_factory: pytest.TempPathFactory) -> 
         mine.client.close()
         kafkas.client.close()
     own, other = records(homes / "kcli" / "data", version), records(homes / "kafka" / "data", version)
-    for group_id in COMPARED_RECORDS[: 3 + version]:
+    for group_id in COMPARED_RECORDS[: 3 + 2 * version]:
         assert len(own[group_id]) > 10
         assert own[group_id] == other[group_id]

@@ -184,11 +184,11 @@ def acquires_what_is_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no member had it."""
     real = InFlightState.update
 
-    def update(self: InFlightState, state: RecordState, most_deliveries: int, member_id: str) -> bool:
+    def update(self: InFlightState, state: RecordState, most_deliveries: int, member_id: str, *more: RecordState) -> bool:
         if state is RecordState.ACQUIRED and self.state is RecordState.ACQUIRED:
             self.member_id, self.delivery_count = member_id, self.delivery_count + 1
             return True
-        return real(self, state, most_deliveries, member_id)
+        return real(self, state, most_deliveries, member_id, *more)
 
     free = (RecordState.AVAILABLE, RecordState.ACQUIRED)
     monkeypatch.setattr(InFlightState, "update", update)
@@ -215,7 +215,7 @@ def restores_a_later_start(real: Any) -> Any:
 
 
 def has_no_limit(real: Any) -> Any:
-    return lambda self, state, most_deliveries, member_id: real(self, state, 1 << 30, member_id)
+    return lambda self, state, most_deliveries, member_id, *more: real(self, state, 1 << 30, member_id, *more)
 
 
 def archives_nothing(real: Any) -> Any:

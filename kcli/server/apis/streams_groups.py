@@ -95,7 +95,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Message) ->
         task_offsets=_task_offsets(request.task_offsets),
         task_end_offsets=_task_offsets(request.task_end_offsets),
         shuts_down=request.shutdown_application,
-        can_describe=context.version >= _KAFKA_4_4,
+        of_kafka_4_4=context.version >= _KAFKA_4_4,
     )
 
     def decide(shard: GroupShard) -> Decision[StreamsHeartbeatResult]:

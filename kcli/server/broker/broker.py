@@ -57,6 +57,7 @@ from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.share.dead_letters import ShareGroupDLQManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
 from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
@@ -112,9 +113,7 @@ class Broker:
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
-        self.share_partitions = SharePartitionManager(
-            self.config, self.metadata, self.replica_manager, self.share_persister, timer, computations, disk
-        )
+        self.share_partitions = self._make_share_partitions(peers, disk)
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
@@ -132,6 +131,32 @@ class Broker:
             self.topic_creation.create([SHARE_STATE_TOPIC])
             return None
         return self.share_coordinator.node_for(key)
+
+    def _make_share_partitions(self, peers: Peers, disk: LogDisk) -> SharePartitionManager:
+        dead_letters = ShareGroupDLQManager(
+            self.config,
+            self.metadata,
+            self.topic_configs,
+            self.replica_manager,
+            self.topic_creation,
+            peers,
+            self.config.static.inter_broker_listener_name,
+            self.timer,
+            self.rng,
+            self.computations,
+            disk,
+            self.report,
+        )
+        return SharePartitionManager(
+            self.config,
+            self.metadata,
+            self.replica_manager,
+            self.share_persister,
+            self.timer,
+            self.computations,
+            disk,
+            dead_letters,
+        )
 
     def _make_groups(self, peers: Peers) -> GroupCoordinator:
         return GroupCoordinator(

@@ -15,9 +15,11 @@ from posixpath import normpath
 from kcli.format.java_integers import parse_integer
 from kcli.server.config.listeners import UNROUTABLE_HOST, repeated_listeners
 from kcli.server.config.server_config import NO_LIMIT, ServerConfig
-from kcli.server.config.values import ConfigError, split_list
+from kcli.server.config.values import ConfigError, is_repeated, split_list
 
 _MIB = 1 << 20
+_TASK_ASSIGNORS = "group.streams.assignors"
+_RACK_TAGS = "group.streams.rack.aware.assignment.tags"
 
 
 def cross_faults(config: ServerConfig) -> list[str]:
@@ -188,6 +190,12 @@ def _groups(config: ServerConfig) -> list[str]:
         low, high = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if config.get_int(low) >= config.get_int(high):
             faults.append(f"{low}={config[low]} must be below {high}={config[high]}{config.where(low) or config.where(high)}")
+    others = [name for name in config.get_list(_TASK_ASSIGNORS) if name != "sticky"]
+    if others:
+        text = f"{others[0]} is not known, and a Java class cannot be loaded; the assignor is sticky"
+        faults.append(f"{_TASK_ASSIGNORS}: {text}{config.where(_TASK_ASSIGNORS)}")
+    if is_repeated(config.text(_RACK_TAGS) or ""):
+        faults.append(f"{_RACK_TAGS} must not contain a tag twice{config.where(_RACK_TAGS)}")
     if "classic" not in config.get_list("group.coordinator.rebalance.protocols"):
         faults.append("group.coordinator.rebalance.protocols must contain classic")
     return faults

@@ -10,6 +10,9 @@
     share.delivery.count.limit            from group.share.min.delivery.count.limit to ...max...
     share.partition.max.record.locks      from group.share.min.partition.max.record.locks to ...
     streams.num.standby.replicas          up to group.streams.max.standby.replicas
+    streams.assignor.name                 one of group.streams.assignors
+    streams.rack.aware.assignment.tags    no tag twice
+    errors.deadletterqueue.topic.name     does not begin with __
 
 <kind> is consumer, share or streams. The defaults of a group's keys are the values of broker keys.
 """
@@ -21,7 +24,7 @@ from collections.abc import Mapping
 from kcli.server.config.definitions import GROUP_KEYS
 from kcli.server.config.request_errors import invalid_config, requested_value
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.config.values import ConfigValue, as_int, default_value
+from kcli.server.config.values import ConfigValue, as_int, default_value, is_repeated
 
 KINDS = ("consumer", "share", "streams")
 # A group's key -> the broker keys of its lowest and highest value; "" for none.
@@ -52,6 +55,13 @@ def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> No
         for bound_key, sign, word in zip(_BOUNDS.get(name, ()), (1, -1), ("below", "above")):
             if bound_key and sign * as_int(values[name]) < sign * config.get_int(bound_key):
                 raise invalid_config(f"{name}={values[name]} must not be {word} {bound_key}={config[bound_key]} of the brokers")
+    assignor, assignors = overrides.get("streams.assignor.name"), config.get_list("group.streams.assignors")
+    if assignor is not None and assignor.strip() not in assignors:
+        raise invalid_config(f"streams.assignor.name={assignor} is not one of group.streams.assignors={','.join(assignors)}")
+    if overrides.get("errors.deadletterqueue.topic.name", "").strip().startswith("__"):
+        raise invalid_config("errors.deadletterqueue.topic.name must not begin with __")
+    if is_repeated(overrides.get("streams.rack.aware.assignment.tags", "")):
+        raise invalid_config("streams.rack.aware.assignment.tags must not contain a tag twice")
     for kind in KINDS:
         session, heartbeat = as_int(values[f"{kind}.session.timeout.ms"]), as_int(values[f"{kind}.heartbeat.interval.ms"])
         if session <= heartbeat:

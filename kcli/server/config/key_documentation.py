@@ -22,7 +22,7 @@ compression.lz4.level: The level of lz4 where the broker compresses records.
 compression.type: The codec of stored batches; producer keeps the codec of the producer.
 compression.zstd.level: The level of zstd where the broker compresses records.
 delete.retention.ms: How long a compacted topic keeps a tombstone, in ms.
-errors.deadletterqueue.group.enable: Whether share groups may write records that failed to this topic; not served yet.
+errors.deadletterqueue.group.enable: Whether share groups may write their dead letters to this topic.
 file.delete.delay.ms: How long the files of a deleted segment are kept under another name before they are removed, in ms.
 flush.messages: The number of records after which a log is flushed to the disk; recovery and replication do not need it.
 flush.ms: The longest time that a record is only in the page cache, in ms.
@@ -77,6 +77,9 @@ controller.quorum.bootstrap.servers: The addresses by which the controllers are 
 controller.quorum.voters: The controllers of a static quorum, each as id@host:port.
 default.replication.factor: The number of replicas of a partition if neither the client nor an assignment sets it.
 delete.topic.enable: Whether topics can be deleted.
+errors.deadletterqueue.auto.create.topics.enable: Whether the topic of a share group's dead letter queue is created if it does \
+not exist.
+errors.deadletterqueue.topic.name.prefix: The prefix that the names of topics for dead letter queues must have.
 fetch.max.bytes: The largest number of bytes of records in a fetch response, whatever the client requests.
 group.consumer.assignment.interval.ms: The shortest time between two assignments of a consumer group, in ms.
 group.consumer.assignors: The assignors of consumer groups, uniform and range; the first is the default.
@@ -123,6 +126,7 @@ group.min.session.timeout.ms: The shortest session timeout of a member of a clas
 group.streams.acceptable.recovery.lag: How many records of a task's changelogs a member of a streams group may lack when it \
 takes over the task; for its information.
 group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group, in ms.
+group.streams.assignors: The assignors of streams groups; sticky is the only one.
 group.streams.heartbeat.interval.ms: How often the members of streams groups send heartbeats, in ms.
 group.streams.initial.rebalance.delay.ms: How long the first assignment of an empty streams group waits for more members, in ms.
 group.streams.max.assignment.interval.ms: The highest assignment interval that a streams group may set, in ms.
@@ -135,6 +139,8 @@ group.streams.min.heartbeat.interval.ms: The lowest heartbeat interval that a st
 group.streams.min.session.timeout.ms: The lowest session timeout that a streams group may set, in ms.
 group.streams.min.task.offset.interval.ms: The lowest task offset interval that a streams group may set, in ms.
 group.streams.num.standby.replicas: The number of standby tasks for each task with a state.
+group.streams.rack.aware.assignment.tags: The client tags that members of streams groups must have; a member without one gets \
+the status MISSING_CLIENT_TAGS.
 group.streams.session.timeout.ms: The time without a heartbeat after which a member of a streams group is removed, in ms.
 group.streams.task.offset.interval.ms: How often the members of streams groups report the offsets of their tasks, in ms.
 group.streams.topology.description.plugin.class: Any class name, also of a class that is not there: the descriptions of \

@@ -8,6 +8,7 @@ share.partition.max.record.locks  group.share.partition.max.record.locks
 share.isolation.level             read_uncommitted
 share.auto.offset.reset           latest
 share.renew.acknowledge.enable    true
+errors.deadletterqueue.*          see kcli.server.replication.share.dead_letters
 """
 
 from __future__ import annotations
@@ -66,6 +67,14 @@ class ShareGroupConfig:
     def is_read_committed(self, group_id: str) -> bool:
         """Return whether the group gets the records of committed transactions only."""
         return str(self._own(group_id, "share.isolation.level")).lower() == "read_committed"
+
+    def dead_letter_topic(self, group_id: str) -> str:
+        """Return the topic of a group's dead letter queue, "" if it has none."""
+        return str(self._own(group_id, "errors.deadletterqueue.topic.name") or "")
+
+    def copies_dead_letters(self, group_id: str) -> bool:
+        """Return whether the records in a group's dead letter queue have the keys and values of the records that failed."""
+        return bool(self._own(group_id, "errors.deadletterqueue.copy.record.enable"))
 
     def auto_offset_reset(self, group_id: str) -> str | int:
         """Return where a group begins in a partition: LATEST, EARLIEST, or how many ms ago."""

@@ -111,6 +111,12 @@ def split_list(text: str) -> list[str]:
     return [part.strip(_BLANKS) for part in text.split(",")] if text else []
 
 
+def is_repeated(text: str) -> bool:
+    """Return whether the text of a list contains a value twice."""
+    parts = split_list(text)
+    return len(set(parts)) < len(parts)
+
+
 def _typed(type_name: str, text: str) -> ConfigValue:
     """Return the value, or None if the text is not of the type."""
     if type_name in _BITS:

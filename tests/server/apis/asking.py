@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcli.protocol.apis import API_KEYS
+from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.message import Message
 from kcli.server.events import Connection
+from kcli.server.features import LATEST_METADATA_VERSION, is_4_4
 from tests.server.whole_node import WholeNode
 
 
@@ -36,3 +37,13 @@ class Refusing:
     def is_allowed_by_type(self, connection: Connection, operation: str, resource_type: str) -> bool:
         self.asked.add((operation, resource_type, "?"))
         return (operation, resource_type, "?") not in self.refused
+
+
+def upgrade(node: WholeNode) -> None:
+    """Give the cluster of a node the features of Kafka 4.4."""
+    updates = [
+        struct(UPDATE_FEATURES, "FeatureUpdateKey", feature=name, max_version_level=level, upgrade_type=1)
+        for name, level in (("metadata.version", LATEST_METADATA_VERSION), ("share.version", 2))
+    ]
+    assert not ask(node, UPDATE_FEATURES, 2, timeout_ms=30_000, feature_updates=updates).error_code
+    node.until(lambda: is_4_4(node.broker.metadata.image.features))

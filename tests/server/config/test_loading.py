@@ -136,6 +136,8 @@ def test_listeners_are_parsed() -> None:
         ("controller.quorum.voters=localhost:9093", "it must be a list of id@host:port with different ids"),
         ("log.retention.ms=0", "it must be 1 or more, or -1 for no limit"),
         ("cordoned.log.dirs=/x", "/x is not in log.dirs"),
+        ("group.streams.assignors=sticky,org.Foo", "org.Foo is not known"),
+        ("group.streams.rack.aware.assignment.tags=a, b,a", "must not contain a tag twice"),
         ("num.partitions=\\u00g1", "line 1: \\u is followed by fewer"),
     ],
 )

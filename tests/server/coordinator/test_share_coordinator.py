@@ -1,6 +1,6 @@
 """Protects the states of share partitions on a whole node: records, epochs that fence, snapshots, pruning, and the persister.
 
-What is expected follows Kafka 4.3.1's ShareCoordinatorShard.
+What is expected follows Kafka 4.3.1's ShareCoordinatorShard; one test is of 4.4.0's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcli.server.coordinator.share.share_coordinator import coordinator_key, par
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.state.share_group_state import StateBatch
-from tests.server.apis.asking import Refusing, ask, struct
+from tests.server.apis.asking import Refusing, ask, struct, upgrade
 from tests.server.whole_node import WholeNode
 
 NAMES = error_codes.NAMES
@@ -295,3 +295,15 @@ def test_the_persister_ends_a_call_after_five_attempts(node: WholeNode, client: 
     assert not found, "the last attempt is 30 s after the first, give or take a fifth"
     node.advance(20_000)
     assert found == [error_codes.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_state_does_not_go_back_in_a_cluster_of_4_4(node: WholeNode, client: Client) -> None:
+    """Neither its start offset nor the count of records that are done; epochs below 0 are refused."""
+    upgrade(node)
+    assert client.initialize(state_epoch=-1) == "INVALID_REQUEST"
+    assert client.initialize(start_offset=10) == "NONE"
+    assert NAMES[client.read(-1).error_code] == client.write(leader=-1) == client.write(state=-1) == "INVALID_REQUEST"
+    for start, count, summary in ((10, 5, (10, 5)), (10, 3, (10, 5)), (4, 9, (10, 5)), (-1, 9, (10, 5)), (12, 2, (12, 2))):
+        assert client.write((8, 11, 0, 1), start=start, count=count) == "NONE"
+        assert client.summary()[2:] == summary
+    assert [(one.first_offset, one.last_offset) for one in client.read(0).state_batches] == []

@@ -1,4 +1,4 @@
-"""Protects the answers to share groups' requests against those that Apache Kafka 4.3.1 gave to the same exchange.
+"""Protects the answers to share groups' requests against those that Apache Kafka 4.3.1 and 4.4.0 gave to the same exchange.
 
 tests/oracle/test_share_group_answers.py recorded them.
 """
@@ -13,6 +13,7 @@ import pytest
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
+from tests.server.apis.asking import upgrade
 from tests.server.whole_node import WholeNode
 from tests.share_group_exchange import SETTINGS, exchanged, recorded
 
@@ -35,8 +36,11 @@ class Client:
         return pending.result()
 
 
-def test_the_answers_are_those_that_kafka_gave(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_4_4", [False, True])
+def test_the_answers_are_those_that_kafka_gave(tmp_path: Path, is_4_4: bool) -> None:
     node = WholeNode(tmp_path / "data", *SETTINGS)
+    if is_4_4:
+        upgrade(node)
     answers = exchanged(Client(node), lambda: node.advance(50))
-    for ours, kafkas in zip(answers, recorded(), strict=True):
+    for ours, kafkas in zip(answers, recorded(is_4_4=is_4_4), strict=True):
         assert ours == kafkas

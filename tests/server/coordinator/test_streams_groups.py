@@ -28,6 +28,7 @@ from kcli.server.coordinator.group.streams_heartbeat import (
 from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.topology_descriptions import MAX_DESCRIPTION_BYTES
 from kcli.server.coordinator.operation import CoordinatorError
+from kcli.server.features import KAFKA_4_4_SINCE, METADATA_VERSION
 from kcli.state.group_state import GroupState
 from kcli.state.groups import StreamsGroup
 from kcli.state.speculative_state import SpeculativeState
@@ -69,6 +70,11 @@ class Groups(ModernGroups[StreamsGroupManager]):
         """Check that no task runs twice."""
         check_tasks(self.state)
 
+    def upgrade(self) -> None:
+        """Give the cluster the features of Kafka 4.4."""
+        record = message_type("metadata_records", "FeatureLevelRecord")
+        self.metadata.image.apply(record.new(name=METADATA_VERSION, feature_level=KAFKA_4_4_SINCE))
+
     def heartbeat(self, member_id: str = "m1", epoch: int = 0, **fields: Any) -> StreamsHeartbeatResult:
         """Send a heartbeat; one that joins is of a process of its own unless `fields` say otherwise."""
         request: dict[str, Any] = {
@@ -78,7 +84,7 @@ class Groups(ModernGroups[StreamsGroupManager]):
             "client_host": "/127.0.0.1",
             "endpoint_epoch": 0,
             "shuts_down": False,
-            "can_describe": True,
+            "of_kafka_4_4": True,
         }
         if epoch == 0:
             request |= {"topology": SIMPLE, "rebalance_timeout_ms": 60_000, "owned": NO_TASKS, "process_id": f"of-{member_id}"}
@@ -407,7 +413,7 @@ def test_the_description_of_a_topology_is_asked_for_until_it_comes() -> None:
     assert not plain.heartbeat().requires_description
     groups = Groups("group.streams.topology.description.plugin.class=any", "group.streams.session.timeout.ms=60000", *AT_ONCE)
     groups.set_topic("in", 3)
-    assert not groups.heartbeat("m1", can_describe=False).requires_description
+    assert not groups.heartbeat("m1", of_kafka_4_4=False).requires_description
     answer = groups.heartbeat("m1")
     assert answer.requires_description
     for wait_ms in (30_000, 60_000 - 10_000):
@@ -543,14 +549,69 @@ def test_standby_tasks_of_a_group_setting(groups: Groups) -> None:
     groups.set_topic("app-store-changelog", 3)
     groups.heartbeat("m1", topology=STATEFUL)
     groups.heartbeat("m2", topology=STATEFUL)
-    record = message_type("metadata_records", "ConfigRecord").new(
-        resource_type=32, resource_name=GROUP, name="streams.num.standby.replicas", value="1"
-    )
-    groups.metadata.image.apply(record)
+    groups.configure("streams.num.standby.replicas", "1")
     settle(groups)
     members = groups.group().members.values()
     assert groups.group().assignment_configs == {"num.standby.replicas": "1"}
     assert sorted(sum(map(len, member.assigned_tasks.standby.values())) for member in members) == [1, 2]
+
+
+@pytest.mark.parametrize("is_4_4", [False, True])
+def test_a_member_that_has_the_state_of_a_task_gets_it_as_a_standby_task(groups: Groups, is_4_4: bool) -> None:
+    """As in Kafka 4.4: of two that report offsets the one with the higher offset."""
+    if is_4_4:
+        groups.upgrade()
+    groups.set_topic("app-store-changelog", 3)
+    for member_id in ("m1", "m2", "m3"):
+        groups.heartbeat(member_id, topology=STATEFUL)
+    settle(groups)
+    homes = {index: key for key, member in groups.group().members.items() for index in member.assigned_tasks.active["0"]}
+    assert sorted(homes) == [0, 1, 2]
+    wanted = {}
+    for index, home in homes.items():
+        first, second = sorted({"m1", "m2", "m3"} - {home})
+        wanted[index] = second if index % 2 else first
+    for member_id in ("m1", "m2", "m3"):
+        offsets = tuple(TaskOffset("0", index, 5 if key == member_id else 1) for index, key in wanted.items())
+        groups.heartbeat(member_id, groups.group().members[member_id].member_epoch, task_offsets=offsets)
+    groups.configure("streams.num.standby.replicas", "1")
+    settle(groups)
+    found = {
+        index: key for key, member in groups.group().members.items() for index in member.assigned_tasks.standby.get("0", ())
+    }
+    assert (found == wanted) == is_4_4
+
+
+def test_offsets_that_are_stated_twice_are_refused(groups: Groups) -> None:
+    epoch = groups.heartbeat("m1").member_epoch
+    for field in ("task_offsets", "task_end_offsets"):
+        with pytest.raises(CoordinatorError) as caught:
+            groups.heartbeat("m1", epoch, **{field: (TaskOffset("0", 1, 1), TaskOffset("0", 2, 1), TaskOffset("0", 1, 2))})
+        assert (caught.value.code, "partition 1." in caught.value.message) == (error_codes.INVALID_REQUEST, True)
+        assert groups.manager.offsets(GROUP, "m1") == TaskOffsets()
+
+
+def test_client_tags_that_a_group_requires(groups: Groups) -> None:
+    """They are a setting of the assignor: another value begins an epoch. A client of Kafka 4.4 learns which it lacks."""
+    epoch = groups.heartbeat("m1", client_tags={"rack": "r"}).member_epoch
+    groups.configure("streams.rack.aware.assignment.tags", "zone, rack,cluster")
+    answer = groups.heartbeat("m1", epoch)
+    assert answer.member_epoch == epoch + 1
+    assert groups.group().assignment_configs == {"num.standby.replicas": "0", "rack.aware.assignment.tags": "zone,rack,cluster"}
+    ((code, text),) = statuses(answer)
+    assert (code, "assignment: [zone, cluster]." in text) == (6, True)
+    assert statuses(groups.heartbeat("m1", epoch + 1, of_kafka_4_4=False)) == []
+    assert statuses(groups.heartbeat("m1", client_tags=dict.fromkeys(("zone", "rack", "cluster"), "x"))) == []
+
+
+def test_an_endpoint_that_changes(groups: Groups) -> None:
+    """As in Kafka 4.4, whose members do not learn of a member that joins again with the same endpoint."""
+    groups.upgrade()
+    assert groups.heartbeat("m1", user_endpoint=("a", 1)).endpoint_epoch == 0  # no record has made the group yet
+    groups.heartbeat("m2", user_endpoint=("b", 1))
+    epoch = groups.heartbeat("m2", user_endpoint=("b", 1)).endpoint_epoch
+    assert groups.heartbeat("m2", user_endpoint=("b", 1)).endpoint_epoch == epoch
+    assert groups.heartbeat("m2", user_endpoint=("c", 1)).endpoint_epoch == epoch + 1
 
 
 def test_shutdown_of_the_application(groups: Groups) -> None:
@@ -626,12 +687,15 @@ def settle(groups: Groups) -> None:
     raise AssertionError("the group does not settle")
 
 
+@pytest.mark.parametrize("is_4_4", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_groups_settle(seed: int) -> None:
+def test_groups_settle(seed: int, is_4_4: bool) -> None:
     """Whatever members of whatever processes join and leave, each task is active once, and no member has far too many."""
     rng = random.Random(seed)
     standby = rng.randrange(3)
     groups = Groups(f"group.streams.num.standby.replicas={standby}", *AT_ONCE)
+    if is_4_4:
+        groups.upgrade()
     for name in ("in", "app-store-changelog"):
         groups.set_topic(name, 6)
     groups.set_topic("other", 5)

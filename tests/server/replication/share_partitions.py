@@ -11,6 +11,7 @@ from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
 from kcli.server.replication.share.acquisition import AcquiredRecords, AcquireRequest, FetchedBatch
+from kcli.server.replication.share.dead_letters import DeadLetters
 from kcli.server.replication.share.in_flight import RecordState
 from kcli.server.replication.share.share_partition import SharePartition
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
@@ -66,6 +67,18 @@ class MemoryPersister:
         raise NotImplementedError
 
 
+class NoDeadLetters:
+    """The group has no dead letter queue."""
+
+    def is_enabled(self, group_id: str) -> bool:
+        """Return False."""
+        return False
+
+    def enqueue(self, letters: DeadLetters, done: Callable[[], None]) -> None:
+        """Archive what an earlier leader has left as archiving."""
+        done()
+
+
 class Bench:
     """A share partition over batches of the given sizes, from offset 0 on."""
 
@@ -94,6 +107,7 @@ class Bench:
             self.timer,
             lambda done: done(self.log[0].base_offset),
             self._changed,
+            NoDeadLetters(),
         )
         self.results: list[ShareError | None] = []
         made.initialize(self.results.append)

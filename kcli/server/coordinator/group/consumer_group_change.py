@@ -143,6 +143,11 @@ class ConsumerGroupChange:
         if self.group.has_partition_metadata:
             self.records.append(partition_metadata_tombstone(self.group.group_id))
 
+    def end_target(self) -> None:
+        """Let the target of a group that is now empty be of the group's epoch; the next assignment does not wait."""
+        if not self.members:
+            self.records.append(target_epoch_record(self.group.group_id, self.epoch, 0))
+
     # ------------------------------------------------------------------------------------------------------ assignment
 
     def update_target(self, default_assignor: str, interval_ms: int) -> None:

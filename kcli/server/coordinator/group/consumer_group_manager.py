@@ -60,6 +60,7 @@ from kcli.server.coordinator.group.modern_group_manager import ModernGroupManage
 from kcli.server.coordinator.group.regex_resolver import RegexResolver, ResolvedRegexes, compile_regex
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions
 
@@ -335,6 +336,8 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
             return Decision(None, change.records, self.downgrade(change, removed, None, "the last consumer has left"))
         change.remove_members(removed)
         change.update_epoch(True)
+        if is_4_4(self._metadata.image.features):
+            change.end_target()
         return Decision(None, change.records, self._removed(group.group_id, removed))
 
     # -------------------------------------------------------------------------------------------------------- migration

@@ -52,6 +52,7 @@ from kcli.server.coordinator.group.share_records import (
     topics_record,
 )
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
 
@@ -285,6 +286,8 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
         records = [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        if not change.members and is_4_4(self._metadata.image.features):
+            records.append(target_epoch_record(group.group_id, change.epoch + 1, 0))  # the next assignment does not wait
         return Decision(None, records, self._removed(group.group_id, (member_id,)))
 
     def _begin_timers(self, group: ShareGroup, member_id: str) -> None:

@@ -15,7 +15,7 @@ The group itself does not change: the records are applied when the operation is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 
 from kcli.protocol.message import Message
@@ -35,7 +35,10 @@ from kcli.server.coordinator.group.streams_topology import ConfiguredTopology
 from kcli.server.coordinator.group.task_assignor import StreamsMemberSpec, TaskSource, assign_tasks
 from kcli.state.groups import StreamsGroup, StreamsGroupMember, TargetTasks
 
-STANDBY_CONFIG = "num.standby.replicas"
+# The settings of the assignor, as records have them.
+STANDBY_CONFIG, RACK_TAGS_CONFIG = "num.standby.replicas", "rack.aware.assignment.tags"
+# Of the tasks of members, by member id: subtopology, partition and offset.
+Offsets = Mapping[str, Iterable[tuple[str, int, int]]]
 # Of a group without a target: its members reach this epoch with no tasks.
 FIRST_TARGET_EPOCH = 1
 
@@ -85,7 +88,7 @@ class StreamsGroupChange:
         self.begin_epoch(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
         if not self.members:
             self.target_epoch = self.epoch
-            self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
+            self.records.append(target_epoch_record(group.group_id, self.epoch, 0))  # the next assignment does not wait
 
     def begin_epoch(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
         """Begin the next group epoch."""
@@ -97,24 +100,33 @@ class StreamsGroupChange:
         """Return whether the last assignment is not `interval_ms` ago yet."""
         return is_assignment_early(self.group.assignment_timestamp_ms, interval_ms, self._now_ms)
 
-    def assign(self, topology: ConfiguredTopology, configs: Mapping[str, str]) -> None:
-        """Make the targets of the group's epoch; they are empty as long as the topology is not ready."""
+    def assign(self, topology: ConfiguredTopology, configs: Mapping[str, str], offsets: Offsets | None) -> None:
+        """Make the targets of the group's epoch; they are empty as long as the topology is not ready.
+
+        `offsets` are those of tasks that the members report; None assigns as Kafka 4.3 does.
+        """
         targets = {member_id: TargetTasks() for member_id in self.members}
         if topology.is_ready and topology.subtopologies is not None:
-            members = [
-                StreamsMemberSpec(member_id, member.process_id, self._targets.get(member_id, TargetTasks()))
-                for member_id, member in self.members.items()
-            ]
+            members = [self._specification(member, offsets) for member in self.members.values()]
             sources = [
                 TaskSource(key, part.task_count, bool(part.state_changelog_topics))
                 for key, part in topology.subtopologies.items()
             ]
-            targets = assign_tasks(members, sources, int(configs.get(STANDBY_CONFIG, "0")))
+            targets = assign_tasks(members, sources, int(configs.get(STANDBY_CONFIG, "0")), offsets is not None)
         for member_id, target in targets.items():
             if self._targets.get(member_id) != target:
                 self.records.append(target_record(self.group.group_id, member_id, target))
         self._targets, self.target_epoch = targets, self.epoch
         self.records.append(target_epoch_record(self.group.group_id, self.epoch, self._now_ms))
+
+    def _specification(self, member: StreamsGroupMember, offsets: Offsets | None) -> StreamsMemberSpec:
+        if offsets is None:
+            before = self._targets.get(member.member_id, TargetTasks())
+            return StreamsMemberSpec(member.member_id, member.process_id, before)
+        tasks = member.assigned_tasks
+        before = TargetTasks({key: list(found) for key, found in tasks.active.items()}, tasks.standby)
+        reached = {(key, index): offset for key, index, offset in offsets.get(member.member_id, ())}
+        return StreamsMemberSpec(member.member_id, member.process_id, before, reached)
 
     def reconcile(self, member: StreamsGroupMember, owned: OwnedTasks | None, *, has_target: bool) -> StreamsGroupMember:
         """Return the member with its next tasks; the change has its record if they are others.

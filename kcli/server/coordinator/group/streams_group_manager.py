@@ -31,7 +31,7 @@ A member with an older topology stays, with the status STALE_TOPOLOGY.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from kcli.protocol import error_codes
@@ -40,23 +40,28 @@ from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
-from kcli.server.coordinator.group.current_tasks import UNREVOKED, OwnedTasks, contains
+from kcli.server.coordinator.group.current_tasks import UNREVOKED
+from kcli.server.coordinator.group.member_sessions import group_list
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
-from kcli.server.coordinator.group.streams_group_change import STANDBY_CONFIG, StreamsGroupChange
+from kcli.server.coordinator.group.streams_group_change import RACK_TAGS_CONFIG, STANDBY_CONFIG, StreamsGroupChange
 from kcli.server.coordinator.group.streams_heartbeat import (
     LEAVE_FOR_A_TIME,
     StreamsHeartbeat,
     StreamsHeartbeatResult,
     TaskOffsets,
+    check_tasks,
+    kept_offsets,
     known_member,
     left_for_a_time,
+    misses_tasks,
     sending_member,
 )
 from kcli.server.coordinator.group.streams_records import current_record, group_tombstones
 from kcli.server.coordinator.group.streams_topology import (
     ASSIGNMENT_DELAYED,
+    MISSING_CLIENT_TAGS,
     SHUTDOWN_APPLICATION,
     STALE_TOPOLOGY,
     ConfiguredTopology,
@@ -66,6 +71,7 @@ from kcli.server.coordinator.group.streams_topology import (
 )
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
 from kcli.server.timing_wheel import TimerTask
 from kcli.state.group_records import subtopologies
@@ -155,7 +161,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         live = self._live.setdefault(group.group_id, _Live()) if group.group_id in self._state.groups else _Live()
         configured = self._advance(change, live, topology, request, is_changed=is_new or updated is not member)
         statuses = [] if group.topology_epoch <= updated.topology_epoch else [_stale(group, updated)]
-        delay = self._update_target(change, configured)
+        delay = self._update_target(change, live, configured)
         statuses += [] if delay is None else [delay]
         moved = change.reconcile(updated, request.owned, has_target=group.group_id not in self._delays)
         if records:
@@ -165,10 +171,9 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
             self._watch_revocation(group.group_id, moved)
         if request.shuts_down and live.shutdown_member_id is None:
             live.shutdown_member_id = request.member_id
-        _keep_offsets(live, change.members, request)
         result = self._result(group, live, configured, (member, moved), statuses, request)
         is_stale = group.topology_epoch > updated.topology_epoch
-        if request.can_describe and not is_stale:
+        if request.of_kafka_4_4 and not is_stale:
             asks = self.descriptions.ask(group.group_id, topology.epoch, self._timer.clock_ms)
             result = result._replace(requires_description=asks)
         return Decision(result, change.records)
@@ -250,8 +255,10 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         validated = NO_EPOCH
         if configured.is_ready:
             validated = topology.epoch
-            _check_tasks(configured, request.owned)
-        configs = {STANDBY_CONFIG: str(self._group_int(group.group_id, "group.streams.num.standby.replicas"))}
+            check_tasks(configured, request.owned)
+        if request.task_offsets is not None or request.task_end_offsets is not None:
+            live.offsets = kept_offsets(live.offsets, change.members, request)
+        configs = self._assignor_configs(group.group_id)
         if is_changed or validated != group.validated_topology_epoch or configs != group.assignment_configs:
             change.begin_epoch(found, validated, configs)
             self._metrics.streams_rebalances += 1
@@ -274,9 +281,12 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         """Return the answer; `members` are the member before and after the heartbeat."""
         before, member = members
         has_tasks = request.member_epoch == 0 or before.assigned_tasks != member.assigned_tasks
-        has_tasks = has_tasks or _misses_tasks(member, request.owned)
-        if has_tasks and member.user_endpoint is not None:
-            live.endpoint_epoch += 1
+        has_tasks = has_tasks or misses_tasks(member, request.owned)
+        has_other_endpoint = has_tasks and member.user_endpoint is not None
+        if self._is_4_4:
+            is_moved = before.assigned_tasks != member.assigned_tasks and member.user_endpoint is not None
+            has_other_endpoint = is_moved or before.user_endpoint != member.user_endpoint
+        live.endpoint_epoch += has_other_endpoint
         endpoints = None
         if live.endpoint_epoch != request.endpoint_epoch:
             others = [other for other in group.members.values() if other.member_id != member.member_id]
@@ -285,6 +295,11 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         if live.shutdown_member_id is not None:
             text = "encountered a fatal error and requested a shutdown for the entire application."
             statuses.append(Status(SHUTDOWN_APPLICATION, f"Streams group member {live.shutdown_member_id} {text}"))
+        missing_tags = [tag for tag in self._rack_tags(group.group_id) if tag not in member.client_tags]
+        if missing_tags and request.of_kafka_4_4:
+            text = f"Missing required client tags for rack-aware standby assignment: [{', '.join(missing_tags)}]."
+            text += " Configure them via 'client.tag.<tagKey>' in your Streams config."
+            statuses.append(Status(MISSING_CLIENT_TAGS, text))
         return StreamsHeartbeatResult(
             member.member_id,
             member.member_epoch,
@@ -300,7 +315,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
 
     # ---------------------------------------------------------------------------------------------------------- target
 
-    def _update_target(self, change: StreamsGroupChange, configured: ConfiguredTopology) -> Status | None:
+    def _update_target(self, change: StreamsGroupChange, live: _Live, configured: ConfiguredTopology) -> Status | None:
         """Assign the tasks if the group is in a later epoch; return the status if that has to wait."""
         group_id = change.group.group_id
         delay_ms = self._group_int(group_id, "group.streams.initial.rebalance.delay.ms")
@@ -313,9 +328,27 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
             return None
         if change.is_assignment_early(self._group_int(group_id, "group.streams.assignment.interval.ms")):
             return Status(ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval.")
-        configs = {STANDBY_CONFIG: str(self._group_int(group_id, "group.streams.num.standby.replicas"))}
-        change.assign(configured, configs)
+        self._assign(change, live, configured, self._assignor_configs(group_id))
         return None
+
+    def _assign(
+        self, change: StreamsGroupChange, live: _Live, configured: ConfiguredTopology, configs: Mapping[str, str]
+    ) -> None:
+        """Make the targets, in a cluster with the features of 4.4 as Kafka 4.4 does."""
+        reached = {member_id: found.reached for member_id, found in live.offsets.items()}
+        change.assign(configured, configs, reached if self._is_4_4 else None)
+
+    def _assignor_configs(self, group_id: str) -> dict[str, str]:
+        configs = {STANDBY_CONFIG: str(self._group_int(group_id, "group.streams.num.standby.replicas"))}
+        tags = self._rack_tags(group_id)
+        return configs | {RACK_TAGS_CONFIG: ",".join(tags)} if tags else configs
+
+    def _rack_tags(self, group_id: str) -> list[str]:
+        return group_list(self._config, self._metadata, group_id, "group.streams.rack.aware.assignment.tags")
+
+    @property
+    def _is_4_4(self) -> bool:
+        return is_4_4(self._metadata.image.features)
 
     def _end_delay(self, group_id: str, now_ms: int) -> None:
         del self._delays[group_id]
@@ -328,7 +361,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         change = self._change(group)
         interval_ms = self._group_int(group_id, "group.streams.assignment.interval.ms")
         if change.target_epoch < change.epoch and not change.is_assignment_early(interval_ms):
-            change.assign(live.configured, group.assignment_configs)
+            self._assign(change, live, live.configured, group.assignment_configs)
         return Decision(None, change.records)
 
     # ----------------------------------------------------------------------------------------------------- leave, fence
@@ -417,43 +450,6 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         return group_tombstones(group)
 
 
-def _keep_offsets(live: _Live, members: Container[str], request: StreamsHeartbeat) -> None:
-    """Keep the offsets that a member states, and no longer those of members that the group does not have."""
-    given, ends = request.task_offsets, request.task_end_offsets
-    if given is not None or ends is not None:
-        known = live.offsets.get(request.member_id, TaskOffsets())
-        live.offsets = {member_id: found for member_id, found in live.offsets.items() if member_id in members}
-        stated = TaskOffsets(known.reached if given is None else given, known.ends if ends is None else ends)
-        live.offsets[request.member_id] = stated
-
-
 def _stale(group: StreamsGroup, member: StreamsGroupMember) -> Status:
     epochs = f"epoch {member.topology_epoch} is behind the group's topology epoch {group.topology_epoch}"
     return Status(STALE_TOPOLOGY, f"The member's topology {epochs}.")
-
-
-def _misses_tasks(member: StreamsGroupMember, owned: OwnedTasks | None) -> bool:
-    """Return whether a member does not know all of its tasks: the answer that had them was lost.
-
-    Kafka 4.3 does not return them again, so the member does not begin with them until the group changes.
-    """
-    if owned is None:
-        return False
-    tasks = member.assigned_tasks
-    active = {key: list(found) for key, found in tasks.active.items()}
-    return not all(contains(known, part) for part, known in zip((active, tasks.standby, tasks.warmup), owned))
-
-
-def _check_tasks(configured: ConfiguredTopology, owned: OwnedTasks | None) -> None:
-    """Check that the topology has the tasks of a member. Raises CoordinatorError: INVALID_REQUEST."""
-    parts = configured.subtopologies or {}
-    for tasks in owned or ():
-        for key, indexes in tasks.items():
-            if key not in parts:
-                text = f"Subtopology {key} does not exist in the topology."
-                raise CoordinatorError(error_codes.INVALID_REQUEST, text)
-            count = parts[key].task_count
-            wrong = [index for index in indexes if not 0 <= index < count]
-            if wrong:
-                text = f"Task {wrong[0]} for subtopology {key} is invalid. Number of tasks for this subtopology: {count}"
-                raise CoordinatorError(error_codes.INVALID_REQUEST, text)

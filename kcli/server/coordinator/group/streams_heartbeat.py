@@ -13,6 +13,7 @@ A member may send the epoch before the present one again with no other tasks tha
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
 from copy import copy
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from kcli.server.coordinator.group.consumer_members import check_static, fenced_
 from kcli.server.coordinator.group.current_tasks import OwnedTasks, contains
 from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import StreamsGroupChange
-from kcli.server.coordinator.group.streams_topology import Status
+from kcli.server.coordinator.group.streams_topology import ConfiguredTopology, Status
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import CurrentTasks, InternalTopic, StreamsGroup, StreamsGroupMember
 
@@ -47,7 +48,7 @@ class TaskOffsets(NamedTuple):
 class StreamsHeartbeat(NamedTuple):
     """A heartbeat; None is a field that has not changed. `topology` is the value of the topology's record.
 
-    `can_describe`: the member can send the description of its topology.
+    `of_kafka_4_4`: the client is of Kafka 4.4 or later. It can describe its topology, and knows the status of missing tags.
     """
 
     group_id: str
@@ -67,7 +68,7 @@ class StreamsHeartbeat(NamedTuple):
     task_offsets: tuple[TaskOffset, ...] | None
     task_end_offsets: tuple[TaskOffset, ...] | None
     shuts_down: bool
-    can_describe: bool
+    of_kafka_4_4: bool
 
 
 class StreamsHeartbeatResult(NamedTuple):
@@ -134,3 +135,55 @@ def left_for_a_time(member: StreamsGroupMember) -> StreamsGroupMember:
     active = {key: dict.fromkeys(found, 0) for key, found in tasks.active.items()}
     left.assigned_tasks, left.tasks_pending_revocation = CurrentTasks(active, tasks.standby, tasks.warmup), CurrentTasks()
     return left
+
+
+def kept_offsets(
+    offsets: Mapping[str, TaskOffsets], members: Container[str], request: StreamsHeartbeat
+) -> dict[str, TaskOffsets]:
+    """Return the offsets by member with those that a member states, and without those of members that the group does not have.
+
+    Raises CoordinatorError: INVALID_REQUEST.
+    """
+    given, ends = request.task_offsets, request.task_end_offsets
+    _check_repeated(given or ())
+    _check_repeated(ends or ())
+    known = offsets.get(request.member_id, TaskOffsets())
+    kept = {member_id: found for member_id, found in offsets.items() if member_id in members}
+    kept[request.member_id] = TaskOffsets(known.reached if given is None else given, known.ends if ends is None else ends)
+    return kept
+
+
+def _check_repeated(offsets: Iterable[TaskOffset]) -> None:
+    tasks: set[tuple[str, int]] = set()
+    for key, index, _ in offsets:
+        if (key, index) in tasks:
+            text = f"Task offsets contain a duplicate entry for subtopology {key} and partition {index}."
+            raise CoordinatorError(error_codes.INVALID_REQUEST, text)
+        tasks.add((key, index))
+
+
+def misses_tasks(member: StreamsGroupMember, owned: OwnedTasks | None) -> bool:
+    """Return whether a member does not know all of its tasks: the answer that had them was lost.
+
+    Kafka 4.3 does not return them again, so the member does not begin with them until the group changes.
+    """
+    if owned is None:
+        return False
+    tasks = member.assigned_tasks
+    active = {key: list(found) for key, found in tasks.active.items()}
+    return not all(contains(known, part) for part, known in zip((active, tasks.standby, tasks.warmup), owned))
+
+
+def check_tasks(configured: ConfiguredTopology, owned: OwnedTasks | None) -> None:
+    """Check that the topology has the tasks of a member. Raises CoordinatorError: INVALID_REQUEST."""
+    parts = configured.subtopologies or {}
+    for tasks in owned or ():
+        for key, indexes in tasks.items():
+            if key not in parts:
+                text = f"Subtopology {key} does not exist in the topology."
+                raise CoordinatorError(error_codes.INVALID_REQUEST, text)
+            count = parts[key].task_count
+            wrong = [index for index in indexes if not 0 <= index < count]
+            if wrong:
+                text = f"Task {wrong[0]} for subtopology {key} is invalid. Number of tasks for this subtopology: {count}"
+                raise CoordinatorError(error_codes.INVALID_REQUEST, text)

@@ -31,7 +31,7 @@ from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import InternalTopic, Subtopology
 
 STALE_TOPOLOGY, MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = range(4)
-SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 4, 5
+SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED, MISSING_CLIENT_TAGS = 4, 5, 6
 _NAMED = 3  # topics in one status
 
 PartitionCount = Callable[[str], int | None]  # of a topic that exists

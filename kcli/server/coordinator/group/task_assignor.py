@@ -14,11 +14,21 @@
 A process has no task twice, in whichever role. The load of a process is its number of tasks for each of its members. A quota is
 the number of tasks for each member with room, rounded up; it is computed again when a member has reached it. Of equally loaded
 processes and members the one is taken that Kafka takes (`java_order`): tests/oracle/test_task_assignor.py asks Kafka.
+
+Kafka 4.4.0 differs from 4.3.1. `assign_tasks` follows one of them:
+
+    4.3.1                                          4.4.0
+    ---------------------------------------------  ---------------------------------------------------------------------
+    tasks before are those of the last target      tasks before are those that the member has now
+    a standby task goes to the members before      also to members that report an offset of the task, the highest first:
+                                                   they have its state on disk
+    with a process that has the task already, the  the other members are still asked
+    first member before rules out the others
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kcli.format.java_order import PriorityQueue, hash_map_order
@@ -28,11 +38,12 @@ Task = tuple[str, int]  # subtopology and partition
 
 
 class StreamsMemberSpec(NamedTuple):
-    """A member for the assignor, with its present target."""
+    """A member for the assignor with its tasks before, and the sums of the offsets that it reports of tasks."""
 
     member_id: str
     process_id: str
-    target: TargetTasks
+    before: TargetTasks
+    offsets: Mapping[Task, int] = {}
 
 
 class TaskSource(NamedTuple):
@@ -49,10 +60,10 @@ class TaskSource(NamedTuple):
 
 
 def assign_tasks(
-    members: Iterable[StreamsMemberSpec], sources: Iterable[TaskSource], standby_replicas: int
+    members: Iterable[StreamsMemberSpec], sources: Iterable[TaskSource], standby_replicas: int, is_4_4: bool
 ) -> dict[str, TargetTasks]:
-    """Return the target of each member."""
-    assignment = _Assignment(list(members), list(sources), standby_replicas)
+    """Return the target of each member, by the rules of Kafka 4.4.0 or by those of 4.3.1."""
+    assignment = _Assignment(list(members), list(sources), standby_replicas, is_4_4)
     assignment.assign_active()
     if standby_replicas > 0:
         assignment.assign_standby()
@@ -119,27 +130,36 @@ class _Process:
 class _Assignment:
     """One assignment that is being made."""
 
-    def __init__(self, members: list[StreamsMemberSpec], sources: list[TaskSource], standby_replicas: int) -> None:
+    def __init__(
+        self, members: list[StreamsMemberSpec], sources: list[TaskSource], standby_replicas: int, is_4_4: bool
+    ) -> None:
         self._sources = sources
         self._replicas = standby_replicas
+        self._is_4_4 = is_4_4
         self._processes: dict[str, _Process] = {}
+        self._process_ids: list[str] = []  # of the members, as Kafka inserts them into its map of processes
         self._process_of: dict[str, _Process] = {}
         self._active: dict[str, list[Task]] = {member.member_id: [] for member in members}
         self._standby: dict[str, list[Task]] = {member.member_id: [] for member in members}
         self._active_before: dict[Task, str] = {}
         self._standby_before: dict[Task, list[str]] = {}
+        ranked: dict[Task, list[tuple[bool, int, str]]] = {}
         by_id = {member.member_id: member for member in members}
         for member in (by_id[member_id] for member_id in hash_map_order(by_id)):
+            self._process_ids.append(member.process_id)
             process = self._processes.setdefault(member.process_id, _Process())
             process.counts[member.member_id] = 0
             self._process_of[member.member_id] = process
-            self._active_before |= dict.fromkeys(_listed(member.target.active), member.member_id)
-            for task in _listed(member.target.standby):
-                self._standby_before.setdefault(task, []).append(member.member_id)
+            self._active_before |= dict.fromkeys(_listed(member.before.active), member.member_id)
+            standby = set(_listed(member.before.standby))
+            for task in {*standby, *member.offsets}:
+                ranked.setdefault(task, []).append((task not in standby, -member.offsets.get(task, 0), member.member_id))
+        for task, candidates in ranked.items():
+            self._standby_before[task] = [member_id for _, _, member_id in sorted(candidates, key=lambda one: one[:2])]
         active = sum(source.task_count for source in sources)
-        standby = standby_replicas * sum(source.task_count for source in sources if source.is_stateful)
+        replicas = standby_replicas * sum(source.task_count for source in sources if source.is_stateful)
         self._active_quota = _Quota(active, len(members))
-        self._quota = _Quota(active + standby, len(members))
+        self._quota = _Quota(active + replicas, len(members))
 
     # ---------------------------------------------------------------------------------------------------------- active
 
@@ -167,7 +187,7 @@ class _Assignment:
 
     def _queue(self) -> PriorityQueue[_Process]:
         """Return the processes by their load."""
-        names = hash_map_order(self._processes, capacity=len(self._active))
+        names = hash_map_order(self._process_ids, len(self._active), is_computed=self._is_4_4)
         return PriorityQueue(lambda process: process.load, (self._processes[name] for name in names))
 
     def _gave_active(self, member_id: str, task: Task, count: int) -> None:
@@ -177,17 +197,20 @@ class _Assignment:
 
     def _least_loaded(self, task: Task, *, is_free: bool = False) -> str | None:
         """Return the member of the least load that had a standby task; with `is_free`, one whose process lacks the task."""
-        members = self._standby_before.get(task)
-        if not members:
-            return None
-        found = members[0]
-        for member_id in members[1:]:
-            process, best = self._process_of[member_id], self._process_of[found]
-            is_less = process.load < best.load and process.counts[member_id] < best.counts[found]
-            if is_less and not (is_free and task in process.tasks):
-                found = member_id
-        # Kafka checks the first member's process, whichever member is found.
-        return None if is_free and task in self._process_of[members[0]].tasks else found
+        members = self._standby_before.get(task, [])
+        found: str | None = None
+        for member_id in members:
+            process = self._process_of[member_id]
+            is_fit = not is_free or task not in process.tasks
+            if found is None:
+                found = member_id if is_fit or not self._is_4_4 else None
+            elif is_fit:
+                best = self._process_of[found]
+                if process.load < best.load and process.counts[member_id] < best.counts[found]:
+                    found = member_id
+        if is_free and members and not self._is_4_4 and task in self._process_of[members[0]].tasks:
+            return None  # Kafka 4.3 checks the first member's process, whichever member is found.
+        return found
 
     # --------------------------------------------------------------------------------------------------------- standby
 

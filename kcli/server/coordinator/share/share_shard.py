@@ -11,7 +11,14 @@
     delete        a tombstone of the snapshot, none if there is no state
 
     every operation refuses negative partitions (INVALID_REQUEST), and topics and partitions that do not exist
-    (UNKNOWN_TOPIC_OR_PARTITION). An epoch of -1 in a request is not compared.
+    (UNKNOWN_TOPIC_OR_PARTITION).
+
+    of a request          in a cluster with the features of 4.4, as Kafka 4.4.0   before, as Kafka 4.3.1
+    --------------------  ------------------------------------------------------  --------------------------------------
+    an epoch below 0      is refused with INVALID_REQUEST                         -1 is not compared, others are fenced
+    a start offset below  stays as in the state, with the count of records that   is recorded as it is in an update, and
+    that of the state     are done (delivery_complete_count)                      in a snapshot unless it is -1
+    the same start        the count does not go down                              the count is that of the request
 
 A write keeps the leader epoch of the state: only a read changes it. Records that no state needs any more, which are those below
 the oldest last snapshot of a share partition, are deleted from the start of the log every
@@ -29,6 +36,7 @@ from kcli.protocol.message_types import message_type
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord, EndTransaction, ShardRecord
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.features import is_4_4
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.server.timing_wheel import Timer, TimerTask
@@ -41,11 +49,10 @@ _PRUNE_KEY = "share.coordinator.state.topic.prune.interval.ms"
 _NO_EPOCH = -1
 _NO_OFFSET = -1
 _UNKNOWN_COUNT = -1
+_FENCED_BEFORE_4_4 = "The share coordinator rejected the request because the share-group state epoch did not match."
 _SENTENCES = {
     error_codes.FENCED_LEADER_EPOCH: "The leader epoch in the request is older than the epoch on the broker.",
-    error_codes.FENCED_STATE_EPOCH: (
-        "The share coordinator rejected the request because the share-group state epoch did not match."
-    ),
+    error_codes.FENCED_STATE_EPOCH: "The coordinator rejected the request because the state epoch did not match.",
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
 }
 
@@ -111,6 +118,7 @@ class ShareShard:
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Decision[None]:
         """Begin a state, or begin it again. Raises ShareRefusal."""
         self._check_partition(key)
+        self._check_negative(state_epoch=state_epoch)
         self._check_state_epoch(key, state_epoch)
         self._check_exists(key)
         before, now_ms = self.state.partitions.get(key), self._wall_ms()
@@ -129,6 +137,7 @@ class ShareShard:
     def read(self, key: ShareKey, leader_epoch: int) -> Decision[ShareState]:
         """Return a state to the leader in `leader_epoch`. Raises ShareRefusal."""
         self._check_partition(key)
+        self._check_negative(leader_epoch=leader_epoch)
         state = self._initialized(key, "Read operation on uninitialized share partition not allowed.")
         self._check_leader_epoch(key, leader_epoch)
         self._check_exists(key)
@@ -143,6 +152,7 @@ class ShareShard:
     def write(self, key: ShareKey, change: ShareUpdateBatches) -> Decision[None]:
         """Change a state. Raises ShareRefusal."""
         self._check_partition(key)
+        self._check_negative(leader_epoch=change.leader_epoch, state_epoch=change.state_epoch)
         state = self._initialized(key, "Write operation on uninitialized share partition not allowed.")
         self._check_leader_epoch(key, change.leader_epoch)
         self._check_state_epoch(key, change.state_epoch)
@@ -202,6 +212,15 @@ class ShareShard:
         if key.partition < 0:
             raise ShareRefusal(error_codes.INVALID_REQUEST, "The partition id cannot be a negative number.")
 
+    @property
+    def _is_4_4(self) -> bool:
+        return is_4_4(self._metadata.image.features)
+
+    def _check_negative(self, *, leader_epoch: int = 0, state_epoch: int = 0) -> None:
+        for epoch, name in ((leader_epoch, "leader"), (state_epoch, "state")):
+            if epoch < 0 and self._is_4_4:
+                raise ShareRefusal(error_codes.INVALID_REQUEST, f"The {name} epoch cannot be a negative number.")
+
     def _check_exists(self, key: ShareKey) -> None:
         topic = self._metadata.image.topics.get(key.topic_id)
         if topic is None or key.partition >= len(topic.partitions):
@@ -220,6 +239,8 @@ class ShareShard:
     def _check_state_epoch(self, key: ShareKey, epoch: int) -> None:
         known = self.state.epochs.get(key)
         if epoch != _NO_EPOCH and known is not None and known.state_epoch is not None and epoch < known.state_epoch:
+            if not self._is_4_4:
+                raise ShareRefusal(error_codes.FENCED_STATE_EPOCH, _FENCED_BEFORE_4_4)
             raise _refusal(error_codes.FENCED_STATE_EPOCH)
 
     # --------------------------------------------------------------------------------------------------------- records
@@ -228,6 +249,8 @@ class ShareShard:
         self, key: ShareKey, state: ShareGroupOffset, change: ShareUpdateBatches, leader_epoch: int
     ) -> CoordinatorRecord:
         """Make the record of a change: an update, or a snapshot if there are enough updates."""
+        if self._is_4_4:
+            change = _effective(state, change)
         if self.state.update_counts.get(key, 0) < self._config.get_int(_UPDATES_KEY):
             return _update_record(key, state.snapshot_epoch, change, leader_epoch)
         start_offset = state.start_offset if change.start_offset == _NO_OFFSET else change.start_offset
@@ -243,6 +266,16 @@ class ShareShard:
             state_batches=combine_batches([*state.state_batches, *change.batches], start_offset),
         )
         return snapshot_record(key, changed)
+
+
+def _effective(state: ShareGroupOffset, change: ShareUpdateBatches) -> ShareUpdateBatches:
+    """Return a change that does not go back behind the state."""
+    count = change.delivery_complete_count
+    if change.start_offset == state.start_offset:
+        count = max(count, state.delivery_complete_count)
+    elif change.start_offset < state.start_offset:
+        count = state.delivery_complete_count
+    return change._replace(start_offset=max(change.start_offset, state.start_offset), delivery_complete_count=count)
 
 
 def _refusal(code: int) -> ShareRefusal:

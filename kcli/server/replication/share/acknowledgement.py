@@ -5,7 +5,8 @@
     0     gap      archived: the log has no records there
     1     accept   acknowledged
     2     release  available, or archived after the last delivery
-    3     reject   archived
+    3     reject   archived, or archiving if the group has a dead letter
+                   queue
     4     renew    acquired for another lock duration             share.renew.acknowledge.enable
 
 A batch of acknowledgements has one type for all of its offsets, or one for each. The records must be acquired by the member,
@@ -24,6 +25,7 @@ from kcli.server.replication.share.in_flight import (
     ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
+    ARCHIVING,
     AVAILABLE,
     NO_MEMBER,
     AcquisitionLock,
@@ -35,7 +37,7 @@ from kcli.server.replication.share.in_flight_records import InFlightRecords, sta
 from kcli.state.share_group_state import StateBatch
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-_STATES = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+_STATES = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE}
 
 
 class ShareError(NamedTuple):
@@ -68,18 +70,20 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """An ongoing transition, and what the persister is to write for it."""
+    """An ongoing transition, and what the persister is to write for it; `is_rejected` by a member."""
 
     state: InFlightState
     batch: StateBatch
+    is_rejected: bool
 
 
 class Transitions:
     """The transitions of one request; `error` is why the request fails, if it does."""
 
-    def __init__(self, records: InFlightRecords, most_deliveries: int) -> None:
+    def __init__(self, records: InFlightRecords, most_deliveries: int, *, has_dead_letters: bool) -> None:
         self._records = records
         self._most_deliveries = most_deliveries
+        self._dead = ARCHIVING if has_dead_letters else ARCHIVED
         self.begun: list[Transition] = []
         self.error: ShareError | None = None
 
@@ -92,9 +96,9 @@ class Transitions:
 
     def _begin(self, first_offset: int, last_offset: int, state: InFlightState, wanted: RecordState, count: int) -> bool:
         """Begin a transition of `count` records that are at or above the start offset."""
-        if not state.begin_transition(wanted, self._most_deliveries):
+        if not state.begin_transition(wanted, self._most_deliveries, self._dead):
             return self._refuse_state(f"offset {first_offset} cannot become {wanted.name.lower()}")
-        self.begun.append(Transition(state, state_batch(first_offset, last_offset, state)))
+        self.begun.append(Transition(state, state_batch(first_offset, last_offset, state), wanted is ARCHIVING))
         if state.state.is_terminal:
             self._records.delivery_complete_count += count
         return True
@@ -102,7 +106,7 @@ class Transitions:
     def end(self, *, is_written: bool) -> bool:
         """End all transitions, or roll them back; return whether records have become available."""
         records, is_any_available = self._records, False
-        for state, batch in self.begun:
+        for state, batch, _ in self.begun:
             state.end_transition(is_written=is_written)
             if state.state is AVAILABLE:
                 records.may_have_available = is_any_available = True
@@ -130,6 +134,9 @@ class Transitions:
                         return
             if self.error is not None:
                 return
+
+    def _wanted(self, kind: int) -> RecordState:
+        return self._dead if kind == REJECT else _STATES[kind]
 
     def _find(self, batch: AcknowledgementBatch) -> list[InFlightBatch]:
         """Return the batches in flight that acknowledgements are for; none, and the error, if they are not all in flight."""
@@ -173,7 +180,7 @@ class Transitions:
             if not self._check_idle(state, offset) or not self._check_owner(state, member_id, offset):
                 return False
             if kind != RENEW:
-                if not self._begin(offset, offset, state, _STATES[kind], 1):
+                if not self._begin(offset, offset, state, self._wanted(kind), 1):
                     return False
                 continue
             if renew is None:
@@ -189,7 +196,7 @@ class Transitions:
         if whole.state is not ACQUIRED:
             return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
         if kind != RENEW:
-            return self._begin(known.first_offset, known.last_offset, whole, _STATES[kind], known.count)
+            return self._begin(known.first_offset, known.last_offset, whole, self._wanted(kind), known.count)
         if renew is None:
             return self._refuse_renewal()
         whole.hold(renew(known.first_offset, known.last_offset))
@@ -230,7 +237,9 @@ class Transitions:
                         return
 
 
-def release_expired(records: InFlightRecords, lock: AcquisitionLock, most_deliveries: int) -> list[StateBatch]:
+def release_expired(
+    records: InFlightRecords, lock: AcquisitionLock, most_deliveries: int, *, has_dead_letters: bool
+) -> list[StateBatch]:
     """Make the records of an expired lock available again, or archive them; return what the persister is to write.
 
     Records with an ongoing transition follow if it is rolled back.
@@ -252,12 +261,13 @@ def release_expired(records: InFlightRecords, lock: AcquisitionLock, most_delive
             last_offset = batch.last_offset if state is batch.whole else offset
             if state.lock is not lock or state.state is not ACQUIRED:
                 continue
-            if not state.update(ARCHIVED if last_offset < start_offset else AVAILABLE, most_deliveries, NO_MEMBER):
+            wanted = ARCHIVED if last_offset < start_offset else AVAILABLE
+            if not state.update(wanted, most_deliveries, NO_MEMBER, ARCHIVING if has_dead_letters else ARCHIVED):
                 continue
             state.release()
             released.append(state_batch(offset, last_offset, state))
             if state.state is AVAILABLE:
                 records.may_have_available = True
-            else:
+            elif state.state is not ARCHIVING:
                 records.delivery_complete_count += records.live_count(offset, last_offset)
     return released

@@ -3,9 +3,11 @@
     state          the records                                                    next
     -------------  -------------------------------------------------------------  ----------------------------------
     AVAILABLE      may be delivered (again)                                       ACQUIRED
-    ACQUIRED       are with a member, until it acknowledges them or its lock      AVAILABLE, ACKNOWLEDGED, ARCHIVED
-                   expires
+    ACQUIRED       are with a member, until it acknowledges them or its lock      AVAILABLE, ACKNOWLEDGED, ARCHIVING,
+                   expires                                                        ARCHIVED
     ACKNOWLEDGED   were accepted                                                  none
+    ARCHIVING      were rejected, or delivered too often, and are being written   ARCHIVED
+                   to the dead letter queue of the group
     ARCHIVED       were rejected, delivered too often, deleted, or do not exist   none
 
 A batch has one state for all of its records until one of them gets another; then each offset has a state of its own.
@@ -28,6 +30,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
@@ -39,6 +42,7 @@ class RecordState(IntEnum):
 AVAILABLE = RecordState.AVAILABLE
 ACQUIRED = RecordState.ACQUIRED
 ACKNOWLEDGED = RecordState.ACKNOWLEDGED
+ARCHIVING = RecordState.ARCHIVING
 ARCHIVED = RecordState.ARCHIVED
 
 
@@ -103,15 +107,15 @@ class InFlightState:
             if lock.users == 0 and lock.task is not None:
                 lock.task.cancel()
 
-    def update(self, state: RecordState, most_deliveries: int, member_id: str) -> bool:
+    def update(self, state: RecordState, most_deliveries: int, member_id: str, exhausted: RecordState = ARCHIVED) -> bool:
         """Change the state at once; return False if it may not change so. An acquisition counts as a delivery.
 
-        Records that have been delivered `most_deliveries` times are archived instead of made available.
+        Records that have been delivered `most_deliveries` times become `exhausted` instead of available.
         """
         if self._rollback is not None:
             return False
         if state is AVAILABLE and self.delivery_count >= most_deliveries:
-            state = ARCHIVED
+            state = exhausted
         if state is self.state or self.state.is_terminal or (self.state is AVAILABLE and state is not ACQUIRED):
             return False
         self.state = state
@@ -120,10 +124,10 @@ class InFlightState:
             self.delivery_count += 1
         return True
 
-    def begin_transition(self, state: RecordState, most_deliveries: int) -> bool:
+    def begin_transition(self, state: RecordState, most_deliveries: int, exhausted: RecordState = ARCHIVED) -> bool:
         """Begin a transition from ACQUIRED, after which no member has the records; return False if there is none such."""
         before = (self.state, self.member_id, most_deliveries)
-        if not self.update(state, most_deliveries, NO_MEMBER):
+        if not self.update(state, most_deliveries, NO_MEMBER, exhausted):
             return False
         self._rollback = before
         return True

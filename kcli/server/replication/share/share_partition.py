@@ -11,12 +11,13 @@
 
 Each change of delivery states is written to the persister. An acknowledgement or a release counts when it is written; if the
 write fails, it is rolled back. The expiry of a lock counts at once, whether it can be written or not. A fenced partition writes
-no expiries: the state may belong to a successor.
+no expiries: the state may belong to a successor. Records that are ARCHIVING go to the dead letter queue once that is written; a
+successor that reads this state sends them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 
@@ -37,7 +38,8 @@ from kcli.server.replication.share.acquisition import (
     FetchedBatch,
     archive_aborted,
 )
-from kcli.server.replication.share.in_flight import AcquisitionLock
+from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, REJECTED, DeadLetterQueue, DeadLetters
+from kcli.server.replication.share.in_flight import ARCHIVED, ARCHIVING, AcquisitionLock
 from kcli.server.replication.share.in_flight_records import InFlightRecords, merged
 from kcli.server.replication.share_persister import ShareKey, SharePersister, ShareState, ShareUpdateBatches
 from kcli.server.timing_wheel import Timer
@@ -83,6 +85,7 @@ class SharePartition:
         timer: Timer,
         find_start: FindStart,
         changed: Callable[[], None],
+        dead_letters: DeadLetterQueue,
     ) -> None:
         self.key = key
         self.topic = topic
@@ -94,6 +97,7 @@ class SharePartition:
         self._timer = timer
         self._find_start = find_start
         self._changed = changed
+        self._dead_letters = dead_letters
         self.lock_timeout_count = 0  # of records, for the metrics
         self._state_epoch = 0
 
@@ -140,6 +144,10 @@ class SharePartition:
             return
         self.status = ShareStatus.ACTIVE
         done(None)
+        for batch in state.batches:
+            if batch.delivery_state == ARCHIVING:
+                is_exhausted = batch.delivery_count >= self._most_deliveries
+                self._bury([batch], DELIVERED_TOO_OFTEN if is_exhausted else REJECTED)
 
     def _fail(self, done: Done, error: ShareError) -> None:
         self.status = ShareStatus.FAILED
@@ -179,14 +187,14 @@ class SharePartition:
 
     def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], done: Done) -> None:
         """Acknowledge records of a member; `done` is called when the persister has written it."""
-        transitions = Transitions(self.records, self._most_deliveries)
+        transitions = Transitions(self.records, self._most_deliveries, has_dead_letters=self._has_dead_letters)
         may_renew = self._config.is_renew_enabled(self.key.group_id)
         transitions.acknowledge(member_id, batches, self._make_lock if may_renew else None)
         self._write_transitions(transitions, done)
 
     def release(self, member_id: str, done: Done) -> None:
         """Release the records of a member that has left."""
-        transitions = Transitions(self.records, self._most_deliveries)
+        transitions = Transitions(self.records, self._most_deliveries, has_dead_letters=self._has_dead_letters)
         transitions.release(member_id)
         self._write_transitions(transitions, done)
 
@@ -197,7 +205,7 @@ class SharePartition:
         elif not transitions.begun:
             done(None)
         else:
-            self._write([batch for _, batch in transitions.begun], partial(self._written, transitions, done))
+            self._write([begun.batch for begun in transitions.begun], partial(self._written, transitions, done))
 
     def _written(self, transitions: Transitions, done: Done, error: ShareError | None) -> None:
         has_changed = transitions.end(is_written=error is None)
@@ -206,6 +214,9 @@ class SharePartition:
         done(error)
         if has_changed:
             self._changed()
+        if error is None:
+            for is_rejected, cause in ((True, REJECTED), (False, DELIVERED_TOO_OFTEN)):
+                self._bury([begun.batch for begun in transitions.begun if begun.is_rejected is is_rejected], cause)
 
     def _write(self, batches: Sequence[StateBatch], done: Done) -> None:
         records = self.records
@@ -231,15 +242,42 @@ class SharePartition:
         lock.has_expired = True
         if self.status is ShareStatus.FENCED:
             return
-        released = release_expired(self.records, lock, self._most_deliveries)
+        released = release_expired(self.records, lock, self._most_deliveries, has_dead_letters=self._has_dead_letters)
         if released:
             self.lock_timeout_count += sum(batch.last_offset - batch.first_offset + 1 for batch in released)
-            self._write(released, self._expiry_written)
+            self._write(released, partial(self._expiry_written, released))
             self._changed()
 
-    def _expiry_written(self, error: ShareError | None) -> None:
+    def _expiry_written(self, released: list[StateBatch], error: ShareError | None) -> None:
+        self._advance()
+        self._bury(released, DELIVERED_TOO_OFTEN)
+
+    def _advance(self) -> None:
         if self.records.advance():
             self._changed()
+
+    # ---------------------------------------------------------------------------------------------------- dead letters
+
+    @property
+    def _has_dead_letters(self) -> bool:
+        return self._dead_letters.is_enabled(self.key.group_id)
+
+    def _bury(self, batches: Iterable[StateBatch], cause: str) -> None:
+        """Send the batches that are archiving to the dead letter queue."""
+        for batch in merged(batch for batch in batches if batch.delivery_state == ARCHIVING):
+            letters = DeadLetters(self.key, self.topic, batch.first_offset, batch.last_offset, batch.delivery_count, cause)
+            self._dead_letters.enqueue(letters, partial(self._buried, batch))
+
+    def _buried(self, batch: StateBatch) -> None:
+        """Archive records that are in the dead letter queue, or cannot be.
+
+        A fenced partition does so, too: otherwise its successor sends the records again.
+        """
+        records, first_offset, last_offset = self.records, batch.first_offset, batch.last_offset
+        known = records.overlapping(first_offset, last_offset)
+        if records.archive(first_offset, last_offset + 1, known, ARCHIVING, is_counted=False):
+            records.delivery_complete_count += records.live_count(first_offset, last_offset)
+            self._write([batch._replace(delivery_state=int(ARCHIVED))], lambda error: self._advance())
 
 
 def _persister_error(code: int) -> ShareError:

@@ -25,6 +25,7 @@ from kcli.server.outstanding import Computations
 from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
+from kcli.server.replication.share.dead_letters import DeadLetterQueue
 from kcli.server.replication.share.delayed_share_fetch import DelayedShareFetch, Results, ShareFetchParams, ShareFetchResult
 from kcli.server.replication.share.share_partition import SharePartition
 from kcli.server.replication.share.share_session import MemberKey, ShareSessionCache, ShareTarget
@@ -56,6 +57,7 @@ class SharePartitionManager:
         timer: Timer,
         computations: Computations,
         disk: Disk,
+        dead_letters: DeadLetterQueue,
     ) -> None:
         self.config = ShareGroupConfig(config, metadata)
         self.partitions: dict[ShareKey, SharePartition] = {}
@@ -67,6 +69,7 @@ class SharePartitionManager:
         self._timer = timer
         self._computations = computations
         self._disk = disk
+        self._dead_letters = dead_letters
         self._waiting: dict[Connection, DelayedShareFetch] = {}
         replica_manager.watch_leadership(self._leadership_changed)
 
@@ -135,6 +138,7 @@ class SharePartitionManager:
             self._timer,
             lambda done: self._find_start(key, topic, done),
             lambda: self._check(key),
+            self._dead_letters,
         )
         self.partitions[key] = made
         return made
