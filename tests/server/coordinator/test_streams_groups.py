@@ -70,6 +70,11 @@ class Groups(ModernGroups[StreamsGroupManager]):
         """Check that no task runs twice."""
         check_tasks(self.state)
 
+    def configure(self, name: str, value: str) -> None:
+        """Give the group a setting."""
+        record = message_type("metadata_records", "ConfigRecord")
+        self.metadata.image.apply(record.new(resource_type=32, resource_name=GROUP, name=name, value=value))
+
     def upgrade(self) -> None:
         """Give the cluster the features of Kafka 4.4."""
         record = message_type("metadata_records", "FeatureLevelRecord")

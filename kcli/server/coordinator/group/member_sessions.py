@@ -28,6 +28,7 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.state.metadata_values import ConfigResource
 
 RETRY_MS = 500
 # (group id, member id, the epoch in which the member must still be, or None, reason) -> what removes the member
@@ -49,7 +50,9 @@ def group_list(config: ConfigReader, metadata: MetadataCache, group_id: str, bro
 
 
 def _group_text(metadata: MetadataCache, group_id: str, broker_key: str) -> str | None:
-    return metadata.image.configs_of("GROUP").get(group_id, {}).get(broker_key.removeprefix("group."))
+    """Return what a group's own setting has, whose key is that of the broker without `group.`; None without one."""
+    overrides = metadata.image.configs.get(ConfigResource("GROUP", group_id))
+    return None if overrides is None else overrides.get(broker_key.removeprefix("group."))
 
 
 class _Session:
