@@ -26,7 +26,7 @@ from kcli.simulator.coordination.history import TopicPartition
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 
 REBALANCE_MS = 2500
-MAX_ZOMBIE_MS = 4000
+MAX_ZOMBIE_MS, ZOMBIE_COMMITS = 2000, 3
 _JOIN_INSTANCE_IDS, _INSTANCE_IDS = 5, 3  # the first versions of JoinGroup, and of the others, with instance ids
 _UNKNOWN = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_INSTANCE_ID))
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
@@ -57,19 +57,20 @@ class ClassicMember(GroupMember):
             self._earlier_ids.add(self.member_id)
 
     def _die(self) -> None:
-        """Let the process of a static member commit once more, some time later."""
+        """Let the process of a static member commit a few times more."""
         if self.instance_id is not None and self.member_id and self.positions and isinstance(self._work, CommitWork):
             commit = self._commit_as_zombie(dict(self.positions), self.member_id, self.generation)
             self._stage.world.run(commit)
         super()._die()
 
     def _commit_as_zombie(self, offsets: dict[TopicPartition, int], member_id: str, generation: int) -> Task[None]:
-        yield self._rng.randrange(MAX_ZOMBIE_MS)
         stage, instance_id = self._stage, self.instance_id
-        if not stage.is_draining:
-            yield from Offsets(stage, self._zombie, self.group).commit(
-                offsets, member_id, generation, may_repeat=False, instance_id=instance_id
-            )
+        for _ in range(ZOMBIE_COMMITS):
+            yield self._rng.randrange(MAX_ZOMBIE_MS)
+            if not stage.is_draining:
+                yield from Offsets(stage, self._zombie, self.group).commit(
+                    offsets, member_id, generation, may_repeat=False, instance_id=instance_id
+                )
 
     def _join_or_beat(self) -> Task[None]:
         if self.is_stale:

@@ -350,7 +350,8 @@ class GroupMember(ABC):
             self._stage.world.trace.add(self.name, f"{self.member_id} dies")
             self._die()
             self._has_ended = self._may_end and rng.random() < ENDED_SHARE
-            yield rng.randrange(2 * self._session_ms)
+            # A static member is to be back before its session has ended.
+            yield rng.randrange(2 * self._session_ms if self.instance_id is None else self._session_ms // 2)
         elif choice < PAUSED_SHARE + DIED_SHARE + LEFT_SHARE:
             yield from self._leave()
             yield rng.randrange(PAUSE_MS)
