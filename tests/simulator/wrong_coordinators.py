@@ -404,7 +404,7 @@ WRONG: dict[str, Wrong] = {
     "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
     "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 1),
-    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 15),
+    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 80),
     "keeps the start offset when offsets are set": Wrong(patched(ShareShard, "initialize", keeps_the_start_offset), 3),
     "keeps state batches when offsets are set": Wrong(keeps_state_batches, 5),
     "accepts commits of the epoch before": Wrong(

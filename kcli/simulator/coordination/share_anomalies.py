@@ -68,7 +68,7 @@ def two_holders(history: History, final: FinalState) -> Iterator[str]:
     for place, deliveries in _deliveries(history.shares).items():
         for held in deliveries:
             for one in deliveries:
-                if one.sent_ms > held.answered_ms and one.answered_ms <= held.held_until_ms:
+                if one.sent_ms > held.answered_ms and one.answered_ms < held.held_until_ms:
                     yield (
                         f"{one.member} got {_named(place)} at {one.answered_ms} ms, but {held.member} has held it since "
                         f"{held.answered_ms} ms until {held.held_until_ms} ms"
