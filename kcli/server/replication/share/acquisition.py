@@ -110,6 +110,10 @@ class Acquisition:
             return []
         first_base = batches[0].base_offset
         records.archive_missing(self._request.fetch_offset, first_base)
+        if first_base > self._last_offset:
+            # Compaction has removed all records that may be acquired, and no acknowledgement will move the start offset.
+            records.advance()
+            return []
         base_offset = first_base
         floor = records.floor(base_offset)
         if floor is None:
