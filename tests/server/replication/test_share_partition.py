@@ -74,6 +74,16 @@ def test_what_compaction_has_removed_is_archived() -> None:
     assert {bench.states()[offset][0] for offset in range(10)} == {ARCHIVED}
 
 
+def test_at_the_limit_what_compaction_has_removed_makes_room() -> None:
+    bench = Bench(100, 100, partition_max_record_locks=100)
+    bench.fetch()
+    bench.release()
+    del bench.log[0]
+    assert ranges(bench.fetch()) == []
+    assert bench.span == (100, 100)
+    assert ranges(bench.fetch()) == [(100, 199, 1)]
+
+
 # ---------------------------------------------------------------------------------------------------------- acknowledge
 
 

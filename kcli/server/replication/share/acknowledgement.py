@@ -29,11 +29,12 @@ from kcli.server.replication.share.in_flight import (
     AVAILABLE,
     NO_MEMBER,
     AcquisitionLock,
-    InFlightBatch,
     InFlightState,
     RecordState,
 )
+from kcli.server.replication.share.in_flight_batch import InFlightBatch
 from kcli.server.replication.share.in_flight_records import InFlightRecords, state_batch
+from kcli.server.replication.share.state_runs import StateRun
 from kcli.state.share_group_state import StateBatch
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -70,9 +71,9 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """An ongoing transition, and what the persister is to write for it; `is_rejected` by a member."""
+    """An ongoing transition of records in flight, and what the persister is to write for it; `is_rejected` by a member."""
 
-    state: InFlightState
+    known: InFlightBatch
     batch: StateBatch
     is_rejected: bool
 
@@ -94,24 +95,31 @@ class Transitions:
     def _refuse_state(self, message: str) -> bool:
         return self._refuse(error_codes.INVALID_RECORD_STATE, message)
 
-    def _begin(self, first_offset: int, last_offset: int, state: InFlightState, wanted: RecordState, count: int) -> bool:
-        """Begin a transition of `count` records that are at or above the start offset."""
+    def _begin(self, known: InFlightBatch, run: StateRun, wanted: RecordState) -> bool:
+        """Begin a transition of a run of a batch."""
+        state = known.isolate(run.first_offset, run.last_offset)
         if not state.begin_transition(wanted, self._most_deliveries, self._dead):
-            return self._refuse_state(f"offset {first_offset} cannot become {wanted.name.lower()}")
-        self.begun.append(Transition(state, state_batch(first_offset, last_offset, state), wanted is ARCHIVING))
+            return self._refuse_state(f"offset {run.first_offset} cannot become {wanted.name.lower()}")
+        written = state_batch(run.first_offset, run.last_offset, state)
+        self.begun.append(Transition(known, written, wanted is ARCHIVING))
         if state.state.is_terminal:
-            self._records.delivery_complete_count += count
+            self._records.delivery_complete_count += self._records.live_count(run.first_offset, run.last_offset)
         return True
 
     def end(self, *, is_written: bool) -> bool:
-        """End all transitions, or roll them back; return whether records have become available."""
+        """End all transitions, or roll them back; return whether records have become available.
+
+        The records of a transition are more than one run if some of them were archived while it ran.
+        """
         records, is_any_available = self._records, False
-        for state, batch, _ in self.begun:
-            state.end_transition(is_written=is_written)
-            if state.state is AVAILABLE:
-                records.may_have_available = is_any_available = True
-            if not is_written and RecordState(batch.delivery_state).is_terminal and not state.state.is_terminal:
-                records.delivery_complete_count -= records.live_count(batch.first_offset, batch.last_offset)
+        for known, batch, _ in self.begun:
+            for first_offset, last_offset, state in known.runs(batch.first_offset, batch.last_offset):
+                state.end_transition(is_written=is_written)
+                if state.state is AVAILABLE:
+                    records.may_have_available = is_any_available = True
+                if not is_written and RecordState(batch.delivery_state).is_terminal and not state.state.is_terminal:
+                    records.delivery_complete_count -= records.live_count(first_offset, last_offset)
+                known.changed(first_offset)
         return is_any_available
 
     # ---------------------------------------------------------------------------------------------- acknowledgements
@@ -172,22 +180,24 @@ class Transitions:
                 return self._acknowledge_whole(known, whole, kind, renew)
             if whole.state is not ACQUIRED:
                 return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
-            known.split()
+            known.is_split = True
         renewed: AcquisitionLock | None = None
-        for offset, state in known.states(max(run.first_offset, self._records.start_offset), run.last_offset):
+        for part in known.runs(max(run.first_offset, self._records.start_offset), run.last_offset):
+            offset, state = part.first_offset, part.state
             if state.state is not ACQUIRED:
                 return self._refuse_state(f"offset {offset} is not acquired")
             if not self._check_idle(state, offset) or not self._check_owner(state, member_id, offset):
                 return False
             if kind != RENEW:
-                if not self._begin(offset, offset, state, self._wanted(kind), 1):
+                if not self._begin(known, part, self._wanted(kind)):
                     return False
                 continue
             if renew is None:
                 return self._refuse_renewal()
             if renewed is None:
                 renewed = renew(offset, min(run.last_offset, known.last_offset))
-            state.hold(renewed)
+            known.isolate(offset, part.last_offset).hold(renewed)
+            known.changed(offset)
         return True
 
     def _acknowledge_whole(
@@ -196,7 +206,7 @@ class Transitions:
         if whole.state is not ACQUIRED:
             return self._refuse_state(f"the batch at offset {known.first_offset} is not acquired")
         if kind != RENEW:
-            return self._begin(known.first_offset, known.last_offset, whole, self._wanted(kind), known.count)
+            return self._begin(known, StateRun(known.first_offset, known.last_offset, whole), self._wanted(kind))
         if renew is None:
             return self._refuse_renewal()
         whole.hold(renew(known.first_offset, known.last_offset))
@@ -220,20 +230,15 @@ class Transitions:
     def release(self, member_id: str) -> None:
         """Begin to make the records of a member available again; those below the start offset are archived."""
         start_offset = self._records.start_offset
+
+        def is_with_member(state: InFlightState) -> bool:
+            return state.state is ACQUIRED and state.member_id == member_id
+
         for batch in self._records:
-            whole = batch.whole
-            if whole is not None and whole.member_id == member_id and whole.state is ACQUIRED:
-                if not batch.first_offset < start_offset <= batch.last_offset:
-                    wanted = ARCHIVED if batch.last_offset < start_offset else AVAILABLE
-                    count = self._records.live_count(batch.first_offset, batch.last_offset)
-                    if not self._begin(batch.first_offset, batch.last_offset, whole, wanted, count):
-                        return
-                    continue
-                batch.split()
-            for offset, state in batch.states(batch.first_offset, batch.last_offset):
-                if state.member_id == member_id and state.state is ACQUIRED:
-                    wanted = ARCHIVED if offset < start_offset else AVAILABLE
-                    if not self._begin(offset, offset, state, wanted, int(offset >= start_offset)):
+            for run in batch.matching(is_with_member, batch.first_offset, batch.last_offset):
+                for part in run.cut(start_offset):
+                    wanted = ARCHIVED if part.last_offset < start_offset else AVAILABLE
+                    if not self._begin(batch, part, wanted):
                         return
 
 
@@ -246,28 +251,23 @@ def release_expired(
     """
     released: list[StateBatch] = []
     start_offset = records.start_offset
+
+    def is_locked(state: InFlightState) -> bool:
+        return state.lock is lock and state.state is ACQUIRED
+
     for batch in records.overlapping(lock.first_offset, lock.last_offset):
-        whole = batch.whole
-        if whole is not None:
-            if whole.lock is not lock or whole.state is not ACQUIRED:
-                continue
-            if not batch.first_offset < start_offset <= batch.last_offset:
-                states = [(batch.first_offset, whole)]
-            else:
-                states = list(enumerate(batch.split(), batch.first_offset))
-        else:
-            states = batch.states(lock.first_offset, lock.last_offset)
-        for offset, state in states:
-            last_offset = batch.last_offset if state is batch.whole else offset
-            if state.lock is not lock or state.state is not ACQUIRED:
-                continue
-            wanted = ARCHIVED if last_offset < start_offset else AVAILABLE
-            if not state.update(wanted, most_deliveries, NO_MEMBER, ARCHIVING if has_dead_letters else ARCHIVED):
-                continue
-            state.release()
-            released.append(state_batch(offset, last_offset, state))
-            if state.state is AVAILABLE:
-                records.may_have_available = True
-            elif state.state is not ARCHIVING:
-                records.delivery_complete_count += records.live_count(offset, last_offset)
+        for run in batch.matching(is_locked, lock.first_offset, lock.last_offset):
+            for part in run.cut(start_offset):
+                offset, last_offset, _ = part
+                state = batch.isolate(offset, last_offset)
+                wanted = ARCHIVED if last_offset < start_offset else AVAILABLE
+                if not state.update(wanted, most_deliveries, NO_MEMBER, ARCHIVING if has_dead_letters else ARCHIVED):
+                    continue
+                state.release()
+                released.append(state_batch(offset, last_offset, state))
+                if state.state is AVAILABLE:
+                    records.may_have_available = True
+                elif state.state is not ARCHIVING:
+                    records.delivery_complete_count += records.live_count(offset, last_offset)
+                batch.changed(offset)
     return released

@@ -8,8 +8,7 @@ as gaps. What was fetched may be in flight already, in part or as a whole:
     nothing of it                            new batches: whole batches of the log until max_records are reached. They are
                                              split at the bases of the log's batches if they exceed batch_size
     a batch within the fetched offsets       the batch, if it is available
-    another one, or one with states of its   its available records in the fetched offsets, one by one
-      offsets
+    another one, or one that is split        its available records in the fetched offsets
     a gap, while the gap window is active    a new batch in the gap
 
     acquire mode           records beyond max_records
@@ -28,8 +27,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcli.format.index_entries import AbortedTxn
-from kcli.server.replication.share.in_flight import ACQUIRED, AcquisitionLock, InFlightBatch, InFlightState
+from kcli.server.replication.share.in_flight import ACQUIRED, AcquisitionLock, InFlightState
+from kcli.server.replication.share.in_flight_batch import InFlightBatch, is_acquirable
 from kcli.server.replication.share.in_flight_records import InFlightRecords
+from kcli.server.replication.share.state_runs import StateRun
 
 RECORD_LIMIT = 1
 _LEAST_THROTTLED_DELIVERIES = 2
@@ -110,6 +111,10 @@ class Acquisition:
             return []
         first_base = batches[0].base_offset
         records.archive_missing(self._request.fetch_offset, first_base)
+        if first_base > self._last_offset:
+            # Compaction has removed all records that may be acquired, and no acknowledgement will move the start offset.
+            records.advance()
+            return []
         base_offset = first_base
         floor = records.floor(base_offset)
         if floor is None:
@@ -171,9 +176,12 @@ class Acquisition:
 
     def _is_throttled(self, batch: InFlightBatch, first_offset: int) -> bool:
         if batch.whole is not None:
-            return batch.whole.is_acquirable and batch.whole.delivery_count >= self._throttled
-        states = batch.states(first_offset, self._last_offset)
-        return any(state.is_acquirable and state.delivery_count >= self._throttled for _, state in states)
+            return self._is_state_throttled(batch.whole)
+        offset = batch.first_with(self._is_state_throttled, max(first_offset, batch.first_offset))
+        return offset is not None and offset <= self._last_offset
+
+    def _is_state_throttled(self, state: InFlightState) -> bool:
+        return state.is_acquirable and state.delivery_count >= self._throttled
 
     def _acquire_whole(self, batch: InFlightBatch, whole: InFlightState) -> None:
         if not whole.update(ACQUIRED, self._limits.most_deliveries, self._request.member_id):
@@ -183,41 +191,50 @@ class Acquisition:
         self._count += batch.count
 
     def _acquire_some(self, batch: InFlightBatch, first_offset: int) -> int:
-        """Acquire available records of a batch one by one; return how many there were."""
+        """Acquire available records of a batch; return how many there were."""
         most_deliveries, batch_size = self._limits.most_deliveries, batch.count
-        left = self._most - self._count
-        acquired: list[tuple[int, InFlightState]] = []
-        throttled_count: int | None = None
-        batch.split()
-        for offset, state in batch.states(first_offset, self._last_offset):
-            if not state.is_acquirable:
-                continue
-            is_last_delivery = most_deliveries > 2 and state.delivery_count == most_deliveries - 1
+        stops = {self._most - self._count} if self._is_record_limit else set()  # numbers of records to stop at
+        acquired: list[StateRun] = []
+        count = 0
+        is_throttled = False
+        batch.is_split = True
+        for run in batch.matching(is_acquirable, first_offset, self._last_offset):
+            deliveries = run.state.delivery_count
+            is_last_delivery = most_deliveries > 2 and deliveries == most_deliveries - 1
             if is_last_delivery and acquired:
                 break
-            if throttled_count is None and state.delivery_count >= self._throttled:
-                throttled_count = max(1, batch_size >> (state.delivery_count - self._throttled + 1))
+            if is_last_delivery:
+                stops.add(1)
+            if not is_throttled and deliveries >= self._throttled:
+                is_throttled = True
+                stops.add(max(1, batch_size >> (deliveries - self._throttled + 1)))
+            until = min((stop for stop in stops if count < stop <= count + run.record_count), default=count + run.record_count)
+            part = run._replace(last_offset=run.first_offset + until - count - 1)
+            state = batch.isolate(part.first_offset, part.last_offset)
             if not state.update(ACQUIRED, most_deliveries, self._request.member_id):
                 continue
-            acquired.append((offset, state))
-            if is_last_delivery or len(acquired) == throttled_count or (self._is_record_limit and len(acquired) == left):
+            acquired.append(part._replace(state=state))
+            count = until
+            if count in stops:
                 break
         if acquired:
-            self._hold_all(acquired)
-        self._count += len(acquired)
-        return len(acquired)
+            self._hold_all(batch, acquired)
+        self._count += count
+        return count
 
-    def _hold_all(self, acquired: list[tuple[int, InFlightState]]) -> None:
-        """Lock single records together, and report neighbours with the same delivery count as one range."""
-        lock = self._make_lock(acquired[0][0], acquired[-1][0])
+    def _hold_all(self, batch: InFlightBatch, acquired: list[StateRun]) -> None:
+        """Lock runs together, and report neighbours with the same delivery count as one range."""
+        lock = self._make_lock(acquired[0].first_offset, acquired[-1].last_offset)
         ranges: list[AcquiredRecords] = []
-        for offset, state in acquired:
+        for first_offset, last_offset, state in acquired:
             state.hold(lock)
             last = ranges[-1] if ranges else None
-            if last is not None and last.last_offset + 1 == offset and last.delivery_count == state.delivery_count:
-                ranges[-1] = last._replace(last_offset=offset)
+            if last is not None and last.last_offset + 1 == first_offset and last.delivery_count == state.delivery_count:
+                ranges[-1] = last._replace(last_offset=last_offset)
             else:
-                ranges.append(AcquiredRecords(offset, offset, state.delivery_count))
+                ranges.append(AcquiredRecords(first_offset, last_offset, state.delivery_count))
+        for run in acquired:
+            batch.changed(run.first_offset)
         self._acquired += ranges
 
     # --------------------------------------------------------------------------------------------------- new batches

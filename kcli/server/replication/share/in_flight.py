@@ -1,4 +1,4 @@
-"""A batch of records in flight in a share partition, and the states of its records (Kafka: InFlightBatch, InFlightState).
+"""The states of records in flight in a share partition, and the locks of those that members hold (Kafka: InFlightState).
 
     state          the records                                                    next
     -------------  -------------------------------------------------------------  ----------------------------------
@@ -10,7 +10,6 @@
                    to the dead letter queue of the group
     ARCHIVED       were rejected, delivered too often, deleted, or do not exist   none
 
-A batch has one state for all of its records until one of them gets another; then each offset has a state of its own.
 A transition that a member requests counts when the persister has written it. Until then the state is the new one, the
 transition is ongoing, and nothing else may change it; a failed write rolls it back.
 """
@@ -63,7 +62,7 @@ class AcquisitionLock:
 
 
 class InFlightState:
-    """The state of a batch or of one of its records."""
+    """The state of consecutive records of a batch."""
 
     __slots__ = ("_is_archived_for_good", "_rollback", "delivery_count", "lock", "member_id", "state")
 
@@ -71,12 +70,35 @@ class InFlightState:
         self.state = state
         self.delivery_count = delivery_count
         self.member_id = member_id
-        self.lock: AcquisitionLock | None = None
+        self.lock = lock
         # The state and member before an ongoing transition, and the delivery count limit at its time.
         self._rollback: tuple[RecordState, str, int] | None = None
         self._is_archived_for_good = False
         if lock is not None:
-            self.hold(lock)
+            lock.users += 1
+
+    def copy(self) -> InFlightState:
+        """Return the same state for a part of the records; its lock has one more user."""
+        made = InFlightState(self.state, self.delivery_count, self.member_id, self.lock)
+        made._rollback = self._rollback
+        made._is_archived_for_good = self._is_archived_for_good
+        return made
+
+    def is_equal(self, other: InFlightState) -> bool:
+        """Return whether the records of both states may have one; not while a transition is ongoing."""
+        return (
+            self.state is other.state
+            and self._rollback is None
+            and other._rollback is None
+            and self.lock is other.lock
+            and self.delivery_count == other.delivery_count
+            and self.member_id == other.member_id
+        )
+
+    def join(self) -> None:
+        """Leave the records to an equal state of neighbours, which has the same lock."""
+        if self.lock is not None:
+            self.lock.users -= 1
 
     @property
     def is_in_transition(self) -> bool:
@@ -86,7 +108,7 @@ class InFlightState:
     @property
     def is_final(self) -> bool:
         """Whether the records are acknowledged or archived, and that is written: the state never changes again."""
-        return self._rollback is None and self.state.is_terminal
+        return self._rollback is None and (self.state is ACKNOWLEDGED or self.state is ARCHIVED)
 
     @property
     def is_acquirable(self) -> bool:
@@ -153,69 +175,3 @@ class InFlightState:
         self.state = ARCHIVED
         self.member_id = NO_MEMBER
         self.release()
-
-
-class InFlightBatch:
-    """The records first_offset..last_offset. `whole` is their state, or `offsets` has the state of each of them."""
-
-    __slots__ = ("_final_count", "first_offset", "last_offset", "offsets", "whole")
-
-    def __init__(self, first_offset: int, last_offset: int, whole: InFlightState) -> None:
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.whole: InFlightState | None = whole
-        self.offsets: list[InFlightState] = []
-        self._final_count = 0  # of the first offsets with a state of their own
-
-    @property
-    def count(self) -> int:
-        """The number of offsets."""
-        return self.last_offset - self.first_offset + 1
-
-    def is_within(self, first_offset: int, last_offset: int) -> bool:
-        """Return whether all offsets of the batch are in first_offset..last_offset."""
-        return self.first_offset >= first_offset and self.last_offset <= last_offset
-
-    def state_at(self, offset: int) -> InFlightState:
-        """Return the state of the record at `offset`, which the batch has."""
-        return self.whole if self.whole is not None else self.offsets[offset - self.first_offset]
-
-    def final_count(self) -> int:
-        """Return how many records at the front have a final state; each is counted once only."""
-        if self.whole is not None:
-            return self.count if self.whole.is_final else 0
-        count, offsets = self._final_count, self.offsets
-        while count < len(offsets) and offsets[count].is_final:
-            count += 1
-        self._final_count = count
-        return count
-
-    def split(self) -> list[InFlightState]:
-        """Give each offset a state of its own, with the lock of the batch, and return them."""
-        whole, self.whole = self.whole, None
-        if whole is not None:
-            state, count, member_id, lock = whole.state, whole.delivery_count, whole.member_id, whole.lock
-            self.offsets = [InFlightState(state, count, member_id, lock) for _ in range(self.count)]
-            whole.release()
-        return self.offsets
-
-    def split_after(self, last_acquired_offset: int) -> None:
-        """Give each offset of a batch that was acquired for the first time its state; those after an offset are available."""
-        for offset, state in enumerate(self.split(), self.first_offset):
-            if offset > last_acquired_offset:
-                state.release()
-                state.state = AVAILABLE
-                state.delivery_count -= 1
-                state.member_id = NO_MEMBER
-
-    def states(self, first_offset: int, last_offset: int) -> list[tuple[int, InFlightState]]:
-        """Return the offsets in first_offset..last_offset that have a state of their own, with it."""
-        start = max(0, first_offset - self.first_offset)
-        end = max(0, last_offset - self.first_offset + 1)
-        return list(enumerate(self.offsets[start:end], self.first_offset + start))
-
-    def first_acquirable(self) -> int | None:
-        """Return the first offset that may be acquired now, None if there is none."""
-        if self.whole is not None:
-            return self.first_offset if self.whole.is_acquirable else None
-        return next((offset for offset, state in enumerate(self.offsets, self.first_offset) if state.is_acquirable), None)

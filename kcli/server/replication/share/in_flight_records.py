@@ -18,7 +18,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 
-from kcli.server.replication.share.in_flight import AVAILABLE, NO_MEMBER, InFlightBatch, InFlightState, RecordState
+from kcli.server.replication.share.in_flight import AVAILABLE, NO_MEMBER, InFlightState, RecordState
+from kcli.server.replication.share.in_flight_batch import InFlightBatch
 from kcli.state.share_group_state import StateBatch
 
 
@@ -173,17 +174,14 @@ class InFlightRecords:
             whole = batch.whole
             if whole is not None and whole.state is not state:
                 continue
-            if whole is not None and batch.is_within(first_offset, end_offset - 1):
-                archived, count = [whole], batch.count
-            else:
-                batch.split()
-                archived = [found for _, found in batch.states(first_offset, end_offset - 1) if found.state is state]
-                count = len(archived)
-            for found in archived:
-                found.archive()
+            if not batch.is_within(first_offset, end_offset - 1):
+                batch.is_split = True
+            for run in batch.matching(lambda found: found.state is state, first_offset, end_offset - 1):
+                batch.isolate(run.first_offset, run.last_offset).archive()
+                batch.changed(run.first_offset)
                 is_any = True
-            if is_counted:
-                self.delivery_complete_count += count
+                if is_counted:
+                    self.delivery_complete_count += run.record_count
         return is_any
 
     def archive_missing(self, fetch_offset: int, base_offset: int) -> None:
@@ -218,11 +216,8 @@ class InFlightRecords:
         for batch in self:
             if batch.first_offset >= offset:
                 break
-            if batch.whole is not None:
-                if batch.whole.state.is_terminal:
-                    count += self.live_count(batch.first_offset, min(batch.last_offset, offset - 1))
-            else:
-                count += sum(found.state.is_terminal for _, found in batch.states(self.start_offset, offset - 1))
+            found = batch.matching(lambda found: found.state.is_terminal, self.start_offset, offset - 1)
+            count += sum(run.record_count for run in found)
         return count
 
     # ---------------------------------------------------------------------------------------------------- start offset
