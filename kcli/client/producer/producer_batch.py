@@ -48,7 +48,8 @@ class RecordMetadata(NamedTuple):
 
 
 # (metadata, None) if the record was written, else (None, error)
-Callback = Callable[[RecordMetadata | None, Exception | None], object]
+# Text, since the C compiler warns of `|` between types, which it takes for numbers.
+Callback = Callable[["RecordMetadata | None", "Exception | None"], object]
 
 
 class ProducerBatch:

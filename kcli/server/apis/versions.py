@@ -1,12 +1,19 @@
-"""ApiVersions on a broker's listener: kcli.server.api_versions makes the answer."""
+"""ApiVersions on a broker's listener: kcli.server.api_versions makes the answer.
+
+The APIs of client metrics are offered while there is a subscription of them (`kafka-client-metrics.sh`). Kafka offers them if a
+plugin takes the metrics. Clients that are offered them ask for subscriptions all their life, and librdkafka prints a line.
+"""
 
 from __future__ import annotations
 
 from kcli.protocol import error_codes
+from kcli.protocol.apis import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
 from kcli.protocol.message import Message
 from kcli.server.api_versions import SOFTWARE_NAME_SINCE, describe_api_versions, is_misrouted, refusal
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.registry import SERVED
+
+_TELEMETRY = frozenset((GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY))
 
 
 def handle_api_versions(context: RequestContext, request: Message) -> Message:
@@ -20,5 +27,6 @@ def handle_api_versions(context: RequestContext, request: Message) -> Message:
             return context.new("ApiVersionsResponse", error_code=code, api_keys=[])
         context.connection.software_name = request.client_software_name
         context.connection.software_version = request.client_software_version
-    with_unstable = broker.config.get_bool("unstable.api.versions.enable")
-    return describe_api_versions(context.version, SERVED, broker.metadata.image, broker.metadata.offset, with_unstable)
+    image, with_unstable = broker.metadata.image, broker.config.get_bool("unstable.api.versions.enable")
+    served = SERVED if image.configs_of("CLIENT_METRICS") else SERVED - _TELEMETRY
+    return describe_api_versions(context.version, served, image, broker.metadata.offset, with_unstable)

@@ -108,3 +108,14 @@ def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
     assert {clients.subscribe(instance_id, 1000, 1) for instance_id in ids[2:]} == {error_codes.THROTTLING_QUOTA_EXCEEDED}
     assert clients.subscribe(ids[0], 1000, 1) == 0
     assert clients.subscribe(Uuid(b"x" * 16), 1000, 1) == 0
+
+
+def test_the_apis_are_offered_while_there_is_a_subscription(node: WholeNode) -> None:
+    """Else librdkafka asks for one, and prints a line about it for each client."""
+    for config, is_offered in (({}, False), ({"metrics": "a."}, True), ({}, False)):
+        subscribe(node, "only", **config)
+        keys = {
+            api.api_key
+            for api in ask(node, apis.API_VERSIONS, 3, client_software_name="x", client_software_version="1").api_keys
+        }
+        assert ({apis.GET_TELEMETRY_SUBSCRIPTIONS, apis.PUSH_TELEMETRY} <= keys) is is_offered
