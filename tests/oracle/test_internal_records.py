@@ -43,6 +43,8 @@ FRAMED = {
 EXAMPLES = 8
 # New in Kafka 4.4, or with fields that 4.3.1 does not know.
 SINCE_KAFKA_4_4 = ("UnregisterControllerRecord", "StreamsGroupMetadataValue")
+# Kafka has no generated class of these; test_client_assignors judges their bytes.
+WITHOUT_A_CLASS = ("StickyAssignorUserData", "CooperativeStickyAssignorUserData")
 
 
 def draws(strategy: st.SearchStrategy[bytes], count: int = EXAMPLES) -> list[bytes]:
@@ -110,7 +112,7 @@ def test_every_message_in_every_version_is_to_kafka_what_it_is_to_us(kafka_peer:
     cases = [
         (found, version, data)
         for found, version in ALL_VERSIONS
-        if found.name not in SINCE_KAFKA_4_4
+        if found.name not in SINCE_KAFKA_4_4 + WITHOUT_A_CLASS
         for data in encodings(found, version)
     ]
     answers = ask(kafka_peer, [f"message {java_class(found)} {version} {data.hex()}" for found, version, data in cases])
