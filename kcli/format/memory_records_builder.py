@@ -17,6 +17,8 @@ which `append` asks with NEEDS_MEMORY. All records are compressed in one call wh
 
 This one source runs two ways, as kcli.format.record_scan does; its C types are in memory_records_builder.pxd. A record of 100
 bytes takes 0.1 us compiled, 2 us interpreted.
+`size_varint` and `put_varint` are those of kcli.format.record_copy once more: calls into another compiled module would make a
+record a tenth slower (0.084 us instead of 0.076).
 """
 
 from kcli.format import byte_copy
