@@ -52,7 +52,7 @@ from kcli.server.replication.share.record_copies import Copies, CopyRange
 from kcli.server.replication.share_persister import ShareKey
 from kcli.server.timing_wheel import Timer
 from kcli.state.groups import InternalTopic
-from kcli.state.metadata_values import Topic
+from kcli.state.metadata_values import ConfigResource, Topic
 
 REJECTED = "Offset rejected by client."
 DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
@@ -174,7 +174,8 @@ class ShareGroupDLQManager:
         if name.startswith("__"):
             return f"the name of topic {name} begins with __"
         if self._metadata.image.topic(name) is not None:
-            if self._metadata.image.configs_of("TOPIC").get(name, {}).get(_ENABLE_KEY, "").strip().lower() != "true":
+            configs = self._metadata.image.configs.get(ConfigResource("TOPIC", name), {})
+            if configs.get(_ENABLE_KEY, "").strip().lower() != "true":
                 return f"topic {name} does not have {_ENABLE_KEY}=true"
         elif not self._config[_CREATE_KEY]:
             return f"topic {name} does not exist, and {_CREATE_KEY}=false"
