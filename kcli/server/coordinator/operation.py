@@ -18,6 +18,16 @@ from kcli.server.coordinator.coordinator_record import ShardRecord
 from kcli.state.speculative_state import RevertibleState
 
 Response = TypeVar("Response")
+# What an operation is refused with after an error of its append; any other error stays.
+OPERATION_ERRORS = {
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_ENOUGH_REPLICAS: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.REQUEST_TIMED_OUT: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_LEADER_OR_FOLLOWER: error_codes.NOT_COORDINATOR,
+    error_codes.KAFKA_STORAGE_ERROR: error_codes.NOT_COORDINATOR,
+    error_codes.MESSAGE_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+    error_codes.RECORD_LIST_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+}
 
 
 class CoordinatorError(Exception):

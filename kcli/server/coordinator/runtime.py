@@ -53,7 +53,7 @@ from kcli.server.coordinator.led_partition import (
     OpenBatch,
 )
 from kcli.server.coordinator.loader import CoordinatorLoader
-from kcli.server.coordinator.operation import CoordinatorError, CoordinatorShard, Decision, Respond, settle
+from kcli.server.coordinator.operation import OPERATION_ERRORS, CoordinatorError, CoordinatorShard, Decision, Respond, settle
 from kcli.server.log_lines import Line, WarningLine, fault_line
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
@@ -63,19 +63,11 @@ from kcli.state.state_error import StateError
 
 APPEND_AFTER_EVENTS = -1  # the linger that waits for nothing but the events at hand
 RELOAD_MS = 10_000
-
-_OPERATION_ERRORS = {
-    error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
-    error_codes.NOT_ENOUGH_REPLICAS: error_codes.COORDINATOR_NOT_AVAILABLE,
-    error_codes.REQUEST_TIMED_OUT: error_codes.COORDINATOR_NOT_AVAILABLE,
-    error_codes.NOT_LEADER_OR_FOLLOWER: error_codes.NOT_COORDINATOR,
-    error_codes.KAFKA_STORAGE_ERROR: error_codes.NOT_COORDINATOR,
-    error_codes.MESSAGE_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
-    error_codes.RECORD_LIST_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
-}
+ITEMS_OF_PART = 50  # of many share partitions or offsets; a part takes some ms
 
 _Shard = TypeVar("_Shard", bound=CoordinatorShard)
 _Response = TypeVar("_Response")
+_Item = TypeVar("_Item")
 
 
 class CoordinatorRuntime(Generic[_Shard]):
@@ -255,6 +247,26 @@ class CoordinatorRuntime(Generic[_Shard]):
             respond(CoordinatorError(error_codes.UNKNOWN_SERVER_ERROR, str(fault)), self._timer.clock_ms)
             return
         self._defer(led, decision.response, respond, has_records=bool(decision.records))
+
+    def write_in_parts(
+        self,
+        index: int,
+        items: Sequence[_Item],
+        operation: Callable[[_Shard, Sequence[_Item]], Decision[_Response]],
+        respond: Respond[_Response],
+    ) -> None:
+        """Execute an operation on some items at a time; `respond` is called for each part. An unload leaves the others out."""
+        shard = self.loaded_shard(index)
+
+        def work() -> Iterator[None]:
+            for start in range(0, len(items), ITEMS_OF_PART):
+                if self.loaded_shard(index) is not shard:
+                    return
+                part = items[start : start + ITEMS_OF_PART]
+                self.write(index, lambda found, part=part: operation(found, part), respond)  # type: ignore[misc]
+                yield
+
+        self._scheduler.run(work(), self._timer.clock_ms)
 
     def end_transaction(self, index: int, end: EndTransaction, respond: Respond[None]) -> None:
         """Append the marker of a transaction; `respond` gets None when it is committed."""
@@ -441,7 +453,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _revert(self, led: LedPartition[_Shard], base_offset: int, code: int, message: str) -> None:
         led.speculative.roll_back(base_offset)
         led.next_offset = base_offset
-        code = _OPERATION_ERRORS.get(code, code)
+        code = OPERATION_ERRORS.get(code, code)
         # The error of a producer's batch is not that of another client, whose operation has only read.
         readers_code = code if code == error_codes.NOT_COORDINATOR else error_codes.COORDINATOR_NOT_AVAILABLE
         self._fail(led, base_offset, CoordinatorError(code, message), CoordinatorError(readers_code, message))

@@ -57,6 +57,7 @@ def test_the_offsets_of_a_deleted_topic_are_deleted_in_parts(node: WholeNode, mo
     node.advance(100)
     assert not node.broker.groups.runtime.shard(0).state.offsets_by_group
     assert sum(counts) == PARTITIONS and max(counts) <= MOST
+    assert sum(f"{PARTITIONS} committed offsets of deleted topic t are deleted" in line for line in node.lines) == 1
 
 
 def test_offsets_of_a_new_topic_with_the_name_of_a_deleted_one_stay(node: WholeNode) -> None:

@@ -47,7 +47,7 @@ from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
-from kcli.server.coordinator.runtime import CoordinatorRuntime
+from kcli.server.coordinator.runtime import ITEMS_OF_PART, CoordinatorRuntime
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
@@ -63,7 +63,6 @@ from kcli.state.metadata_values import Topic
 GROUP_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
 _EXPIRY_US, _TOMBSTONE_US = 20, 40  # of one group, and of one of its offsets
-_MOST_TOMBSTONES = 50  # of one operation
 _Response = TypeVar("_Response")
 
 
@@ -280,8 +279,8 @@ class GroupShard:
         """Write for one group at a time; yield after each time slice."""
         budget = SliceBudget()
         for group_id in dict.fromkeys((*self.state.offsets_by_group, *self.state.groups)):
-            counts = [_MOST_TOMBSTONES]
-            while counts[-1] == _MOST_TOMBSTONES:
+            counts = [ITEMS_OF_PART]
+            while counts[-1] == ITEMS_OF_PART:
                 counts.append(0)
                 self._write(partial(self._expire_group, group_id, counts), _ignore)
                 if budget.is_spent(_EXPIRY_US + _TOMBSTONE_US * counts[-1]):
@@ -291,7 +290,7 @@ class GroupShard:
         """Delete expired offsets, and the group if it has no others; the last of `counts` becomes the number of offsets."""
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         rule = self._expiry_rule(group_id)
-        records, is_without_offsets = self.offsets.expire(group_id, rule, now_ms, _MOST_TOMBSTONES)
+        records, is_without_offsets = self.offsets.expire(group_id, rule, now_ms, ITEMS_OF_PART)
         counts[-1] = len(records)
         self.metrics.offset_expirations += len(records)
         try:
@@ -337,8 +336,6 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._metadata = metadata
-        self._timer = timer
-        self._scheduler = scheduler
         self._report = report
         self.metrics = metrics = GroupMetrics()
         hashes = TopicHashes(metadata)
@@ -400,31 +397,30 @@ class GroupCoordinator:
             removed = shard.shares.topics_removed((topic.topic_id,))
             if removed:
                 self.runtime.write(shard.index, partial(_decide_records, removed), self._log_failure)
-            self._scheduler.run(self._delete_offsets(shard, topic.name), self._timer.clock_ms)
-
-    def _delete_offsets(self, shard: GroupShard, topic: str) -> Iterator[None]:
-        """Delete the committed offsets of a deleted topic; yield after each operation."""
-        found = list(shard.offsets.of_topic(topic, self._metadata.image.topic_ids.get(topic)).items())
-        for start in range(0, len(found), _MOST_TOMBSTONES):
-            if self.runtime.loaded_shard(shard.index) is not shard:
-                return
-            part = found[start : start + _MOST_TOMBSTONES]
-            self.runtime.write(shard.index, partial(_decide_deletion, part), partial(self._log_deleted, topic))
-            yield
+            found = shard.offsets.of_topic(topic.name, self._metadata.image.topic_ids.get(topic.name))
+            deleted = self._log_deletion(topic.name, -(-len(found) // ITEMS_OF_PART))
+            self.runtime.write_in_parts(shard.index, list(found.items()), _decide_deletion, deleted)
 
     def _log_failure(self, response: int | CoordinatorError, now_ms: int) -> None:
         if isinstance(response, CoordinatorError):
             self._report(WarningLine(f"cannot write that a topic is deleted: {response.message}", error=response.message))
 
-    def _log_deleted(self, topic: str, response: int | CoordinatorError, now_ms: int) -> None:
-        if isinstance(response, CoordinatorError):
+    def _log_deletion(self, topic: str, part_count: int) -> Respond[int]:
+        """Return what takes the responses of the parts, and logs how many offsets are deleted after the last one."""
+        counts: list[int] = []
+
+        def deleted(response: int | CoordinatorError, now_ms: int) -> None:
             self._log_failure(response, now_ms)
-        elif response:
-            text = f"{response} committed offsets of deleted topic {topic} are deleted"
-            self._report(Line(text, count=response, topic=topic))
+            counts.append(0 if isinstance(response, CoordinatorError) else response)
+            count = sum(counts) if len(counts) == part_count else 0
+            if count:
+                text = f"{count} committed offsets of deleted topic {topic} are deleted"
+                self._report(Line(text, count=count, topic=topic))
+
+        return deleted
 
 
-def _decide_deletion(found: Sequence[tuple[OffsetKey, CommittedOffset | None]], shard: GroupShard) -> Decision[int]:
+def _decide_deletion(shard: GroupShard, found: Sequence[tuple[OffsetKey, CommittedOffset | None]]) -> Decision[int]:
     records = shard.offsets.delete_unchanged(found)
     return Decision(len(records), records, is_atomic=False)
 

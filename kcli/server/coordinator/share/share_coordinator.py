@@ -6,7 +6,7 @@ the operations decide is in kcli.server.coordinator.share.share_shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ from kcli.state.metadata_values import Topic
 
 SHARE_STATE_TOPIC = SHARE_GROUP_STATE.topic
 _KEY_PARTS = 3
-_MOST_AT_A_TIME = 50  # share partitions, in one operation
 _Response = TypeVar("_Response")
 
 
@@ -48,8 +47,6 @@ class ShareCoordinator:
         self._config = config
         self._metadata = metadata
         self._replica_manager = replica_manager
-        self._timer = timer
-        self._scheduler = scheduler
         self._report = report
         self.written_count = 0
         self.runtime = CoordinatorRuntime[ShareShard](
@@ -92,30 +89,15 @@ class ShareCoordinator:
             return
         for shard in self.runtime.shards():
             keys = [key for key in shard.state.partitions if key.topic_id == topic.topic_id]
-            work = self._write_all(shard, keys, ShareShard.delete_all, "states of a deleted topic")
-            self._scheduler.run(work, self._timer.clock_ms)
-
-    def _write_all(
-        self,
-        shard: ShareShard,
-        keys: Sequence[ShareKey],
-        operation: Callable[..., Decision[None]],
-        what: str,
-    ) -> Iterator[None]:
-        """Execute an operation on share partitions, some at a time; yield after each time."""
-        for start in range(0, len(keys), _MOST_AT_A_TIME):
-            if self.runtime.loaded_shard(shard.index) is not shard:
-                return
-            some = partial(operation, keys=keys[start : start + _MOST_AT_A_TIME])
-            self.runtime.write(shard.index, some, partial(self._report_failure, what))
-            yield
+            report = partial(self._report_failure, "states of a deleted topic")
+            self.runtime.write_in_parts(shard.index, keys, ShareShard.delete_all, report)
 
     # ------------------------------------------------------------------------------------------------- periodic tasks
 
     def snapshot_cold_partitions(self, shard: ShareShard) -> None:
         """Write new snapshots of share partitions that have not changed for long."""
-        work = self._write_all(shard, shard.cold_partitions(), ShareShard.cold_snapshots, "snapshots")
-        self._scheduler.run(work, self._timer.clock_ms)
+        report = partial(self._report_failure, "snapshots")
+        self.runtime.write_in_parts(shard.index, shard.cold_partitions(), ShareShard.cold_snapshots, report)
 
     def prune(self, shard: ShareShard) -> None:
         """Delete the records that no share partition needs from the start of the log."""
