@@ -26,10 +26,10 @@ from types import GeneratorType
 from typing import Any
 
 from kcli.log.managing.log_tasks import Task
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol.apis import API_KEYS
 from kcli.server.events import DeadlineReached, Effect, Event, RequestReceived
 from kcli.server.node import Node
-from kcli.server.timing_wheel import Timer, TimerTask
 
 
 class Holds:

@@ -34,19 +34,21 @@ LONG_LOOPS = {
     "kcli/log/cleaner/offset_map.py hash_keys": 80,
     "kcli/spark/arrow_columns.py put_headers": 69,
 }
+# Packages that do input and output for the cores below them.
+SHELLS = ("kcli/server/shell/", "kcli/network/shell/", "kcli/client/shell/")
 # Modules for the outside world, and the only packages that may import them. spark/session.py is a shell, since it starts Spark,
 # and so is inspect/process_pool.py, which starts processes.
 WORLD = {
-    "os": ("kcli/commands/", "kcli/log/disk/os_disk.py", "kcli/server/shell/", "kcli/spark/session.py"),
-    "time": ("kcli/commands/", "kcli/server/shell/", "kcli/spark/session.py"),
-    "random": ("kcli/server/shell/", "kcli/simulator/", "kcli/commands/"),
-    "secrets": ("kcli/server/shell/", "kcli/commands/"),
-    "socket": ("kcli/server/shell/", "kcli/spark/session.py"),
-    "asyncio": ("kcli/server/shell/",),
-    "threading": ("kcli/commands/", "kcli/spark/", "kcli/server/shell/serving_disk.py"),
+    "os": ("kcli/commands/", "kcli/log/disk/os_disk.py", *SHELLS, "kcli/spark/session.py"),
+    "time": ("kcli/commands/", *SHELLS, "kcli/spark/session.py"),
+    "random": (*SHELLS, "kcli/simulator/", "kcli/commands/"),
+    "secrets": (*SHELLS, "kcli/commands/"),
+    "socket": (*SHELLS, "kcli/spark/session.py"),
+    "asyncio": (*SHELLS,),
+    "threading": ("kcli/commands/", "kcli/spark/", "kcli/server/shell/serving_disk.py", "kcli/client/shell/"),
     "subprocess": ("kcli/spark/session.py",),
     "multiprocessing": ("kcli/commands/", "kcli/inspect/process_pool.py"),
-    "signal": ("kcli/commands/", "kcli/server/shell/", "kcli/inspect/process_pool.py"),
+    "signal": ("kcli/commands/", *SHELLS, "kcli/inspect/process_pool.py"),
     "shutil": ("kcli/commands/", "kcli/spark/session.py"),
     "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py"),
     "pyspark": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
@@ -107,7 +109,7 @@ def test_the_world_stays_outside(path: Path) -> None:
             imported.add((node.module or "").split(".")[0])
     for module in sorted(imported & WORLD.keys()):
         assert name_of(path).startswith(WORLD[module] or ("nowhere",)), f"{name_of(path)} imports {module}"
-    if not name_of(path).startswith(("kcli/commands/", "kcli/server/shell/", "kcli/spark/session")):
+    if not name_of(path).startswith(("kcli/commands/", *SHELLS, "kcli/spark/session")):
         assert not CLOCK_CALLS.search(path.read_text()), "the time is handed in"
 
 

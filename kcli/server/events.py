@@ -14,10 +14,10 @@ The core has at most one request of a client's connection at a time, as in Kafka
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from kcli.format.primitives import Buffer
+from kcli.network.events import ClosePeer, PeerClosed, ResponseReceived, SendRequest
 
 
 class Connection:
@@ -71,35 +71,6 @@ class Connection:
 Respond = Callable[[bytes | None], None]
 
 
-class NodeRole(Enum):
-    """A role of a node in the cluster: both have listeners of their own, also in one process."""
-
-    BROKER = "broker"
-    CONTROLLER = "controller"
-
-
-class PeerNode(NamedTuple):
-    """A node of the cluster in one of its roles."""
-
-    node_id: int
-    role: NodeRole
-
-
-class PeerAddress(NamedTuple):
-    """An address whose node id is not known, as in controller.quorum.bootstrap.servers."""
-
-    host: str
-    port: int
-
-
-class Peer(NamedTuple):
-    """One connection to another node, or the node itself (`address` is None): at most one is open for each value."""
-
-    destination: PeerNode | PeerAddress
-    listener: str
-    address: PeerAddress | None
-
-
 class RequestReceived(NamedTuple):
     """A whole request on a connection, without the 4 bytes of its size.
 
@@ -108,20 +79,6 @@ class RequestReceived(NamedTuple):
 
     connection: Connection
     frame: memoryview
-
-
-class ResponseReceived(NamedTuple):
-    """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself."""
-
-    request_id: int
-    frame: bytes | None
-
-
-class PeerClosed(NamedTuple):
-    """The end of a connection to a peer, or a failure to make it: no request on it will be answered."""
-
-    peer: Peer
-    reason: str
 
 
 class Flushed(NamedTuple):
@@ -197,23 +154,6 @@ class NoResponse(NamedTuple):
     """Send no answer (acks=0) and read the next request of this connection."""
 
     connection: Connection
-
-
-class SendRequest(NamedTuple):
-    """Send a whole frame, its size included, to a peer, after connecting if there is no connection to it yet.
-
-    Requests of a node to itself are looped back (kcli.server.loopback). Deadlines are timers of the core (kcli.server.peers).
-    """
-
-    request_id: int
-    peer: Peer
-    frame: bytes
-
-
-class ClosePeer(NamedTuple):
-    """Close the connection to a peer, if there is one; no PeerClosed follows."""
-
-    peer: Peer
 
 
 class Flush(NamedTuple):

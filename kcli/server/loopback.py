@@ -11,7 +11,8 @@ A connection for each request: a heartbeat must not wait for the answer to a Cre
 
 from __future__ import annotations
 
-from kcli.server.events import Connection, RequestReceived, ResponseReceived, SendRequest
+from kcli.network.events import ResponseReceived, SendRequest
+from kcli.server.events import Connection, RequestReceived
 
 SIZE_BYTES = 4  # of the size before a frame
 

@@ -27,6 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from kcli.network.events import PeerClosed, ResponseReceived
+from kcli.network.peers import Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.message_errors import MessageError
 from kcli.server.broker.broker import Broker
@@ -41,16 +44,12 @@ from kcli.server.events import (
     Effect,
     Event,
     Flushed,
-    PeerClosed,
     RequestReceived,
     Respond,
-    ResponseReceived,
     SendResponse,
 )
 from kcli.server.log_lines import fault_line
 from kcli.server.outstanding import Computations, Flushes
-from kcli.server.peers import Peers
-from kcli.server.timing_wheel import Timer
 
 
 class ControllerPort(MetadataSource, Protocol):

@@ -25,6 +25,9 @@ from kcli.log.managing.log_registry import LogManagerSettings
 from kcli.log.managing.replica_mover import CaughtUp
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
+from kcli.network.events import NodeRole, PeerAddress, PeerNode
+from kcli.network.peers import Peers, PeerSettings
+from kcli.network.timing_wheel import Timer
 from kcli.server.broker.broker import Broker
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
 from kcli.server.config.cleaner_config import cleaner_settings
@@ -37,14 +40,12 @@ from kcli.server.controller.formatting import (
     format_directories,
     read_meta_properties,
 )
-from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
+from kcli.server.events import Effect
 from kcli.server.features import initial_features
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
-from kcli.server.peers import Peers, PeerSettings
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def build_node(
     broker = None
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
-        channel = NodeToControllerChannelManager(peers, lambda: controller.leader_id, names[0], times)
+        channel = NodeToControllerChannelManager(peers, effects, lambda: controller.leader_id, names[0], times)
         broker = Broker(
             config,
             identity.cluster_id,

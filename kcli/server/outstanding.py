@@ -2,7 +2,7 @@
 
     class         effect -> event                  who uses it
     ------------  -------------------------------  -------------------------------------------------------------------
-    Outstanding   any, by the effect's id          the two below, and kcli.server.peers for SendRequest
+    Outstanding   any, by the effect's id          the two below, and kcli.network.peers for SendRequest
     Flushes       Flush -> Flushed                 the raft client, the snapshot writer, the broker's logs
     Computations  Compute -> Computed              the broker: decompression of what one client sent, searches by time
 
@@ -12,44 +12,14 @@ All cores of a node share one object of each class, so that ids are unique in th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
+from kcli.network.outstanding import Outstanding
 from kcli.server.events import Compute, Computed, Effect, Flush, Flushed
 
-_Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
 
 FlushCallback = Callable[[OSError | None, int], None]
-
-
-class Outstanding(Generic[_Answer]):
-    """Callbacks by the ids of their effects; each is called once, with the answer and the time in ms."""
-
-    def __init__(self) -> None:
-        self._callbacks: dict[int, Callable[[_Answer, int], None]] = {}
-        self._last_id = 0
-
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
-    def __contains__(self, effect_id: int) -> bool:
-        return effect_id in self._callbacks
-
-    def add(self, callback: Callable[[_Answer, int], None]) -> int:
-        """Keep a callback and return the id for its effect."""
-        self._last_id += 1
-        self._callbacks[self._last_id] = callback
-        return self._last_id
-
-    def answered(self, effect_id: int, answer: _Answer, now_ms: int) -> None:
-        """Call the callback of an id; an answer whose callback was called or dropped before is ignored."""
-        callback = self._callbacks.pop(effect_id, None)
-        if callback is not None:
-            callback(answer, now_ms)
-
-    def forget(self) -> None:
-        """Drop all callbacks."""
-        self._callbacks.clear()
 
 
 class Flushes:

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
+from kcli.network.timing_wheel import Timer
 from kcli.server.outstanding import FlushCallback
-from kcli.server.timing_wheel import Timer
 
 # The estimated work of a slice; the slowest machines take three times as long.
 SLICE_US = 2_500

@@ -27,9 +27,9 @@ from random import Random
 from typing import Protocol
 
 from kcli.log.wall_time import WallTime
+from kcli.network.events import ClosePeer, Peer, PeerAddress, SendRequest
 from kcli.server.events import (
     CloseConnection,
-    ClosePeer,
     Compute,
     Computed,
     Connection,
@@ -42,11 +42,8 @@ from kcli.server.events import (
     Flushed,
     HoldMemory,
     NoResponse,
-    Peer,
-    PeerAddress,
     RequestReceived,
     SendFile,
-    SendRequest,
     SendResponse,
 )
 from kcli.server.loopback import answer_event, request_event

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple, Protocol
 
-from kcli.server.events import Peer, PeerAddress
+from kcli.network.events import Peer, PeerAddress
 from kcli.simulator.virtual_time import VirtualTime
 
 SIZE_BYTES = 4

@@ -1,4 +1,4 @@
-"""The connections of a simulated machine to others: what kcli.server.shell.peer_connections is to sockets.
+"""The connections of a simulated machine to others: what kcli.network.shell.peer_connections is to sockets.
 
 what                          then
 ----------------------------  -------------------------------------------------------------------------------------
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from kcli.server.events import Event, Peer, PeerClosed, ResponseReceived, SendRequest
+from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, SendRequest
 from kcli.simulator.network import FrameReader, Link, Network
 
 CONNECT_RETRY_MS = 1000
@@ -29,7 +29,7 @@ class PeerLinks:
         network: Network,
         machine_id: int,
         later: Callable[[int, Callable[[], None]], None],
-        handle: Callable[[Event], None],
+        handle: Callable[[PeerEvent], None],
     ) -> None:
         self.network = network
         self.machine_id = machine_id
@@ -43,7 +43,7 @@ class PeerLinks:
         if end is None:
             end = self._ends[effect.peer] = _PeerEnd(self, effect.peer)
             self.later(self.network.delay_ms(), end.connect)
-        end.send(effect.request_id, effect.frame)
+        end.send(effect)
 
     def close(self, peer: Peer) -> None:
         """Close the link to a peer, if there is one."""
@@ -99,13 +99,14 @@ class _PeerEnd:
             self.link.send(0, frame)
         self._unsent.clear()
 
-    def send(self, request_id: int, frame: bytes) -> None:
+    def send(self, effect: SendRequest) -> None:
         """Send a frame, or keep it until the link is made."""
-        self._request_ids.append(request_id)
+        if effect.has_answer:
+            self._request_ids.append(effect.request_id)
         if self.link is None:
-            self._unsent.append(frame)
+            self._unsent.append(effect.frame)
         else:
-            self.link.send(0, frame)
+            self.link.send(0, effect.frame)
 
     def received(self, link: Link, data: bytes) -> None:
         """Take bytes; each whole frame is an answer."""

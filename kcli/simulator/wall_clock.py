@@ -5,7 +5,7 @@
     monotonic  virtual time; it does not jump
     wall       the same plus an error; the modification times of files use this clock
 
-A node reads both through kcli.server.shell.clock, the clock of the real shell: timers use the monotonic clock, and
+A node reads both through kcli.network.shell.clock, the clock of the real shell: timers use the monotonic clock, and
 timestamps the wall clock.
 
 Clients run on other machines, whose clocks are right.
@@ -13,7 +13,7 @@ Clients run on other machines, whose clocks are right.
 
 from __future__ import annotations
 
-from kcli.server.shell.clock import Clock
+from kcli.network.shell.clock import Clock
 from kcli.simulator.virtual_time import VirtualTime
 
 SECOND_MS = 1000

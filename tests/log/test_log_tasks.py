@@ -11,7 +11,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.managing import log_tasks
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.timing_wheel import Timer
+from kcli.network.timing_wheel import Timer
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=200, retention_ms=10_000, file_delete_delay_ms=700)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kcli.network.events import PeerAddress
+from kcli.network.peers import PeerFailure
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_QUORUM, METADATA
-from kcli.server.events import PeerAddress
-from kcli.server.peers import PeerFailure
 from tests.oracle.brokers import new_broker
 from tests.oracle.peer import Peer
 from tests.server.shell.driven_node import DrivenNode, run

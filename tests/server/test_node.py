@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.os_disk import OsDisk
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.peers import Answer
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.server.config.loading import load_config
-from kcli.server.events import CloseConnection, Connection, NodeRole, PeerNode, RequestReceived, SendResponse
+from kcli.server.events import CloseConnection, Connection, RequestReceived, SendResponse
 from kcli.server.node_builder import build_node
-from kcli.server.peers import Answer
 from tests.server.whole_node import START_MS, WholeNode
 
 

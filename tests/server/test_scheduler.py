@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from kcli.network.timing_wheel import Timer
 from kcli.server.outstanding import FlushCallback
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 
 
 class Setting:

@@ -14,6 +14,7 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.wall_time import WallTime
+from kcli.network.events import SendRequest
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -33,7 +34,6 @@ from kcli.server.events import (
     NoResponse,
     RequestReceived,
     SendFile,
-    SendRequest,
     SendResponse,
 )
 from kcli.server.loopback import answer_event, request_event

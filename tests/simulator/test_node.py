@@ -24,8 +24,8 @@ from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.report_line import WarningLine, fields_of
 from kcli.log.unified_log import UnifiedLog
+from kcli.network.shell.clock import Clock
 from kcli.server.replication.replica_manager import ReplicaManager
-from kcli.server.shell.clock import Clock
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import DEFAULT_STEPS, Simulation, SimulationResult

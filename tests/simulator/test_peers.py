@@ -9,10 +9,11 @@ import pytest
 
 from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
+from kcli.network.events import PeerAddress
+from kcli.network.peers import Answer, PeerFailure
 from kcli.protocol.apis import API_KEYS, METADATA
-from kcli.server.events import DeadlineReached, PeerAddress
+from kcli.server.events import DeadlineReached
 from kcli.server.node import Node
-from kcli.server.peers import Answer, PeerFailure
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network, NetworkConditions

@@ -35,12 +35,12 @@ from typing import NamedTuple, Protocol
 
 from kcli.client.cluster import NO_LEADER, UNKNOWN_PARTITION, Cluster, TopicPartition
 from kcli.client.errors import ProducerClosedError, RecordTooLargeError
-from kcli.client.exponential_backoff import ExponentialBackoff
 from kcli.client.producer import partitioner, producer_batch, topic_queues
 from kcli.client.producer.buffer_pool import BufferPool
 from kcli.client.producer.compression_ratio import CompressionRatioEstimator
 from kcli.format import memory_records_builder
 from kcli.log.rng import Random
+from kcli.network.exponential_backoff import ExponentialBackoff
 
 Headers = memory_records_builder.Headers
 NO_HEADERS: Headers = ()
@@ -104,7 +104,7 @@ class RecordAccumulator:
         self.incomplete: dict[producer_batch.ProducerBatch, None] = {}
         self._rng = rng
         self._sequencer = sequencer
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self.compression_ratios = CompressionRatioEstimator()
         self._topics: dict[str, topic_queues.TopicQueues] = {}
         self._muted: set[TopicPartition] = set()
@@ -336,7 +336,7 @@ class RecordAccumulator:
         Raises ValueError for a batch without a sequence if the producer is idempotent.
         """
         self._check_sequence(batch)
-        batch.reenqueued(now_ms, self._backoff.delay_ms(batch.attempts))
+        batch.reenqueued(now_ms, self._backoff.delay_ms(batch.attempts, self._rng))
         self._put_back(batch)
 
     def split_and_reenqueue(self, batch: producer_batch.ProducerBatch) -> int:

@@ -17,6 +17,7 @@ from kcli.server.events import Connection
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import LogDisk
+    from kcli.network.timing_wheel import Timer
     from kcli.server.broker.producer_ids import ProducerIdManager
     from kcli.server.broker.topic_creation import AutoTopicCreationManager
     from kcli.server.config.dynamic_config import DynamicConfig
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from kcli.server.replication.share_persister import DefaultStatePersister
     from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
     from kcli.server.scheduler import Scheduler
-    from kcli.server.timing_wheel import Timer
 
 # What the part of an answer for a topic or a partition costs, for kcli.server.scheduler.SliceBudget.
 TOPIC_US = 10

@@ -38,6 +38,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import ValidBatch
 from kcli.log.record_validator import LongCheckError
 from kcli.log.unified_log import UnifiedLog
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
@@ -47,7 +48,6 @@ from kcli.server.events import Effect, HoldMemory
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.scheduler import SliceBudget
-from kcli.server.timing_wheel import Timer
 from kcli.state.topic_names import INTERNAL_TOPICS
 
 # From this version on topics are named by their ids.

@@ -9,11 +9,11 @@ accepted them.
 from __future__ import annotations
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol.apis import API_KEYS, ASSIGN_REPLICAS_TO_DIRS
 from kcli.protocol.message import Message
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
 from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
-from kcli.server.timing_wheel import Timer, TimerTask
 
 ASSIGN_AFTER_MS = 10
 RETRY_MS = 200

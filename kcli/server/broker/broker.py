@@ -27,6 +27,8 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
 from kcli.log.log_manager import LogManager
 from kcli.log.rng import Random
+from kcli.network.peers import Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts
@@ -55,14 +57,12 @@ from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.outstanding import Computations, Flushes
-from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.dead_letters import ShareGroupDLQManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
 from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS

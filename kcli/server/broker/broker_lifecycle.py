@@ -22,12 +22,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
 from kcli.server.log_lines import Line, WarningLine
-from kcli.server.peers import ExponentialBackoff
-from kcli.server.timing_wheel import TimerTask
 
 if TYPE_CHECKING:
     from kcli.server.broker.broker import Broker

@@ -9,7 +9,7 @@
 
 An Envelope is sent again, after a backoff, while no controller is known, the connection fails, or the node that is asked is not
 the controller (any more); after request.timeout.ms, or if this node's own controller closes it, the client's connection is
-closed, and the client retries. All requests go through kcli.server.peers, also those to a controller in this process.
+closed, and the client retries. All requests go through kcli.network.peers, also those to a controller in this process.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.peers import Answer, PeerFailure, Peers
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.envelope import encode_principal, pack_host
-from kcli.server.events import CloseConnection, NodeRole, PeerNode, SendResponse
-from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers
+from kcli.server.events import CloseConnection, Effect, SendResponse
 
 Callback = Callable[[Message | None, int], None]
 
@@ -40,8 +42,11 @@ class ChannelTimes(NamedTuple):
 class NodeToControllerChannelManager:
     """The requests to the controller. `controller_id` returns its node id, -1 if it is not known."""
 
-    def __init__(self, peers: Peers, controller_id: Callable[[], int], listener: str, times: ChannelTimes) -> None:
+    def __init__(
+        self, peers: Peers, effects: list[Effect], controller_id: Callable[[], int], listener: str, times: ChannelTimes
+    ) -> None:
         self._peers = peers
+        self._effects = effects
         self._controller_id = controller_id
         self._listener = listener
         self._times = times
@@ -78,7 +83,7 @@ class NodeToControllerChannelManager:
                 may_retry = not self._peers.is_self(controller)
             elif answer.error_code == error_codes.NONE and answer.response_data is not None:
                 data = answer.response_data
-                self._peers.effects.append(SendResponse(context.connection, len(data).to_bytes(4, "big") + data))
+                self._effects.append(SendResponse(context.connection, len(data).to_bytes(4, "big") + data))
                 return
             else:
                 may_retry = answer.error_code == error_codes.NOT_CONTROLLER
@@ -89,6 +94,6 @@ class NodeToControllerChannelManager:
                 )
                 return
             reason = f"no controller answered its {context.api.name}"
-            self._peers.effects.append(CloseConnection(context.connection, reason))
+            self._effects.append(CloseConnection(context.connection, reason))
 
         self._peers.send(controller, self._listener, ENVELOPE, envelope, answered, deadline_ms)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import ALLOCATE_PRODUCER_IDS, API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
 from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
-from kcli.server.timing_wheel import Timer
 
 PREFETCH_BELOW = 100
 RETRY_MS = 50

@@ -26,7 +26,15 @@ from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error
 from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
 from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
-from kcli.server.events import CloseConnection, Connection, Effect, FileRegion, NoResponse, SendFile, SendResponse
+from kcli.server.events import (
+    CloseConnection,
+    Connection,
+    Effect,
+    FileRegion,
+    NoResponse,
+    SendFile,
+    SendResponse,
+)
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import fault_line
 

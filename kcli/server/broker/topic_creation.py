@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.protocol.message import Message
 from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.log_lines import WarningLine
-from kcli.server.timing_wheel import Timer
 from kcli.state.groups import InternalTopic
 
 _CONTROLLER_DEFAULT = -1

@@ -18,6 +18,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.rng import Random
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
@@ -37,7 +38,6 @@ from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.server.raft.startable_quorum import refusal
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.primitives import FormatError
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
@@ -47,7 +48,6 @@ from kcli.server.raft.metadata_batches import (
 )
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 
 # The records that follow from a change of a broker's state may need several batches. A prefix of them is a valid state, too,
 # because the change of the registration is the last.

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kcli.network.timing_wheel import Timer
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.log_lines import LimitedLines, WarningLine
-from kcli.server.timing_wheel import Timer
 
 _NO_LIMIT = 2**31 - 1
 

@@ -6,10 +6,10 @@ from collections import deque
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kcli.format.record_batch import Producer
+from kcli.network.timing_wheel import TimerTask
 from kcli.server.coordinator.coordinator_record import EncodedRecord, ShardRecord
 from kcli.server.coordinator.operation import CoordinatorShard, Respond
 from kcli.server.replication.partition import Partition
-from kcli.server.timing_wheel import TimerTask
 from kcli.state.speculative_state import RevertibleState, SpeculativeState
 
 # What the records of one operation and the header of a batch add to the sizes of keys and values, at most.

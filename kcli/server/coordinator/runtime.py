@@ -35,6 +35,7 @@ from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.unified_log import UnifiedLog
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import CoordinatorDecoder
 from kcli.server.coordinator.coordinator_record import (
@@ -58,7 +59,6 @@ from kcli.server.log_lines import Line, WarningLine, fault_line
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.state_error import StateError
 
 APPEND_AFTER_EVENTS = -1  # the linger that waits for nothing but the events at hand

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.message import Message
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.metadata_batches import SnapshotBatches
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler, Work
-from kcli.server.timing_wheel import Timer
 
 SLICE_RECORDS = 200
 DELETE_DELAY_MS = 60_000

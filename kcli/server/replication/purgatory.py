@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 
-from kcli.server.timing_wheel import Timer, TimerTask
+from kcli.network.timing_wheel import Timer, TimerTask
 
 
 class DelayedOperation(ABC):

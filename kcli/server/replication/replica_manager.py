@@ -23,13 +23,13 @@ from kcli.log.errors import AllLogDirsOfflineError, StorageError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.outstanding import FlushCallback, Flushes
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.purgatory import Purgatory
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Topic
 
 # The process has too many files open, which is not a failure of the disk.

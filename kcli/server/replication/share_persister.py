@@ -25,13 +25,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, cast
 
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.events import NodeRole, PeerNode
-from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers
-from kcli.server.timing_wheel import Timer
 from kcli.state.share_group_state import SharePartitionKey, StateBatch
 
 ShareKey = SharePartitionKey

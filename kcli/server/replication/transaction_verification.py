@@ -30,14 +30,14 @@ from typing import Protocol
 
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.events import NodeRole, PeerNode
-from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.replication.partition import PartitionError
-from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.transaction_state import TopicPartition
 
 Codes = dict[TopicPartition, int]

@@ -5,7 +5,7 @@
     SendResponse     writes the frame to the client's connection, or loops it back as a ResponseReceived
     SendFile         the same with sendfile
     NoResponse       reads the connection's next request
-    SendRequest      to another node: kcli.server.shell.peer_connections; to the node itself: kcli.server.loopback
+    SendRequest      to another node: kcli.network.shell.peer_connections; to the node itself: kcli.server.loopback
     ClosePeer        closes the connection to another node
     Flush            fsync in a thread, then Flushed
     Compute          calls the function in a thread, one at a time, then Computed
@@ -30,9 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
+from kcli.network.events import ClosePeer, SendRequest
+from kcli.network.shell.clock import Clock
+from kcli.network.shell.peer_connections import PeerConnections
 from kcli.server.events import (
     CloseConnection,
-    ClosePeer,
     Compute,
     Computed,
     Connection,
@@ -46,7 +48,6 @@ from kcli.server.events import (
     NoResponse,
     RequestReceived,
     SendFile,
-    SendRequest,
     SendResponse,
 )
 from kcli.server.log_lines import Line, WarningLine
@@ -54,9 +55,7 @@ from kcli.server.loopback import answer_event, request_event
 from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.acceptor import Acceptor
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
-from kcli.server.shell.clock import Clock
 from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits
-from kcli.server.shell.peer_connections import PeerConnections
 from kcli.server.shell.receive_buffers import BufferPool
 
 if TYPE_CHECKING:

@@ -28,13 +28,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kcli.log.errors import StorageError
+from kcli.network.shell.clock import Clock
 from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.raft.metadata_log import MetadataLogError
-from kcli.server.shell.clock import Clock
 from kcli.server.shell.connection_quotas import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.serving_disk import ServingDisk

@@ -14,7 +14,7 @@ from kcli.log.disk.os_disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.timing_wheel import Timer
+from kcli.network.timing_wheel import Timer
 from tests.log.live_logs import new_batch
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, crash, flush
 

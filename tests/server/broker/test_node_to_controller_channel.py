@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerNode, ResponseReceived, SendRequest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, BROKER_HEARTBEAT, CREATE_TOPICS, ENVELOPE
 from kcli.protocol.framing import encode_response
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
-from kcli.server.events import (
-    CloseConnection,
-    Connection,
-    NodeRole,
-    PeerAddress,
-    PeerClosed,
-    PeerNode,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-)
-from tests.server.test_peers import START_MS, PeersUnderTest, api_versions
+from kcli.server.events import CloseConnection, Connection, SendResponse
+from tests.network.test_peers import START_MS, PeersUnderTest, api_versions
 
 
 class Channel(PeersUnderTest):
@@ -31,7 +22,9 @@ class Channel(PeersUnderTest):
         super().__init__()
         self.controller_id = controller_id
         self.addresses = {PeerNode(node_id, NodeRole.CONTROLLER): PeerAddress(f"host{node_id}", 9093) for node_id in (2, 3)}
-        self.channel = NodeToControllerChannelManager(self.peers, lambda: self.controller_id, "CONTROLLER", ChannelTimes())
+        self.channel = NodeToControllerChannelManager(
+            self.peers, self.effects, lambda: self.controller_id, "CONTROLLER", ChannelTimes()
+        )
         self.client = Connection(1, "PLAINTEXT", "10.0.0.1")
 
     def forward(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CREATE_TOPICS
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -21,7 +22,6 @@ from kcli.server.outstanding import Flushes
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from tests.server.raft.nodes import START_MS
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.error_codes import POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader, ServerConfig
@@ -28,7 +29,6 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.speculative_state import SpeculativeState
 

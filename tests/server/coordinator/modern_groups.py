@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, POLICY_VIOLATION
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message_types import message_type
@@ -20,7 +21,6 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 
 START_MS = 1_750_000_000_000

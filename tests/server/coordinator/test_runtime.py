@@ -18,6 +18,7 @@ from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.log_config import LogConfig
 from kcli.log.reading.segment_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.coordinator.coordinator_record import EncodedRecord, EndTransaction, ShardRecord, encode_data_batch
@@ -26,7 +27,6 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.coordinator.runtime import RELOAD_MS, CoordinatorRuntime
 from kcli.server.replication.partition import Partition
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 from kcli.state.metadata_values import PartitionRegistration as Registration
 from tests.log.live_logs import LiveLog

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kcli.format.record_batch import Producer
+from kcli.network.peers import PeerFailure
 from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.txn_markers import _WriteMarkers
 from kcli.server.coordinator.transaction import marker_channel
 from kcli.server.coordinator.transaction.transaction_shard import PendingChange
 from kcli.server.events import DeadlineReached
-from kcli.server.peers import PeerFailure
 from kcli.server.replication.partition import Partition, PartitionError
 from tests.server.apis.asking import ask, struct
 from tests.server.coordinator.test_transactions import (

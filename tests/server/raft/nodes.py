@@ -9,13 +9,13 @@ from kcli.format.kafka_uuid import random_uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.network.timing_wheel import Timer
 from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories, read_meta_properties
 from kcli.server.features import initial_features
 from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
 

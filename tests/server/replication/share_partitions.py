@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.loading import load_config
 from kcli.server.config.share_group_config import ShareGroupConfig
@@ -15,7 +16,6 @@ from kcli.server.replication.share.dead_letters import DeadLetters
 from kcli.server.replication.share.in_flight import RecordState
 from kcli.server.replication.share.share_partition import SharePartition
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import ConfigResource
 from kcli.state.share_group_state import StateBatch, combine_batches
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.network.timing_wheel import Timer
 from kcli.server.apis.fetch import DelayedFetch
 from kcli.server.apis.produce import DelayedProduce
 from kcli.server.replication.purgatory import DelayedOperation, Purgatory
-from kcli.server.timing_wheel import Timer
 
 
 class Waiting(DelayedOperation):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.config.loading import load_config
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey, ShareUpdateBatches
-from kcli.server.timing_wheel import Timer
 from kcli.state.share_group_state import StateBatch
 
 START_MS = 1_750_000_000_000

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from kcli.network.events import PeerAddress, PeerNode
+from kcli.network.peers import Answer
+from kcli.network.shell.clock import Clock
 from kcli.protocol.apis import API_KEYS
 from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.loading import load_config
-from kcli.server.events import PeerAddress, PeerNode
 from kcli.server.node_builder import build_node
-from kcli.server.peers import Answer
-from kcli.server.shell.clock import Clock
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.server import bind

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kcli.network.events import ResponseReceived
+from kcli.network.shell.clock import Clock
 from kcli.server.events import (
     ConnectionClosed,
     DeadlineReached,
@@ -15,10 +17,8 @@ from kcli.server.events import (
     Flushed,
     NoResponse,
     RequestReceived,
-    ResponseReceived,
     SendResponse,
 )
-from kcli.server.shell.clock import Clock
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
 

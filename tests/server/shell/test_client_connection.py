@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.server.events import ConnectionClosed, Effect, FileRegion, HoldMemory, RequestReceived, SendFile, SendResponse
+from kcli.server.events import (
+    ConnectionClosed,
+    Effect,
+    FileRegion,
+    HoldMemory,
+    RequestReceived,
+    SendFile,
+    SendResponse,
+)
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.network.shell.clock import Clock
 from kcli.protocol.apis import API_KEYS, FETCH, METADATA, PRODUCE
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -18,7 +19,6 @@ from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.loading import load_config
 from kcli.server.shell import driver as driver_module
 from kcli.server.shell import server as server_module
-from kcli.server.shell.clock import Clock
 from kcli.server.shell.server import Server
 from tests.server.shell.sockets import PATIENCE_S, Client
 from tests.server.whole_node import batch, fetch_request, partitions_of

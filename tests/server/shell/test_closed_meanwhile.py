@@ -9,7 +9,15 @@ import pytest
 
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS
 from kcli.server import scheduler
-from kcli.server.events import CloseConnection, Connection, ConnectionClosed, Effect, NoResponse, SendFile, SendResponse
+from kcli.server.events import (
+    CloseConnection,
+    Connection,
+    ConnectionClosed,
+    Effect,
+    NoResponse,
+    SendFile,
+    SendResponse,
+)
 from tests.server.shell.sockets import Shell, framed, run, silent
 from tests.server.whole_node import START_MS, WholeNode, batch, partitions_of
 

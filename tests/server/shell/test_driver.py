@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.network.events import NodeRole, Peer, PeerNode, ResponseReceived, SendRequest
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -22,14 +23,9 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
-    NodeRole,
     NoResponse,
-    Peer,
-    PeerNode,
     RequestReceived,
-    ResponseReceived,
     SendFile,
-    SendRequest,
     SendResponse,
 )
 from kcli.server.shell.acceptor import plain_host

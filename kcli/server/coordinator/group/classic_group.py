@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE
 from kcli.protocol.message import Message
@@ -36,7 +37,6 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncResult,
 )
 from kcli.server.coordinator.operation import CoordinatorError
-from kcli.server.timing_wheel import TimerTask
 from kcli.state.groups import StoredClassicGroup
 
 UNKNOWN_MEMBER_ID = ""  # the member id of a client that has none yet

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
@@ -31,7 +32,6 @@ from kcli.server.coordinator.group.classic_messages import JoinResult, RespondJo
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.timing_wheel import Timer
 
 _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000

@@ -21,6 +21,8 @@ from typing import TypeVar
 from kcli.format.java_text import java_hash
 from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.log.rng import Random
+from kcli.network.peers import Peers
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import OFFSETS
 from kcli.server.config.server_config import ConfigReader
@@ -51,11 +53,9 @@ from kcli.server.coordinator.runtime import ITEMS_OF_PART, CoordinatorRuntime
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
-from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share_persister import SharePersister
 from kcli.server.scheduler import Scheduler, SliceBudget
-from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.group_state import GroupState, OffsetKey
 from kcli.state.groups import CommittedOffset, ConsumerGroup, ShareGroup, StoredClassicGroup, StreamsGroup
 from kcli.state.metadata_values import Topic

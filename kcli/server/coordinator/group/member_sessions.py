@@ -21,13 +21,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.config.values import split_list
 from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.metadata_values import ConfigResource
 
 RETRY_MS = 500

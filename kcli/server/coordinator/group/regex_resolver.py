@@ -20,6 +20,7 @@ from functools import partial
 from heapq import merge
 from typing import NamedTuple
 
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
@@ -27,7 +28,6 @@ from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.log_lines import fault_line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.scheduler import Scheduler, SliceBudget
-from kcli.server.timing_wheel import Timer
 
 MIN_REFRESH_MS = 10_000
 _NO_VERSION = -1  # of topics: older than any

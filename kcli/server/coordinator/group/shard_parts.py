@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.log.rng import Random
+from kcli.network.timing_wheel import Timer
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.group.classic_rebalances import WriteShard
@@ -13,7 +14,6 @@ from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.group_state import GroupState
 
 

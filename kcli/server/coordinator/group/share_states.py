@@ -20,6 +20,9 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS
 from kcli.protocol.message import Message
@@ -27,12 +30,9 @@ from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
 from kcli.server.coordinator.group.share_records import ShareIndexes
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
-from kcli.server.events import NodeRole, PeerNode
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.peers import Answer, PeerFailure, Peers
 from kcli.server.replication.share_persister import ShareKey, SharePersister, ShareSummary
-from kcli.server.timing_wheel import Timer
 
 _NO_OFFSET = -1
 _LATEST = -1  # the timestamp of ListOffsets for the end

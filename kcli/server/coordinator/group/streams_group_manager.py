@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
@@ -73,7 +74,6 @@ from kcli.server.coordinator.group.topology_descriptions import TopologyDescript
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line
-from kcli.server.timing_wheel import TimerTask
 from kcli.state.group_records import subtopologies
 from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsGroupMember
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.errors import OffsetOutOfRangeError
+from kcli.network.timing_wheel import Timer
 from kcli.protocol.internal_records import SHARE_GROUP_STATE
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.coordinator.group.group_coordinator import coordinator_partition
@@ -24,7 +25,6 @@ from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share_persister import ShareKey
 from kcli.server.scheduler import Scheduler
-from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Topic
 
 SHARE_STATE_TOPIC = SHARE_GROUP_STATE.topic

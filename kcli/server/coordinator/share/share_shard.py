@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.message_types import message_type
 from kcli.server.config.server_config import ConfigReader
@@ -39,7 +40,6 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
-from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.share_group_state import ShareGroupOffset, ShareGroupState, StateBatch, combine_batches
 from kcli.state.state_error import StateError
 

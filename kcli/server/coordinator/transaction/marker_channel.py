@@ -25,15 +25,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, WRITE_TXN_MARKERS
 from kcli.protocol.message import Message
 from kcli.server.coordinator.transaction.transitions import PREPARE_COMMIT
-from kcli.server.events import NodeRole, PeerNode
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.peers import Answer, PeerFailure, Peers
-from kcli.server.timing_wheel import Timer
 from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 
 RETRY_MS = 100

@@ -23,6 +23,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from kcli.format.record_batch import NO_SEQUENCE, Producer
+from kcli.network.peers import Peers
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import TRANSACTION_LOG
 from kcli.server.config.server_config import ConfigReader
@@ -49,10 +51,8 @@ from kcli.server.coordinator.transaction.transitions import (
 from kcli.server.features import TRANSACTION_VERSION
 from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.peers import Peers
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
-from kcli.server.timing_wheel import Timer, TimerTask
 from kcli.state.metadata_values import Topic
 from kcli.state.transaction_state import TopicPartition, TransactionMetadata
 

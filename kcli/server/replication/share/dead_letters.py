@@ -34,23 +34,24 @@ from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch
 from kcli.format.records import Header, Record, encode_record
 from kcli.log.disk.port import Disk
 from kcli.log.rng import Random
+from kcli.network.events import NodeRole, PeerNode
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.config.topic_config import TopicConfigs
-from kcli.server.events import NodeRole, PeerNode
 from kcli.server.features import SHARE_VERSION
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.outstanding import Computations
-from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers
 from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.record_copies import Copies, CopyRange
 from kcli.server.replication.share_persister import ShareKey
-from kcli.server.timing_wheel import Timer
 from kcli.state.groups import InternalTopic
 from kcli.state.metadata_values import ConfigResource, Topic
 

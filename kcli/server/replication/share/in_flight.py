@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from kcli.server.timing_wheel import TimerTask
+from kcli.network.timing_wheel import TimerTask
 
 NO_MEMBER = ""
 

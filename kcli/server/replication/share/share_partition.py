@@ -22,6 +22,7 @@ from enum import Enum
 from functools import partial
 
 from kcli.format.index_entries import AbortedTxn
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.replication.share.acknowledgement import (
@@ -42,7 +43,6 @@ from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, REJE
 from kcli.server.replication.share.in_flight import ARCHIVED, ARCHIVING, AcquisitionLock
 from kcli.server.replication.share.in_flight_records import InFlightRecords, merged
 from kcli.server.replication.share_persister import ShareKey, SharePersister, ShareState, ShareUpdateBatches
-from kcli.server.timing_wheel import Timer
 from kcli.state.share_group_state import StateBatch
 
 NO_START_OFFSET = -1

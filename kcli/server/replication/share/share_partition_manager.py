@@ -16,6 +16,7 @@ from functools import partial
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import Disk
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.config.share_group_config import EARLIEST, LATEST, ShareGroupConfig
@@ -30,7 +31,6 @@ from kcli.server.replication.share.delayed_share_fetch import DelayedShareFetch,
 from kcli.server.replication.share.share_partition import SharePartition
 from kcli.server.replication.share.share_session import MemberKey, ShareSessionCache, ShareTarget
 from kcli.server.replication.share_persister import ShareKey, SharePersister
-from kcli.server.timing_wheel import Timer
 
 # The errors of a share partition after which it is removed, for the next fetch to make it again.
 _FENCING = frozenset(

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from kcli.network.events import (
+    NodeRole,
+    Peer,
+    PeerAddress,
+    PeerClosed,
+    PeerNode,
+    ResponseReceived,
+    SendRequest,
+)
+from kcli.network.peers import Answer, PeerFailure
+from kcli.network.shell.peer_connections import PeerConnections
 from kcli.protocol.apis import API_VERSIONS, DESCRIBE_QUORUM, METADATA
-from kcli.server.events import Event, NodeRole, Peer, PeerAddress, PeerClosed, PeerNode, ResponseReceived, SendRequest
-from kcli.server.peers import Answer, PeerFailure
-from kcli.server.shell.peer_connections import PeerConnections
+from kcli.server.events import Event
 from tests.server.shell.driven_node import DrivenNode, run, silent_port
 from tests.server.shell.sockets import PATIENCE_S, framed
 

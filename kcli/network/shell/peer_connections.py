@@ -11,7 +11,7 @@
     or the peer closes it
     ClosePeer                 the connection is closed; no event
 
-Nothing is decided here: backoff, deadlines, idle times and versions belong to kcli.server.peers.
+Nothing is decided here: backoff, deadlines, idle times and versions belong to kcli.network.peers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from kcli.server.events import Event, Peer, PeerClosed, ResponseReceived, SendRequest
+from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, SendRequest
 
 SIZE_BYTES = 4  # of the size before a frame
 
@@ -31,7 +31,7 @@ SIZE_BYTES = 4  # of the size before a frame
 class PeerConnections:
     """The connections of one node; `dispatch` takes events."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dispatch: Callable[[Event], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dispatch: Callable[[PeerEvent], None]) -> None:
         self._loop = loop
         self._dispatch = dispatch
         self._connections: dict[Peer, _PeerConnection] = {}
@@ -42,7 +42,7 @@ class PeerConnections:
         if connection is None:
             connection = self._connections[effect.peer] = _PeerConnection(self, effect.peer)
             connection.connecting = self._loop.create_task(connection.connect(self._loop))
-        connection.send(effect.request_id, effect.frame)
+        connection.send(effect)
 
     def close(self, peer: Peer) -> None:
         """Close the connection to a peer, if there is one; no event follows."""
@@ -88,13 +88,14 @@ class _PeerConnection(asyncio.Protocol):
         except OSError as error:
             self._connections.lost(self, reason_of(error))
 
-    def send(self, request_id: int, frame: bytes) -> None:
+    def send(self, effect: SendRequest) -> None:
         """Send a frame, or keep it until the connection is made."""
-        self._request_ids.append(request_id)
+        if effect.has_answer:
+            self._request_ids.append(effect.request_id)
         if self._transport is None:
-            self._unsent.append(frame)
+            self._unsent.append(effect.frame)
         else:
-            self._transport.write(frame)
+            self._transport.write(effect.frame)
 
     def abort(self) -> None:
         """Close the connection at once, or do not make it any more."""

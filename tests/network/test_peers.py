@@ -1,17 +1,12 @@
-"""Protects requests to other nodes: each state and event of the table in kcli.server.peers, driven by hand."""
+"""Protects requests to other nodes: each state and event of the table in kcli.network.peers, driven by hand."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, FETCH, METADATA, VOTE
-from kcli.protocol.framing import encode_response, read_request_header
-from kcli.protocol.message import Message
-from kcli.server.events import (
+from kcli.network.events import (
     ClosePeer,
-    Effect,
     NodeRole,
     Peer,
     PeerAddress,
@@ -20,8 +15,13 @@ from kcli.server.events import (
     ResponseReceived,
     SendRequest,
 )
-from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers, PeerSettings
-from kcli.server.timing_wheel import Timer
+from kcli.network.peers import Answer, PeerFailure, Peers, PeerSettings
+from kcli.network.timing_wheel import Timer
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, FETCH, METADATA, VOTE
+from kcli.protocol.framing import encode_response, read_request_header
+from kcli.protocol.message import Message
+from kcli.server.events import Effect
 
 START_MS = 1_000_000
 OTHER = PeerNode(2, NodeRole.BROKER)
@@ -380,16 +380,3 @@ def test_the_node_itself_is_asked_in_the_highest_version_and_without_a_deadline(
         assert test.timer.next_deadline_ms() is None
         test.peers.response_received(ResponseReceived(effect.request_id, None), test.now_ms)
         assert test.answers == [PeerFailure.DISCONNECTED]
-
-
-def test_backoffs_are_within_their_jitter() -> None:
-    rng = random.Random(2)
-    assert [ExponentialBackoff(20, 100, jitter=0).delay_ms(failures, rng) for failures in (0, 1, 2, 3, 99)] == [
-        20,
-        40,
-        80,
-        100,
-        100,
-    ]
-    delays = [ExponentialBackoff(100, 1000).delay_ms(1, rng) for _ in range(200)]
-    assert min(delays) >= 160 and max(delays) <= 240 and len(set(delays)) > 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.server.shell.clock import Clock
+from kcli.network.shell.clock import Clock
 
 
 class Times:

@@ -1,6 +1,6 @@
 """Requests to other nodes and to the node itself: connections, versions, deadlines (Kafka: NetworkClient).
 
-All cores of a node send through one `Peers`. A connection belongs to a destination and a listener:
+All cores of a node, or of a client, send through one `Peers`. A connection belongs to a destination and a listener:
 
     destination                  its address                                    versions of its APIs
     ---------------------------  ---------------------------------------------  ----------------------------------------
@@ -42,28 +42,28 @@ from typing import NamedTuple, Protocol
 
 from kcli import __version__
 from kcli.format.primitives import FormatError
+from kcli.log.report_line import Line, WarningLine
 from kcli.log.rng import Random
+from kcli.network.events import (
+    ClosePeer,
+    Peer,
+    PeerAddress,
+    PeerClosed,
+    PeerEffects,
+    PeerNode,
+    ResponseReceived,
+    SendRequest,
+)
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.outstanding import Outstanding
+from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError, MessageError
-from kcli.server.events import (
-    ClosePeer,
-    Effect,
-    Peer,
-    PeerAddress,
-    PeerClosed,
-    PeerNode,
-    ResponseReceived,
-    SendRequest,
-)
-from kcli.server.log_lines import Line, WarningLine
-from kcli.server.outstanding import Outstanding
-from kcli.server.timing_wheel import Timer, TimerTask
 
 CLIENT_SOFTWARE_NAME = "kcli"
-MAX_DOUBLINGS = 20
 MAX_CORRELATION_ID = 0x7FFFFFFF
 
 
@@ -99,19 +99,6 @@ class PeerSettings(NamedTuple):
     max_idle_ms: int = 600_000
 
 
-class ExponentialBackoff(NamedTuple):
-    """Delays in ms that double from `initial_ms` to `max_ms`; `jitter` is the share by which each may differ."""
-
-    initial_ms: int
-    max_ms: int
-    jitter: float = 0.2
-
-    def delay_ms(self, failures: int, rng: Random) -> int:
-        """Return the delay after `failures` earlier failures in a row."""
-        delay_ms = min(self.initial_ms << min(failures, MAX_DOUBLINGS), max(self.initial_ms, self.max_ms))
-        return round(delay_ms * (1 + self.jitter * (2 * rng.random() - 1))) if self.jitter else delay_ms
-
-
 class _State(Enum):
     IDLE = 0
     NEGOTIATING = 1
@@ -122,25 +109,26 @@ class _State(Enum):
 class _PeerRequest:
     """One request on a connection: waiting, or sent in `version`."""
 
-    __slots__ = ("api", "callback", "deadline", "message", "request_id", "version")
+    __slots__ = ("api", "callback", "deadline", "has_answer", "message", "request_id", "version")
 
-    def __init__(self, api: Api, message: Request, callback: AnswerCallback) -> None:
+    def __init__(self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True) -> None:
         self.api = api
         self.message = message
         self.callback = callback
+        self.has_answer = has_answer
         self.request_id = 0
         self.version = -1
         self.deadline: TimerTask | None = None
 
 
 class Peers:
-    """The connections of one node to other nodes. `client_id` is in the header of each request."""
+    """The connections of a node, or of a client without a `node_id`, to nodes; `client_id` is in the header of each request."""
 
     def __init__(
         self,
-        node_id: int,
+        node_id: int | None,
         client_id: str,
-        effects: list[Effect],
+        effects: PeerEffects,
         timer: Timer,
         rng: Random,
         addresses: PeerAddresses,
@@ -166,12 +154,14 @@ class Peers:
         message: Request,
         callback: AnswerCallback,
         deadline_ms: int,
+        has_answer: bool = True,
     ) -> None:
         """Send a request; `callback(answer, now_ms)` is called once, later, at the latest at `deadline_ms` (the timer's time).
 
+        A Produce with acks=0 has no answer: its callback gets an empty response as soon as it is sent.
         Raises MessageError for a request to the node itself that cannot be encoded.
         """
-        request = _PeerRequest(API_KEYS[api_key], message, callback)
+        request = _PeerRequest(API_KEYS[api_key], message, callback, has_answer)
         if self.is_self(destination):
             self._send_to_itself(Peer(destination, listener, None), request)
             return
@@ -187,6 +177,26 @@ class Peers:
     def is_self(self, destination: PeerNode | PeerAddress) -> bool:
         """Return whether requests to a destination are looped back."""
         return isinstance(destination, PeerNode) and destination.node_id == self.node_id
+
+    def version_for(self, destination: PeerNode | PeerAddress, listener: str, api_key: int) -> int | None:
+        """Return the version of an API for a destination: -1 if it has none of ours, None before its versions are known."""
+        connection = self._connections.get((destination, listener))
+        return None if connection is None else connection.version_for(API_KEYS[api_key])
+
+    def in_flight_count(self, destination: PeerNode | PeerAddress, listener: str) -> int:
+        """Return how many requests to a destination have no answer yet."""
+        connection = self._connections.get((destination, listener))
+        return 0 if connection is None else connection.in_flight_count
+
+    def is_backing_off(self, destination: PeerNode | PeerAddress, listener: str) -> bool:
+        """Return whether the last connection to a destination failed, and the next one waits for the backoff."""
+        connection = self._connections.get((destination, listener))
+        return connection is not None and connection.is_backing_off
+
+    def failure_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
+        """Return why the last connection to a destination ended, None if there was none or one was made since."""
+        connection = self._connections.get((destination, listener))
+        return None if connection is None else connection.failure_reason
 
     def _send_to_itself(self, peer: Peer, request: _PeerRequest) -> None:
         request.version = request.api.highest_version
@@ -240,6 +250,21 @@ class _PeerConnection:
         self._sent: dict[int, _PeerRequest] = {}
         self._last_answer_ms = 0
         self._idle_task: TimerTask | None = None
+        self.failure_reason: str | None = None
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many requests wait or were sent, and have no answer yet."""
+        return len(self._waiting) + len(self._sent)
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether the connection ended and is not made again yet."""
+        return self._state is _State.BACKING_OFF
+
+    def version_for(self, api: Api) -> int | None:
+        """Return the common version of an API, -1 if there is none, None before the peer's versions are known."""
+        return self._common_version(api) if self._versions else None
 
     def send(self, request: _PeerRequest, deadline_ms: int) -> None:
         """Send a request now or as soon as the connection is ready."""
@@ -277,8 +302,12 @@ class _PeerConnection:
             frame = self._peers.encode(request)
         except MessageError:
             return False
-        self._sent[request.request_id] = request
-        self._peers.effects.append(SendRequest(request.request_id, self.peer, frame))
+        self._peers.effects.append(SendRequest(request.request_id, self.peer, frame, request.has_answer))
+        if request.has_answer:
+            self._sent[request.request_id] = request
+        else:
+            sent = partial(self._peers.outstanding.answered, request.request_id, b"")
+            self._peers.timer.schedule(self._peers.timer.clock_ms, sent)
         return True
 
     # ---------------------------------------------------------------------------------------------------------- versions
@@ -311,6 +340,7 @@ class _PeerConnection:
         if self._failures:
             self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
         self._failures = 0
+        self.failure_reason = None
         self._begin_idle_check(now_ms)
         self._advance()
 
@@ -323,6 +353,9 @@ class _PeerConnection:
         self._last_answer_ms = now_ms
         if isinstance(answer, PeerFailure):
             request.callback(answer, now_ms)
+            return
+        if not request.has_answer:
+            request.callback(request.api.response.new(), now_ms)
             return
         try:
             response = decode_answer(request, answer)
@@ -349,6 +382,7 @@ class _PeerConnection:
         """Take the end of the connection: answer what was sent, and connect again after the backoff."""
         if self._state in (_State.IDLE, _State.BACKING_OFF):
             return
+        self.failure_reason = reason
         failed = list(self._sent.values())
         if self._state is _State.NEGOTIATING:
             failed += self._waiting

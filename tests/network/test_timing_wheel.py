@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.server.timing_wheel import WHEEL_SIZE, Timer, TimerTask
+from kcli.network.timing_wheel import WHEEL_SIZE, Timer, TimerTask
 
 START_MS = 1_750_000_000_123
 # Both sides of where a level of the wheel ends, and far away.

@@ -1,0 +1,88 @@
+"""Events and effects of requests to other nodes: the interface of a broker, controller or client to its connections.
+
+    effect       event that follows
+    -----------  -------------------------------------------
+    SendRequest  ResponseReceived or PeerClosed
+    ClosePeer    none
+
+kcli.network.peers makes the effects and takes the events; the shells are kcli.network.shell.peer_connections (asyncio) and
+kcli.simulator.peer_links.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class NodeRole(Enum):
+    """A role of a node in the cluster: both have listeners of their own, also in one process."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+
+
+class PeerNode(NamedTuple):
+    """A node of the cluster in one of its roles."""
+
+    node_id: int
+    role: NodeRole
+
+
+class PeerAddress(NamedTuple):
+    """An address whose node id is not known, as in controller.quorum.bootstrap.servers."""
+
+    host: str
+    port: int
+
+
+class Peer(NamedTuple):
+    """One connection to another node, or the node itself (`address` is None): at most one is open for each value."""
+
+    destination: PeerNode | PeerAddress
+    listener: str
+    address: PeerAddress | None
+
+
+class SendRequest(NamedTuple):
+    """Send a whole frame, its size included, to a peer, after connecting if there is no connection to it yet.
+
+    Requests of a node to itself are looped back (kcli.server.loopback). Deadlines are timers of the core (kcli.network.peers).
+    """
+
+    request_id: int
+    peer: Peer
+    frame: bytes
+    has_answer: bool = True  # no: Produce with acks=0
+
+
+class ClosePeer(NamedTuple):
+    """Close the connection to a peer, if there is one; no PeerClosed follows."""
+
+    peer: Peer
+
+
+class ResponseReceived(NamedTuple):
+    """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself."""
+
+    request_id: int
+    frame: bytes | None
+
+
+class PeerClosed(NamedTuple):
+    """The end of a connection to a peer, or a failure to make it: no request on it will be answered."""
+
+    peer: Peer
+    reason: str
+
+
+PeerEvent = ResponseReceived | PeerClosed
+PeerEffect = SendRequest | ClosePeer
+
+
+class PeerEffects(Protocol):
+    """Where the effects go: the list of all effects of a node or client."""
+
+    def append(self, effect: PeerEffect, /) -> None:
+        """Add an effect; the shell executes them in their order."""
+        ...
