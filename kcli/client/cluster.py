@@ -28,6 +28,9 @@ class PartitionInfo(NamedTuple):
     partition: int
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
+    replicas: tuple[int, ...] = ()
+    in_sync_replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
 
 
 class Cluster:
@@ -47,6 +50,20 @@ class Cluster:
         self._available = {
             topic: tuple(one for one in found if one.leader != NO_LEADER) for topic, found in self._by_topic.items()
         }
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """The names of the topics."""
+        return self._by_topic.keys()
+
+    @property
+    def partitions(self) -> Iterable[PartitionInfo]:
+        """All partitions."""
+        return self._by_partition.values()
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """Return a partition, None if it is not known."""
+        return self._by_partition.get((topic, partition))
 
     def partitions_for_topic(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Return all partitions of a topic, none if the topic is not known."""

@@ -1,0 +1,97 @@
+"""Settings of clients by Kafka's names (CommonClientConfigs), with the defaults of Apache Kafka 4.3.1.
+
+A setting `retry.backoff.ms` is the field `retry_backoff_ms`. Each client has a NamedTuple of its own settings next to
+`ClientConfig`, and `read_config` makes both from the same properties:
+
+    common, own = read_config(ClientConfig, properties), read_config(ConsumerConfig, properties)
+    refuse_unknown(properties, ClientConfig, ConsumerConfig)
+
+    type of the field  text                                       type of the field   text
+    -----------------  -----------------------------------------  ------------------  ----------------------------------
+    int                decimal digits, with a sign                str                 as it is
+    float              a decimal number                           tuple[str, ...]     parts separated by commas, stripped
+    bool               true, false in any case                    str | None          as it is; None if it is not given
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from kcli.client.errors import ConfigError
+from kcli.network.events import PeerAddress
+
+MAX_PORT = 65535
+
+_Config = TypeVar("_Config")
+
+
+class ClientConfig(NamedTuple):
+    """The settings that all clients have; times are in ms."""
+
+    bootstrap_servers: tuple[str, ...] = ()
+    client_id: str = "kcli"
+    client_rack: str = ""
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: int = 300_000
+    allow_auto_create_topics: bool = True
+
+
+def property_name(field: str) -> str:
+    """Return Kafka's name of a field."""
+    return field.replace("_", ".")
+
+
+def read_config(kind: type[_Config], properties: Mapping[str, str]) -> _Config:
+    """Make a NamedTuple of settings from properties; those of other kinds are ignored. Raises ConfigError."""
+    values = {}
+    for field, hint in get_type_hints(kind).items():
+        text = properties.get(property_name(field))
+        if text is not None:
+            values[field] = _value(property_name(field), text, hint)
+    return kind(**values)
+
+
+def _value(name: str, text: str, hint: Any) -> object:
+    text = text.strip()
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if hint is int or hint is float:
+        try:
+            return int(text) if hint is int else float(text)
+        except ValueError:
+            kind = "a whole number" if hint is int else "a number"
+            raise ConfigError(f"{name} must be {kind}, not {text!r}") from None
+    if hint == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def refuse_unknown(properties: Mapping[str, str], *kinds: type[Any]) -> None:
+    """Raise ConfigError for the first property that none of the kinds has; a name that is close to it is suggested."""
+    known = [property_name(field) for kind in kinds for field in get_type_hints(kind)]
+    for name in properties:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            raise ConfigError(f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+def parse_address(text: str) -> PeerAddress:
+    """Return the address that `host:port` or `[IPv6]:port` names. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
+        raise ConfigError(f"{text!r} is not an address: write HOST:PORT, such as localhost:9092")
+    return PeerAddress(host, int(port))

@@ -1,0 +1,273 @@
+"""Requests of one client to the brokers, and the metadata that they need (Kafka: NetworkClient, ConsumerNetworkClient).
+
+Each client (producer, consumer, admin) has one NetworkClient. Like a node of the server it takes events with the time and gives
+effects, which a shell executes (kcli.client.shell, or the simulator); it never waits and never reads a clock.
+
+    call                   destination
+    ---------------------  ------------------------------------------------------------------------------------------------
+    `send(node_id, ...)`   a broker; `COORDINATOR` connections are apart from `DATA`, so that no fetch delays a heartbeat
+    `send_to_any(...)`     the broker with the fewest requests under way that does not back off (Kafka: leastLoadedNode);
+                           before the first metadata, an address of bootstrap.servers
+
+    the metadata are asked for           when
+    -----------------------------------  ----------------------------------------------------------------------------------
+    at once                              `request_update`, or a connection ended; but not while a request is under way, nor
+                                         within retry.backoff.ms (growing to retry.backoff.max.ms) of the last one
+    each metadata.max.age.ms             otherwise
+    again                                a topic that was asked for has an error that may pass, or no leader
+    of bootstrap.servers (rebootstrap:   no known broker can be reached (KIP-899); no answer has come for
+    all that is known is forgotten)      metadata.recovery.rebootstrap.trigger.ms, or a broker answered
+                                         REBOOTSTRAP_REQUIRED (KIP-1102); not with metadata.recovery.strategy=none
+
+Requests are not sent again here. An answer is a Message or a PeerFailure; `failure_error` makes an error of the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kcli.client.client_config import ClientConfig, parse_address
+from kcli.client.errors import ClientError, ConfigError, DisconnectedError, KafkaTimeoutError, UnsupportedVersionError
+from kcli.client.metadata import Metadata
+from kcli.log.rng import Random
+from kcli.log.wall_time import WallTime
+from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerEffect, PeerEvent, PeerNode
+from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.peers import Answer, AnswerCallback, PeerFailure, Peers, PeerSettings, Request
+from kcli.network.timing_wheel import Timer, TimerTask
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, METADATA
+
+# The connections of a client to a broker; Kafka, too, has one of its own to the coordinator.
+DATA, COORDINATOR = "data", "coordinator"
+BOOTSTRAP = "bootstrap"
+REBOOTSTRAP = "rebootstrap"  # metadata.recovery.strategy
+
+
+class NetworkClient:
+    """The connections and metadata of one client; `log(line)` gets a sentence for each connection that fails."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        rng: Random,
+        log: Callable[[str], None],
+        start_ms: int = 0,
+        wall: WallTime | None = None,
+    ) -> None:
+        """Raises ConfigError for bootstrap.servers that are no addresses."""
+        if not config.bootstrap_servers:
+            raise ConfigError("bootstrap.servers is empty: name at least one broker, such as localhost:9092")
+        self.config = config
+        self.rng = rng
+        self.effects: list[PeerEffect] = []
+        self.timer = Timer(start_ms, wall)
+        self.metadata = Metadata(config.allow_auto_create_topics)
+        settings = PeerSettings(
+            config.reconnect_backoff_ms,
+            config.reconnect_backoff_max_ms,
+            config.socket_connection_setup_timeout_ms,
+            config.connections_max_idle_ms,
+        )
+        self.peers = Peers(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log)
+        self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._is_asking = False
+        self._is_update_wanted = False
+        self._failures = 0
+        self._asked_ms: int | None = None
+        self._answered_ms = start_ms
+        self._next_request: TimerTask | None = None
+        self._is_closed = False
+
+    # ------------------------------------------------------------------------------------------------------- the shell
+
+    def handle(self, event: PeerEvent, now_ms: int) -> None:
+        """Take an event of a connection."""
+        self.timer.observe(now_ms)
+        if isinstance(event, PeerClosed):
+            self.peers.peer_closed(event, now_ms)
+            if event.peer.listener != BOOTSTRAP:
+                self.request_update()
+        else:
+            self.peers.response_received(event, now_ms)
+        self.timer.advance(now_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Run what is due."""
+        self.timer.advance(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `advance` must be called, None for never."""
+        return self.timer.next_deadline_ms()
+
+    def take_effects(self) -> list[PeerEffect]:
+        """Return the effects since the last call."""
+        effects = self.effects.copy()
+        self.effects.clear()
+        return effects
+
+    def close(self) -> None:
+        """Ask for metadata no longer; the shell closes the connections."""
+        self._is_closed = True
+        if self._next_request is not None:
+            self._next_request.cancel()
+
+    # ---------------------------------------------------------------------------------------------------------- sending
+
+    def send(
+        self,
+        node_id: int,
+        api_key: int,
+        request: Request,
+        callback: AnswerCallback,
+        timeout_ms: int | None = None,
+        connection: str = DATA,
+        has_answer: bool = True,
+    ) -> None:
+        """Send a request to a broker; `callback(answer, now_ms)` is called once, after at most `timeout_ms`.
+
+        Without `timeout_ms` it is request.timeout.ms.
+        """
+        deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
+        self.peers.send(_broker(node_id), connection, api_key, request, callback, deadline_ms, has_answer)
+
+    def send_to_any(self, api_key: int, request: Request, callback: AnswerCallback, timeout_ms: int | None = None) -> None:
+        """Send a request to any broker, as `send`."""
+        destination, connection = self._least_loaded()
+        deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
+        self.peers.send(destination, connection, api_key, request, callback, deadline_ms)
+
+    def in_flight_count(self, node_id: int, connection: str = DATA) -> int:
+        """Return how many requests to a broker have no answer yet."""
+        return self.peers.in_flight_count(_broker(node_id), connection)
+
+    def is_backing_off(self, node_id: int, connection: str = DATA) -> bool:
+        """Return whether the last connection to a broker failed and the next one has to wait."""
+        return self.peers.is_backing_off(_broker(node_id), connection)
+
+    def version_for(self, node_id: int, api_key: int, connection: str = DATA) -> int | None:
+        """Return the version of an API for a broker: -1 if there is none, None before the first answer of the broker."""
+        return self.peers.version_for(_broker(node_id), connection, api_key)
+
+    def failure_reason(self) -> str:
+        """Describe why no broker can be reached, for an error message."""
+        reasons = []
+        for address in self._bootstrap:
+            reason = self.peers.failure_reason(address, BOOTSTRAP)
+            if reason is not None:
+                reasons.append(f"{address.host}:{address.port}: {reason}")
+        for node in self.metadata.nodes.values():
+            reason = self.peers.failure_reason(_broker(node.node_id), DATA)
+            if reason is not None:
+                reasons.append(f"broker {node.node_id} at {node.host}:{node.port}: {reason}")
+        return "; ".join(reasons) or "no broker answered"
+
+    def _least_loaded(self) -> tuple[PeerNode | PeerAddress, str]:
+        known: list[tuple[PeerNode | PeerAddress, str]] = [(_broker(node_id), DATA) for node_id in self.metadata.nodes]
+        usable = [one for one in known if not self.peers.is_backing_off(*one)]
+        if known and not usable and self.config.metadata_recovery_strategy == REBOOTSTRAP:
+            known = []
+        if not known:
+            known = [(address, BOOTSTRAP) for address in self._bootstrap]
+            usable = [one for one in known if not self.peers.is_backing_off(*one)]
+        candidates = usable or known
+        fewest = min(self.peers.in_flight_count(*one) for one in candidates)
+        candidates = [one for one in candidates if self.peers.in_flight_count(*one) == fewest]
+        return candidates[int(self.rng.random() * len(candidates))]
+
+    # --------------------------------------------------------------------------------------------------------- metadata
+
+    def request_update(self) -> None:
+        """Ask for metadata as soon as the backoff allows."""
+        self._is_update_wanted = True
+        self._plan()
+
+    @property
+    def is_update_wanted(self) -> bool:
+        """Whether metadata were requested and have not come yet."""
+        return self._is_update_wanted or self._is_asking
+
+    def _plan(self) -> None:
+        """Ask now, or arm the timer for the time to ask."""
+        if self._is_asking or self._is_closed:
+            return
+        now_ms = self.timer.clock_ms
+        at_ms = self._answered_ms + self.config.metadata_max_age_ms
+        if self._is_update_wanted:
+            at_ms = now_ms
+            if self._asked_ms is not None:
+                at_ms = max(now_ms, self._asked_ms + self._backoff.delay_ms(max(self._failures - 1, 0), self.rng))
+        if self._next_request is not None:
+            self._next_request.cancel()
+        if at_ms <= now_ms:
+            self._ask()
+        else:
+            self._next_request = self.timer.schedule(at_ms, lambda now_ms: self._ask())
+
+    def _ask(self) -> None:
+        if self._is_asking or self._is_closed:
+            return
+        now_ms = self.timer.clock_ms
+        if self._must_rebootstrap(now_ms):
+            self._rebootstrap(now_ms)
+        self._is_asking, self._is_update_wanted, self._asked_ms = True, False, now_ms
+        wanted = self.metadata.wanted_topics
+        self.send_to_any(METADATA, self.metadata.request, partial(self._answered, wanted))
+
+    def _must_rebootstrap(self, now_ms: int) -> bool:
+        trigger_ms = self.config.metadata_recovery_rebootstrap_trigger_ms
+        return (
+            self.config.metadata_recovery_strategy == REBOOTSTRAP
+            and bool(self._failures)
+            and now_ms - self._answered_ms >= trigger_ms
+        )
+
+    def _rebootstrap(self, now_ms: int) -> None:
+        self.metadata.nodes = {}
+        self._answered_ms = now_ms
+
+    def _answered(self, wanted: frozenset[str], answer: Answer, now_ms: int) -> None:
+        self._is_asking = False
+        if isinstance(answer, PeerFailure):
+            self._failures += 1
+            self._is_update_wanted = True
+        elif answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+            self._failures += 1
+            self._is_update_wanted = True
+            if self.config.metadata_recovery_strategy == REBOOTSTRAP:
+                self._rebootstrap(now_ms)
+        elif not answer.brokers:
+            self._failures += 1  # a broker that starts may know none
+            self._is_update_wanted = True
+        else:
+            self._answered_ms = now_ms
+            self.metadata.update(answer, now_ms)
+            is_incomplete = self._is_incomplete()
+            self._failures = self._failures + 1 if is_incomplete else 0
+            self._is_update_wanted |= is_incomplete or not self.metadata.wanted_topics <= wanted
+        self._plan()
+
+    def _is_incomplete(self) -> bool:
+        """Return whether a topic has no answer yet that stays."""
+        return any(code in error_codes.RETRIABLE for code in self.metadata.topic_errors.values()) or any(
+            not self.metadata.cluster.available_partitions_for_topic(topic)
+            for topic in self.metadata.wanted_topics
+            if self.metadata.cluster.partitions_for_topic(topic)
+        )
+
+
+def _broker(node_id: int) -> PeerNode:
+    return PeerNode(node_id, NodeRole.BROKER)
+
+
+def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None) -> ClientError:
+    """Return the error for a request that has no answer."""
+    api = API_KEYS[api_key].name
+    detail = f" ({reason})" if reason else ""
+    if failure is PeerFailure.TIMED_OUT:
+        return KafkaTimeoutError(f"{api} was not answered in time{detail}")
+    if failure is PeerFailure.UNSUPPORTED_VERSION:
+        return UnsupportedVersionError(f"the broker does not support {api} in a version that is needed here")
+    return DisconnectedError(f"the connection ended before the answer to {api}{detail}")

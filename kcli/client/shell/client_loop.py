@@ -1,0 +1,118 @@
+"""The asyncio shell around the core of a client: sockets and the timer. It moves bytes and decides nothing.
+
+    what happens                         then
+    -----------------------------------  ------------------------------------------------------------------------------------
+    `call(function)` of the application  function(now_ms), `core.poll`, effects, the timer is armed
+    an answer, the end of a connection   NetworkClient.handle, and the same
+    the next deadline                    NetworkClient.advance, and the same
+
+kcli.client.shell.client_thread puts a ClientLoop on a thread of its own, for callers that block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, TypeVar
+
+from kcli.client.errors import ClientError
+from kcli.client.network_client import NetworkClient
+from kcli.network.events import PeerEvent, SendRequest
+from kcli.network.shell.clock import Clock
+from kcli.network.shell.peer_connections import PeerConnections
+
+_Result = TypeVar("_Result")
+# Gets the result of an operation, or its error, once, and the time.
+Done = Callable[[_Result | ClientError, int], None]
+
+
+class ClientCore(Protocol):
+    """A producer, consumer or admin client, as the shells call it."""
+
+    network: NetworkClient
+
+    def poll(self, now_ms: int) -> None:
+        """Do what is due after calls and events, such as sending what is ready."""
+        ...
+
+
+class ClientLoop:
+    """Runs one core on the running event loop; `lock` is held while it is called, if threads share it."""
+
+    def __init__(self, core: ClientCore, clock: Clock, lock: AbstractContextManager[object] | None = None) -> None:
+        self._core = core
+        self._clock = clock
+        self._lock = nullcontext() if lock is None else lock
+        self._loop = asyncio.get_running_loop()
+        self._connections = PeerConnections(self._loop, self._dispatch)
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms: int | None = None
+        self._is_closed = False
+
+    def call(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function of the core with the time, and execute the effects."""
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            self._core.network.timer.observe(now_ms)
+            result = function(now_ms)
+            self._execute(now_ms)
+        return result
+
+    def start(self, function: Callable[[Done[_Result], int], None]) -> asyncio.Future[_Result]:
+        """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
+        future: asyncio.Future[_Result] = self._loop.create_future()
+
+        def done(result: _Result | ClientError, now_ms: int) -> None:
+            if future.done():
+                return  # the caller waits no longer
+            if isinstance(result, ClientError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.call(lambda now_ms: function(done, now_ms))
+        return future
+
+    def execute(self) -> None:
+        """Execute the effects of calls that other threads made."""
+        self.call(lambda now_ms: None)
+
+    def _execute(self, now_ms: int) -> None:
+        """Let the core do what is due, execute its effects, and arm the timer."""
+        if self._is_closed:
+            return
+        self._core.poll(now_ms)
+        for effect in self._core.network.take_effects():
+            if isinstance(effect, SendRequest):
+                self._connections.send(effect)
+            else:
+                self._connections.close(effect.peer)
+        self._arm(now_ms)
+
+    def close(self) -> None:
+        """Close the connections; nothing is called any more."""
+        self._is_closed = True
+        self._core.network.close()
+        self._connections.close_all()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _dispatch(self, event: PeerEvent) -> None:
+        if not self._is_closed:
+            self.call(lambda now_ms: self._core.network.handle(event, now_ms))
+
+    def _arm(self, now_ms: int) -> None:
+        at_ms = self._core.network.next_deadline_ms()
+        if at_ms == self._armed_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ms, self._timer = at_ms, None
+        if at_ms is not None:
+            self._timer = self._loop.call_later(max(at_ms - now_ms, 0) / 1000, self._due)
+
+    def _due(self) -> None:
+        self._armed_ms = self._timer = None
+        if not self._is_closed:
+            self.call(self._core.network.advance)

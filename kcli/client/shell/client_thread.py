@@ -1,0 +1,102 @@
+"""A ClientLoop on a thread of its own, for callers that block (Kafka: the Sender's thread of KafkaProducer).
+
+The core is used by the caller's thread and by this one, each under the lock. A call of the caller's thread runs at once; only
+its effects, which belong to the event loop, wait for this thread, which is woken once for all calls until it runs.
+
+The lock is reentrant: functions of the application that the core calls may call the client again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from kcli.client.errors import ClientError, IllegalStateError
+from kcli.client.shell.client_loop import ClientCore, ClientLoop, Done
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+
+
+class ClientThread:
+    """Runs one core; `name` is the thread's, as it appears in debuggers."""
+
+    def __init__(self, core: ClientCore, clock: Clock, name: str) -> None:
+        self.core = core
+        self.clock = clock
+        self.lock = threading.RLock()
+        self._loop = asyncio.new_event_loop()
+        self._is_woken = False
+        self._is_closed = False
+        self._client: ClientLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function of the core with the time, on the caller's thread."""
+        with self.lock:
+            self._check_open()
+            now_ms = self.clock.now_ms()
+            self.core.network.timer.observe(now_ms)
+            result = function(now_ms)
+            self.wake()
+        return result
+
+    def start(self, function: Callable[[Done[_Result], int], None]) -> Future[_Result]:
+        """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
+        future: Future[_Result] = Future()
+
+        def done(result: _Result | ClientError, now_ms: int) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if isinstance(result, ClientError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.call(lambda now_ms: function(done, now_ms))
+        return future
+
+    def wake(self) -> None:
+        """Have the effects executed; the caller holds the lock."""
+        if not self._is_woken and not self._is_closed:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._execute)
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        with self.lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._loop.call_soon_threadsafe(self._stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise IllegalStateError("the client is closed")
+
+    # -------------------------------------------------------------------------------------------------- on the own thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _execute(self) -> None:
+        with self.lock:
+            self._is_woken = False
+            if self._client is None:
+                self._client = ClientLoop(self.core, self.clock, self.lock)
+            self._client.execute()
+
+    def _stop(self) -> None:
+        if self._client is not None:
+            with self.lock:
+                self._client.close()
+        self._loop.stop()
