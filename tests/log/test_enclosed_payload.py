@@ -86,6 +86,21 @@ def test_no_payload_comes_out_as_a_batch(tmp_path: Path, damage: str, is_last: b
     assert set(found) <= {0, len(before + outer)} and found[0] == 0
 
 
+@pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "in the middle"])
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("bit", [(17, 1), (27, 16), (61, 2)], ids=["CRC", "timestamp", "records"])
+def test_a_damaged_batch_behind_a_lost_one_encloses_its_payload(
+    tmp_path: Path, bit: tuple[int, int], is_compressed: bool, is_last: bool
+) -> None:
+    """Nothing is known of a batch that is all zeros; the search behind it meets a damaged batch before the payload in it."""
+    inner, behind = batch(6, FORGED, FORGED), b"" if is_last else batch(11, b"v", b"v")
+    lost = bytes(len(batch(0, b"v", b"v")))
+    outer = compressed(5, b"?" * 30 + inner) if is_compressed else bytearray(batch(5, b"v", inner))
+    flipped(bit)(outer)
+    found = read_batches(tmp_path / f"{0:020}.log", lost + outer + behind)
+    assert [at for at, is_sound in found if is_sound] == ([] if is_last else [len(lost) + len(outer)])
+
+
 def compressed(base_offset: int, body: bytes) -> bytearray:
     """A batch of one record whose records no reader without a codec can look into."""
     new = NewRecordBatch(

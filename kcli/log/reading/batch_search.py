@@ -164,6 +164,20 @@ def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
     return header if isinstance(header, RecordBatch) and can_be_header(header) else None
 
 
+def plausible_headers(file: DiskFile, start: int, end: int, budget: SearchBudget) -> Iterator[RecordBatch | None]:
+    """Yield the plausible headers of batches with as many records as offsets between two bytes; None if the budget is spent."""
+    while start < end:
+        wanted = min(limits.READ_CHUNK_BYTES, end - start) + HEADER_BYTES
+        if not budget.take(wanted):
+            yield None
+            return
+        for at in candidates(file.read_at(start, wanted), False):
+            header = plausible_header(file, start + at) if at >= 0 and start + at < end else None
+            if header is not None and header.record_count == header.last_offset_delta + 1:
+                yield header
+        start += limits.READ_CHUNK_BYTES
+
+
 def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
     """Return the header of format 2 that the end of the file cuts off after its last offset delta, else None.
 

@@ -35,8 +35,8 @@ doubtful, unless the chain from that position reaches the stated end.
 
 A chain of headers leads on if each begins where the previous batch ends, with a higher offset, up to a batch that the .index
 points at, to the end of the file, or to preallocated zeros. Payload does not do that unless it is the end of its batch: it is
-followed by the rest of its record, which is not a header. A search for "resumed" skips the extent that the entry states: the
-rest of the file if its length exceeds the file, nothing if the entry cannot be a batch header.
+followed by the rest of its record, which is not a header. A search for "resumed" skips what a second damaged batch seems to
+contain, and the extent that the entry states: to the file's end if its length exceeds the file; none if it cannot be a header.
 
 Cost: in a file with many damaged batches the same questions are asked of the same bytes. The results are cached for one end of
 the log: the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. Bytes read because of a
@@ -57,7 +57,6 @@ from kcli.log.reading.batch_search import (
     SearchBudget,
     SoundBatches,
     can_be_header,
-    candidates,
     find_batch,
     header_at,
     is_sound,
@@ -65,6 +64,7 @@ from kcli.log.reading.batch_search import (
     least_offset,
     least_size,
     plausible_header,
+    plausible_headers,
     records_end,
     stated_next_offset,
 )
@@ -81,7 +81,7 @@ CANDIDATE_COST_BYTES = 64 * 1024
 NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
-OFFSET_BYTES = 8  # of the base offset, with which a header begins
+OFFSET_BYTES = 8  # of the base offset
 
 
 class Continuation(NamedTuple):
@@ -427,7 +427,7 @@ class Resynchroniser:
             for found in self._leading_on(position + 1, start, end, legacy=legacy):
                 # The records of the entry, and of the batch at its stated end.
                 is_payload = any(is_within_record(self._file, at, found, self._budget) for at in (position, start))
-                if not is_payload and not self._is_within_torn(position, found):
+                if not is_payload and not self._is_within_damaged(position, found):
                     return Continuation(found, False)
         return Continuation(indexed, False)
 
@@ -467,19 +467,20 @@ class Resynchroniser:
             results.append((position, _Search(found, self._floor, least)))
         kept.keep(results)
 
-    def _is_within_torn(self, position: int, found: int) -> bool:
-        """Return True if a header between two bytes has a batch that exceeds the file: `found` is inside a torn batch."""
-        start = position + 1
-        while start < found and self._budget.take(wanted := min(limits.READ_CHUNK_BYTES, found - start) + HEADER_BYTES):
-            chunk = self._file.read_at(start, wanted)
-            for at in candidates(chunk, False):
-                header = plausible_header(self._file, start + at) if at >= 0 and start + at < found else None
-                if header is None or not self._floor <= header.base_offset <= self._floor + INT32_MAX:
-                    continue
-                if header.end_position > self._end and header.record_count == header.last_offset_delta + 1:
-                    return True
-            start += limits.READ_CHUNK_BYTES
-        return start < found  # True: the budget is spent, and it is unknown
+    def _is_within_damaged(self, position: int, found: int) -> bool:
+        """Return True if a plausible header between two bytes has a batch that contains `found`, and is not payload itself.
+
+        The batch exceeds the file, or a chain leads on from its end: `found` is then inside the records of a damaged batch.
+        """
+        for header in plausible_headers(self._file, position + 1, found, self._budget):
+            if header is None:
+                return True  # the budget is spent, and it is unknown
+            if header.end_position <= found or not self._floor <= header.base_offset <= self._floor + INT32_MAX:
+                continue
+            leads_on = header.end_position > self._end or self._chain_end(header.end_position) is None
+            if leads_on and not is_within_record(self._file, position, header.position, self._budget):
+                return True
+        return False
 
     def _indexed_behind(self, position: int) -> int | None:
         """Return the first byte after `position` that the .index points at and where a sound batch begins, or None."""
