@@ -1,0 +1,279 @@
+"""Records as text, for `kcli consume` (out) and `kcli produce` (in).
+
+    out        what is written for a record
+    ---------  ------------------------------------------------------------------------------------------------------------
+    value      its value and a line feed (as kafka-console-consumer)
+    json       an object in one line: the members that a record has in dump-log's --output json (docs/json-output.md)
+    a format   the text of --format, as kcat's: tokens are replaced, nothing is added
+
+    token      is replaced by                          token  is replaced by
+    ---------  --------------------------------------  -----  ----------------------------------------------------------
+    %t %p %o   topic, partition, offset                %h     headers: key=value, separated by commas
+    %k %K      key; its size, -1 for null              %T     timestamp in ms since 1970, -1 if there is none
+    %s %S      value; its size, -1 for null            %R     size of the value as 4 bytes (big-endian int32)
+    %%         a percent sign                          \\n \\r \\t \\\\ \\xHH  the character
+
+    in         what a line is
+    ---------  ------------------------------------------------------------------------------------------------------------
+    value      the value; with a key separator, the key in front of its first occurrence
+    json       an object with the members of `json` above: value, key, headers, partition, timestamp, and valueBase64 and
+               keyBase64 for bytes that are not text. Lines of dump-log's output of another type than record are passed by,
+               and so are control records, so that the output of `kcli dump-log --output json` can be produced as it is
+
+Null is printed as the null text, and a key or value that equals the null marker becomes null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from kcli.inspect.json_text import JsonObject, bytes_member, headers_array, quote
+
+Headers = Sequence[tuple[bytes, bytes | None]]
+
+TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+
+class FormatTextError(ValueError):
+    """A --format that cannot be used, or a line that is no record; the message is one sentence."""
+
+
+class ConsumedRecord(Protocol):
+    """What is printed of a record."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The offset."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """The time in ms since 1970, -1 if there is none."""
+        ...
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 for CreateTime, 1 for LogAppendTime, -1 for none."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """The key."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """The value."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """The headers in their order."""
+        ...
+
+
+class ProducedRecord(NamedTuple):
+    """A record to send; a partition or timestamp of None is chosen by the producer."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+# ------------------------------------------------------------------------------------------------------------------- out
+
+Printer = Callable[[ConsumedRecord], bytes]
+_Part = Callable[[ConsumedRecord], bytes]
+
+
+def value_printer(null_text: bytes = b"", separator: bytes = b"\n") -> Printer:
+    """Return the printer of values."""
+
+    def printed(record: ConsumedRecord) -> bytes:
+        value = record.value
+        return (null_text if value is None else value) + separator
+
+    return printed
+
+
+def json_printer() -> Printer:
+    """Return the printer of JSON lines."""
+
+    def printed(record: ConsumedRecord) -> bytes:
+        key, value = record.key, record.value
+        kind = TIMESTAMP_TYPES.get(record.timestamp_type, "NoTimestampType")
+        text = (
+            f'{{"type":"record","topic":{quote(record.topic)},"partition":{record.partition},"offset":{record.offset},'
+            f'"timestamp":{record.timestamp},"timestampType":"{kind}",'
+            f'"keySize":{_size(key)},"valueSize":{_size(value)},'
+            f'{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers_array(record.headers)}}}\n'
+        )
+        return text.encode()
+
+    return printed
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def format_printer(template: str, null_text: bytes = b"") -> Printer:
+    """Return the printer of a --format text. Raises FormatTextError for a token that does not exist."""
+
+    def or_null(data: bytes | None) -> bytes:
+        return null_text if data is None else data
+
+    tokens: dict[str, _Part] = {
+        "t": lambda record: record.topic.encode(),
+        "p": lambda record: b"%d" % record.partition,
+        "o": lambda record: b"%d" % record.offset,
+        "T": lambda record: b"%d" % record.timestamp,
+        "k": lambda record: or_null(record.key),
+        "K": lambda record: b"%d" % _size(record.key),
+        "s": lambda record: or_null(record.value),
+        "S": lambda record: b"%d" % _size(record.value),
+        "R": lambda record: _size(record.value).to_bytes(4, "big", signed=True),
+        "h": lambda record: b",".join(key + b"=" + or_null(value) for key, value in record.headers),
+    }
+    parts: list[_Part] = []
+    for literal, token in _split_template(template):
+        if literal:
+            parts.append(lambda record, literal=literal: literal)  # type: ignore[misc]
+        if token:
+            if token not in tokens:
+                raise FormatTextError(f"--format: there is no token %{token}; the tokens are %{' %'.join(tokens)} and %%")
+            parts.append(tokens[token])
+    return lambda record: b"".join([part(record) for part in parts])
+
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_PIECE = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+
+
+def _split_template(template: str) -> list[tuple[bytes, str]]:
+    """Return the literals of a template, each with the token that follows it, "" for none. Raises FormatTextError."""
+    pieces: list[tuple[bytes, str]] = []
+    literal = b""
+    for token, code, escape, text, stray in _PIECE.findall(template):
+        if token and token != "%":
+            pieces.append((literal, token))
+            literal = b""
+        elif stray or (escape and escape not in _ESCAPES):
+            raise FormatTextError(f"--format: {stray or chr(92) + escape!r} stands for nothing; write %% or {chr(92) * 2}")
+        else:
+            literal += b"%" if token else bytes((int(code, 16),)) if code else _ESCAPES[escape] if escape else _bytes(text)
+    pieces.append((literal, ""))
+    return pieces
+
+
+def unescape(text: str) -> bytes:
+    """Return a separator of the command line as bytes: \\n, \\r, \\t, \\\\ and \\xHH are replaced. Raises FormatTextError."""
+    pieces = _split_template(text.replace("%", "%%"))
+    return pieces[0][0]
+
+
+def _bytes(text: str) -> bytes:
+    """Return text of the command line as bytes; bytes that are not UTF-8 are surrogates in it."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+# -------------------------------------------------------------------------------------------------------------------- in
+
+# Returns a record, or None for a line to pass by. Raises FormatTextError.
+LineParser = Callable[[bytes], ProducedRecord | None]
+
+
+def value_parser(key_separator: bytes | None, null_marker: bytes | None, headers: Headers = ()) -> LineParser:
+    """Return the parser of lines that are values, with keys if there is a separator; all records get the headers."""
+    fixed = tuple(headers)
+
+    def or_none(data: bytes) -> bytes | None:
+        return None if null_marker is not None and data == null_marker else data
+
+    def parsed(line: bytes) -> ProducedRecord:
+        if not key_separator:
+            return ProducedRecord(or_none(line), None, fixed)
+        key, found, value = line.partition(key_separator)
+        if not found:
+            raise FormatTextError(f"there is no key separator {key_separator!r} in it")
+        return ProducedRecord(or_none(value), or_none(key), fixed)
+
+    return parsed
+
+
+def json_parser(headers: Headers = ()) -> LineParser:
+    """Return the parser of JSON lines; all records get the headers in front of their own."""
+    fixed = tuple(headers)
+
+    def parsed(line: bytes) -> ProducedRecord | None:
+        if not line.strip():
+            return None
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise FormatTextError(f"it is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise FormatTextError("it is not a JSON object")
+        if found.get("type", "record") != "record" or found.get("isControl"):
+            return None
+        if found.get("contentsLeftOut"):
+            raise FormatTextError("the record's contents were left out of the dump, since it is too large")
+        own = tuple(_header(member) for member in _list(found, "headers"))
+        partition, timestamp = _whole(found, "partition"), _whole(found, "timestamp")
+        return ProducedRecord(
+            _data(found, "value"), _data(found, "key"), fixed + own, partition, None if timestamp == -1 else timestamp
+        )
+
+    return parsed
+
+
+def _list(found: JsonObject, name: str) -> list[JsonObject]:
+    members = found.get(name) or []
+    if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
+        raise FormatTextError(f"its {name} is not an array of objects")
+    return members
+
+
+def _header(member: JsonObject) -> tuple[bytes, bytes | None]:
+    key = _data(member, "key")
+    if key is None:
+        raise FormatTextError("a header has no key")
+    return key, _data(member, "value")
+
+
+def _data(found: JsonObject, name: str) -> bytes | None:
+    """Return the bytes of a member: text, base64 in nameBase64, or null; an object or array is JSON text."""
+    encoded = found.get(f"{name}Base64")
+    if encoded is not None:
+        try:
+            return b64decode(encoded, validate=True)
+        except (Base64Error, TypeError, ValueError):
+            raise FormatTextError(f"its {name}Base64 is not base64") from None
+    value = found.get(name)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _whole(found: JsonObject, name: str) -> int | None:
+    value = found.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise FormatTextError(f"its {name} is not a whole number")
