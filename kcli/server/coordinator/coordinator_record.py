@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import encode_marker
-from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_FLAG, NewRecordBatch, Producer
+from kcli.format.memory_records_builder import MemoryRecordsBuilder, estimate_size_upper_bound
+from kcli.format.record_batch import CONTROL_FLAG, NO_PRODUCER_ID, TRANSACTIONAL_FLAG, NewRecordBatch, Producer
 from kcli.format.records import Record, encode_record
 from kcli.protocol.message import Message
 
@@ -55,47 +56,28 @@ def encode_data_batch(
     records: Sequence[EncodedRecord], producer: Producer, codec: int = 0, base_sequence: int = 0
 ) -> bytearray:
     """Encode a batch of records, compressed by `codec`, transactional if it has a producer; the log sets its offsets."""
-    base_timestamp = records[0].timestamp_ms
-    encoded = b"".join(
-        encode_record(Record(delta, record.timestamp_ms - base_timestamp, record.key, record.value))
-        for delta, record in enumerate(records)
-    )
-    attributes = codec | (TRANSACTIONAL_FLAG if producer.producer_id != NO_PRODUCER_ID else 0)
-    if codec:
-        from kcli.format.compression import deflate
-
-        encoded = deflate(codec, encoded)
-    max_timestamp = max(record.timestamp_ms for record in records)
-    return _batch(encoded, len(records), base_timestamp, max_timestamp, attributes, producer, base_sequence)
+    size_bytes = sum(estimate_size_upper_bound(record.key, record.value, ()) for record in records)
+    # More than any codec's estimate of the size, so that no record is refused.
+    builder = MemoryRecordsBuilder(2 * size_bytes if codec else size_bytes, codec)
+    for record in records:
+        builder.append(record.timestamp_ms, record.key, record.value, ())
+    is_transactional = producer.producer_id != NO_PRODUCER_ID
+    builder.set_producer_state(producer.producer_id, producer.producer_epoch, base_sequence, is_transactional)
+    return builder.build()
 
 
 def encode_marker_batch(end: EndTransaction, now_ms: int) -> bytearray:
     """Encode the batch with the marker of a transaction."""
     key, value = encode_marker(is_abort=not end.is_commit, coordinator_epoch=end.coordinator_epoch)
-    records = encode_record(Record(0, 0, key, value))
-    return _batch(records, 1, now_ms, now_ms, TRANSACTIONAL_FLAG | CONTROL_FLAG, end.producer, NO_SEQUENCE)
-
-
-def _batch(
-    records: bytes,
-    count: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    attributes: int,
-    producer: Producer,
-    base_sequence: int,
-) -> bytearray:
-    return bytearray(
-        NewRecordBatch(
-            base_offset=0,
-            last_offset_delta=count - 1,
-            base_timestamp=base_timestamp,
-            max_timestamp=max_timestamp,
-            record_count=count,
-            records=records,
-            attributes=attributes,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            base_sequence=base_sequence,
-        ).encode()
+    batch = NewRecordBatch(
+        base_offset=0,
+        last_offset_delta=0,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        record_count=1,
+        records=encode_record(Record(0, 0, key, value)),
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        producer_id=end.producer.producer_id,
+        producer_epoch=end.producer.producer_epoch,
     )
+    return bytearray(batch.encode())
