@@ -176,7 +176,7 @@ def _split_template(template: str) -> list[tuple[bytes, str]]:
             pieces.append((literal, token))
             literal = b""
         elif stray or (escape and escape not in _ESCAPES):
-            raise FormatTextError(f"--format: {stray or chr(92) + escape!r} stands for nothing; write %% or {chr(92) * 2}")
+            raise FormatTextError(f"--format: {stray or chr(92) + escape!r} has no meaning; write %% or {chr(92) * 2}")
         else:
             literal += b"%" if token else bytes((int(code, 16),)) if code else _ESCAPES[escape] if escape else _bytes(text)
     pieces.append((literal, ""))
