@@ -55,7 +55,7 @@ def test_the_names() -> None:
 
 def test_no_page_or_message_sends_people_to_the_other_program() -> None:
     """pip install kcli, with an extra or without, installs a tool for virtual machines; kafka-kcli is not published."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "kcli").rglob("*.py"), ROOT / "tasks.py"]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "kcli").rglob("*.py"), ROOT / "tasks.py"]
     for page in pages:
         text = page.read_text().replace("Do not `pip install kcli`", "")
         assert not re.search(r"pip\s+install\s+[`'\"]*(?:kafka-)?kcli\b", text), page

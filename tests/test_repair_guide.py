@@ -7,9 +7,7 @@ a log directory that Kafka wrote, with the damage of DAMAGES[NAME]. KCLI_WRITE_D
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 from kcli.commands.app import main
 from tests.conftest import every_log_set
+from tests.doc_examples import WRITES, run_console
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "repair.md"
 BLOCK = re.compile(r"(<!-- example: ([a-z-]+) -->\n\n```console\n)(.*?)(```\n)", re.DOTALL)
@@ -71,32 +70,6 @@ def make_log_directory(logs: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def run(block: str, capfd: pytest.CaptureFixture[str]) -> str:
-    """Run the commands of a console block in this directory -> the block with what they print.
-
-    Commands are `kcli ...`, with `> FILE` for its output, `echo $?` and `wc -l FILE`.
-    """
-    lines: list[str] = []
-    code = 0
-    for command in (line for line in block.splitlines() if line.startswith("$ ")):
-        lines.append(command)
-        words = shlex.split(command[2:])
-        if words == ["echo", "$?"]:
-            lines.append(str(code))
-        elif words[:2] == ["wc", "-l"]:
-            lines.append(f"{Path(words[2]).read_text().count(chr(10))} {words[2]}")
-        else:
-            assert words[0] == "kcli", command
-            target = words.pop() if ">" in words else ""
-            code = main([word for word in words[1:] if word != ">"])
-            printed, errors = capfd.readouterr()
-            if target:
-                Path(target).write_text(printed)
-                printed = ""
-            lines += (printed + errors).replace(f"{Path.cwd()}/", "").splitlines()
-    return "\n".join([*lines, ""])
-
-
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_example_prints_what_the_page_shows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -107,10 +80,10 @@ def test_the_example_prints_what_the_page_shows(
     make_log_directory(tmp_path / "LOGDIR")
     DAMAGES[name](tmp_path / "LOGDIR")
     monkeypatch.chdir(tmp_path)
-    block = run(match[3], capfd)
-    if os.environ.get("KCLI_WRITE_DOCS") == "1":
+    block = run_console(match[3], capfd)
+    if WRITES:
         PAGE.write_text(page[: match.start(3)] + block + page[match.end(3) :])
-    assert match[3] == block or os.environ.get("KCLI_WRITE_DOCS") == "1"
+    assert match[3] == block or WRITES
     assert block.endswith("$ echo $?\n3\n"), "the example ends with a directory that is sound but for known offsets"
 
 
