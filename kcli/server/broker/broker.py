@@ -198,6 +198,7 @@ class Broker:
             self.transactions,
             self.share_coordinator,
             self.scheduler,
+            self.lifecycle.incarnation_id,
             self.report,
         )
 
