@@ -8,7 +8,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from kcli.protocol import error_codes
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
+from kcli.server.config.group_configs import GroupConfigs
+from kcli.server.coordinator.group.member_sessions import MemberSessions
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import LimitedLines, Line
@@ -45,6 +46,7 @@ class ModernGroupManager(ABC, Generic[AnyGroup, AnyHeartbeat, AnyResult]):
         self._state = parts.state
         self._config = parts.config
         self._metadata = parts.metadata
+        self._group_configs = GroupConfigs(parts.config, parts.metadata)
         self._hashes = parts.hashes
         self._timer = parts.timer
         self._metrics = parts.metrics
@@ -95,7 +97,7 @@ class ModernGroupManager(ABC, Generic[AnyGroup, AnyHeartbeat, AnyResult]):
         raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
 
     def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
+        return self._group_configs.get_int(group_id, broker_key)
 
     def _wall_ms(self) -> int:
         return self._timer.wall.at(self._timer.clock_ms)

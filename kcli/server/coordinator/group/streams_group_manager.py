@@ -41,7 +41,6 @@ from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
 from kcli.server.coordinator.group.current_tasks import UNREVOKED
-from kcli.server.coordinator.group.member_sessions import group_list
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
@@ -344,7 +343,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup, StreamsHeartbeat, Str
         return configs | {RACK_TAGS_CONFIG: ",".join(tags)} if tags else configs
 
     def _rack_tags(self, group_id: str) -> list[str]:
-        return group_list(self._config, self._metadata, group_id, "group.streams.rack.aware.assignment.tags")
+        return self._group_configs.get_list(group_id, "group.streams.rack.aware.assignment.tags")
 
     @property
     def _is_4_4(self) -> bool:
