@@ -7,6 +7,7 @@
                                                 offsets of the topic are deleted
     Config of a topic                           applies the new settings to its logs
     Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
+    Config of client metrics                    clients are asked for other metrics
 
 At the start, everything in the image counts as changed. The coordinators load their partitions when the controller has unfenced
 this broker: until then the leaders in the image can be those before a crash, and the registration replaces them.
@@ -132,6 +133,7 @@ class MetadataPublisher:
         self._is_started = True
         self._pending = ({}, [], {})
         self._reconfigure_broker()
+        self._metadata.client_metrics_changed()
         # The logs were loaded with the settings before that, and with those of their topics at the time.
         self._reconfigure_topics(list(self._metadata.image.topic_ids))
         self._publish(self._all_partitions(), [], {}, now_ms)
@@ -169,6 +171,8 @@ class MetadataPublisher:
             self._remove(topic)
         self._update(changed, now_ms)
         self._begin_coordinating(now_ms)
+        if any(resource.type == "CLIENT_METRICS" for resource in configs):
+            self._metadata.client_metrics_changed()
         if any(resource.type == "BROKER" for resource in configs) and self._reconfigure_broker():
             self._reconfigure_topics(list(self._metadata.image.topic_ids))
         else:
