@@ -244,8 +244,8 @@ def test_after_five_attempts_the_records_are_left_out(tmp_path: Path) -> None:
     shared.produce(3)
     member.fetch(max_wait_ms=500)
     manager = shared.node.broker.dead_letters
-    peers, manager._peers = manager._peers, Unreachable(shared.node)  # type: ignore[assignment]
-    assert isinstance(unreachable := manager._peers, Unreachable)
+    peers, unreachable = manager._peers, Unreachable(shared.node)
+    manager._peers = unreachable  # type: ignore[assignment]
     shared.reject(member, 0, 1)
     shared.until_done(2)
     pauses = [later - earlier for earlier, later in itertools.pairwise(unreachable.asked_ms)]
