@@ -206,6 +206,13 @@ def test_docs_that_are_linked_are_there() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_java_program_is_in_the_table_of_the_peer() -> None:
+    """tests/oracle/peer.py says of each program what it asks Kafka."""
+    text = (ROOT / "tests" / "oracle" / "peer.py").read_text().partition("The script that stands")[0]
+    named = re.findall(r"^    ([A-Z]\w+)(?:\.java)?  ", text, re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in (ROOT / "tests" / "oracle").glob("*.java"))
+
+
 def test_modules_named_in_prose_exist() -> None:
     """`kcli.package.module` in a module's text and paths such as `log/reading` in ARCHITECTURE.md name what exists."""
     found = [path for top in ("kcli", "tests") for path in (ROOT / top).rglob("*") if path.is_dir() or path.suffix == ".py"]

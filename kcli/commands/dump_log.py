@@ -205,7 +205,7 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
 
             matches = expand_pattern(disk, path)
             if matches == [path]:
-                problems[path] = why_missing(path)
+                problems[path] = why_missing(disk, path)
                 continue
             for match in matches:
                 found += _files_below(disk, match, set(), problems) if disk.is_directory(match) else [match]

@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the cluster id, 22 characters; default: the one of directories that are already formatted, or a new one",
     )
     parser.add_argument(
-        "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, overriding the file; can be repeated"
+        "--override",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set a key of server.properties, overriding the file, as in --override log.dirs=/data/kafka; can be repeated",
     )
     voters = parser.add_mutually_exclusive_group()
     voters.add_argument("-s", "--standalone", action="store_true", help="this controller is the only voter of a dynamic quorum")

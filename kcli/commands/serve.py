@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `kcli serve`."""
     parser.add_argument("config", nargs="?", metavar="server.properties", help="the configuration, in Kafka's format")
     parser.add_argument(
-        "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, overriding the file; can be repeated"
+        "--override",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set a key of server.properties, overriding the file, as in --override log.dirs=/data/kafka; can be repeated",
     )
     parser.add_argument("--strict-config", action="store_true", help="do not start if the file has an unknown key")
     parser.add_argument("--metrics-port", metavar="PORT", type=port, help="serve Kafka's metrics for Prometheus on this port")

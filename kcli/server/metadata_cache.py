@@ -11,7 +11,8 @@ class MetadataCache:
     """The image of the committed records, and the offset of the last record applied, -1 for none.
 
     `topics_version` counts the changes of topics, of their partitions and of the racks of brokers. `topic_hashes` are the
-    hashes of topics that TopicHashes has computed, by topic id; a change of a topic removes its hash.
+    hashes of topics that TopicHashes has computed, by topic id; a change of a topic removes its hash. `client_metrics` are the
+    subscriptions of client metrics by name: a part of the image's configurations, which each ApiVersions request asks for.
     """
 
     def __init__(self) -> None:
@@ -19,6 +20,7 @@ class MetadataCache:
         self.offset = -1
         self.topics_version = 0
         self.topic_hashes: dict[Uuid, bytes] = {}
+        self.client_metrics: dict[str, dict[str, str]] = {}
 
     def topic_changed(self, topic_id: Uuid | None) -> None:
         """Count a change of a topic or of its partitions; None is a change that may affect all topics."""
@@ -27,6 +29,10 @@ class MetadataCache:
             self.topic_hashes.clear()
         else:
             self.topic_hashes.pop(topic_id, None)
+
+    def client_metrics_changed(self) -> None:
+        """Read the subscriptions of client metrics from the image again."""
+        self.client_metrics = self.image.configs_of("CLIENT_METRICS")
 
     def topic_name(self, topic_id: Uuid) -> str | None:
         """Return the name of the topic with that id, None for an unknown id."""

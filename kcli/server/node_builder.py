@@ -176,6 +176,12 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
             raise NodeError(
                 f"{path}/meta.properties states no cluster.id: put the file back as it was, or format another directory"
             )
+        if meta is not None and meta.version == 0:
+            raise NodeError(
+                f"{path} belongs to a cluster with ZooKeeper (version=0 in meta.properties), which stored topics and their "
+                "settings; Kafka removed ZooKeeper in 4.0: migrate the cluster to KRaft with Kafka 3.9 first, or name another "
+                "directory in log.dirs; kcli dump-log and kcli describe read the directory as it is"
+            )
     if len(cluster_ids) != 1:
         raise NodeError(f"the log directories belong to different clusters: {', '.join(cluster_ids)}; log.dirs mixes them up")
     for path, meta in metas.items():

@@ -5,6 +5,7 @@ It holds in every command that takes several paths, and in each output of dump-l
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,30 @@ def test_a_named_file_that_cannot_be_opened(data: Path) -> None:
         for words in (["--output", "text"], ["--output", "kafka"], ["--output", "json"], ["--output", "csv"], ["--stats"]):
             run = server.run("dump-log", *words, log, as_root=False)
             assert run.code == 2 and run.err.count("Permission denied") == run.err.count("\n") == 1, words
+            assert "may not read" in run.err and "; change its mode" in run.err, words
         for words in (["--output", "text"], ["--output", "kafka"], ["--output", "json"]):
             run = server.run("dump-log", *words, data, as_root=False)
             assert run.code == 1 and f"{log}: " in run.err, words
+
+
+def test_a_directory_of_another_user(data: Path) -> None:
+    """The message says which user lacks what, who owns the directory, and what to do, also about a file below it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a directory to another user")
+    owner = 54321
+    os.chown(data, owner, owner)
+    data.chmod(0o700)
+    advice = f"{data}, which belongs to {owner} (drwx------); run kcli as user {owner}, or use a copy that belongs to root"
+    with CommandServer() as server:
+        for words in (["describe"], ["verify"], ["compact"], ["verify", "--repair"], ["dump-log"]):
+            run = server.run(*words, data, as_root=False)
+            assert (run.code, run.err.count("\n")) == (2, 1) and f"user root may not read {advice}" in run.err, words
+        for words in (["describe"], ["verify"], ["dump-log"], ["dump-log", "--output", "text"]):
+            run = server.run(*words, data / "__consumer_offsets-0", as_root=False)
+            assert run.code == 2 and f"user root may not search {advice}" in run.err, words
+        data.chmod(0o755)
+        run = server.run("verify", "--repair", "--apply", data, as_root=False)
+        assert run.code == 2 and f"user root may not write to {data}, which belongs to {owner}" in run.err
 
 
 def test_findings_count_less(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

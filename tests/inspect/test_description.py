@@ -432,6 +432,20 @@ def test_too_many_batches_behind_the_snapshot_leave_the_stable_offset_open(
     assert described(tmp_path / "large-0", deep=True).report["partitions"][0]["lastStableOffset"] == builder.offset
 
 
+def test_the_metadata_log_has_no_producers_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches it has: a controller writes them without producer ids."""
+    from kcli.inspect.description import partition_log
+
+    large_partition(tmp_path, 200)
+    (tmp_path / "large-0").rename(tmp_path / "__cluster_metadata-0")
+    next(iter((tmp_path / "__cluster_metadata-0").glob("*.snapshot"))).unlink()
+    monkeypatch.setattr(partition_log, "PRODUCER_COST_PER_RUN", 20)
+    report = described(tmp_path / "__cluster_metadata-0", show=frozenset(("partitions", "producers"))).report
+    (row,) = report["partitions"]
+    assert (row["lastStableOffset"], row["openTransactions"]) == (row["logEndOffset"], 0)
+    assert not any("producer snapshot" in sentence for sentence in report["unknowns"])
+
+
 def test_directories_on_their_way_are_told_by_their_state(tmp_path: Path) -> None:
     unique_id = "0123456789abcdef0123456789abcdef"
     for suffix in ("", f".{unique_id}-delete", f".{unique_id}-future", f".{unique_id}-stray"):

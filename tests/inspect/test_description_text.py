@@ -89,6 +89,27 @@ def test_an_overview_is_short_and_says_what_it_left_out(tmp_path: Path) -> None:
     assert "topic054" in "\n".join(description_lines(described(tmp_path).report, overview=False))
 
 
+def test_an_overview_sums_up_internal_topics(tmp_path: Path) -> None:
+    """Their partitions come first by name and would fill the table; --show, --topic and JSON have them all."""
+    names = [f"__consumer_offsets-{number}" for number in range(OVERVIEW_ROWS)]
+    for name in [*names, "__consumer_offsets-7.0123456789abcdef0123456789abcdef-stray", "orders-0"]:
+        builder = PartitionBuilder(tmp_path / name)
+        builder.append([(b"k", b"v")])
+        builder.flush()
+    report = described(tmp_path, show=None).report
+    lines = list(description_lines(report, overview=True))
+    table = lines[lines.index("partitions") :]
+    assert [line.split()[0] for line in table[2:5]] == [names[7], "orders-0", "50"]  # the stray one is in no other row
+    assert table[4] == "  50 partitions of internal topics, which the table of topics sums up: --show partitions"
+    assert any(line.split()[:2] == ["__consumer_offsets", "50"] for line in lines)
+    for asked in ({"show": frozenset(("partitions",))}, {"show": None, "topics": ("__consumer_offsets",)}):
+        description = described(tmp_path, **asked)
+        text = "\n".join(description_lines(description.report, overview=description.is_overview))
+        assert f"{names[0]} " in text and f"{names[-1]} " in text and "sums up" not in text
+    partitions = [line for line in json_lines(report) if line.startswith('{"type":"partition"')]
+    assert len(partitions) == OVERVIEW_ROWS + 2
+
+
 def test_an_overview_counts_what_is_set() -> None:
     text = "\n".join(description_lines(described(DATA, show=None).report, overview=True))
     assert "39 configurations, 1 ACL, 1 SCRAM credential, 1 quota: --show configs,acls,users,quotas" in text

@@ -1,21 +1,34 @@
 """The real Apache Kafka as a judge: finds it, runs its classes and our small Java programs that call them.
 
-    ================  ======================================================================================
-    program           what it asks Kafka
-    ================  ======================================================================================
-    LoadLog.java      what does a broker make of this partition directory at its start
-    AppendLog.java    what does a leader make of these batches of a client
-    JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
-    StreamsWordCount  can Kafka Streams count words on a broker
-    StreamsInstance   one instance of that application, which may be killed
-    GroupMember.java  the Java consumer as a member of a group, as clients/group_member.py
-    StreamsTopology   do administrators see the topology of a static member of a streams group
-    KeptTopologies    a broker of Kafka 4.4 with a plugin for the descriptions of topologies
-    RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
-    JavaClient.java   the Java clients as a driver of clients/plan.py
-    Answers.java      nothing: the loop over questions that most of them share
-    KafkaLogs.java    nothing: a log outside of a broker, for LoadLog and AppendLog
-    ================  ======================================================================================
+    ==================  ==============================================================================================
+    program             what it asks Kafka
+    ==================  ==============================================================================================
+    LoadLog.java        what does a broker make of this partition directory at its start
+    AppendLog.java      what does a leader make of these batches of a client
+    CleanLog.java       what does one round of the cleaner make of these partition directories
+    CleanableOffsets    what may the cleaner clean of a log, by its high watermark
+    SmallFiles.java     how are checkpoints, meta.properties and names of files read
+    DescribeRecords     what do the dump tool and the message classes make of these bytes
+    JavaText.java       how does Java decode these bytes as UTF-8; how does Jackson write this number or text
+    ServerProperties    is this server.properties valid, and if not, why
+    BuildBatches.java   which batches does the builder of the producer make of these records
+    ChoosePartition     which partition does the producer choose for this key
+    AssignPartitions    what do the assignors of the Java consumer assign to these members
+    AssignTasks.java    what does the sticky assignor of streams groups of 4.3 assign to these members
+    AssignTasksByState  the same of 4.4, whose assignor takes other classes: neither program compiles with both
+    StreamsWordCount    can Kafka Streams count words on a broker
+    StreamsInstance     one instance of that application, which may be killed
+    GroupMember.java    the Java consumer as a member of a group, as clients/group_member.py
+    LiveGroups.java     nothing: groups of all kinds with live members, for the tools and describe to look at
+    LiveShare.java      the Java share consumer as a member that acknowledges, releases, rejects and renews
+    TransformClient     the Java clients as the worker of clients/transform.py
+    StreamsTopology     do administrators see the topology of a static member of a streams group
+    KeptTopologies      a broker of Kafka 4.4 with a plugin for the descriptions of topologies
+    RunTools.java       what do Kafka's tools print and end with, one after the other, in one JVM
+    JavaClient.java     the Java clients as a driver of clients/plan.py
+    Answers.java        nothing: the loop over questions that most of them share
+    KafkaLogs.java      nothing: a log outside of a broker, for LoadLog and AppendLog
+    ==================  ==============================================================================================
 
 The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
 variable KCLI_KAFKA_PEER names: `libs` prints the folder of the jars, `java [FLAG...] CLASS [ARG...]` runs a class with

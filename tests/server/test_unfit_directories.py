@@ -11,6 +11,7 @@ from kcli.commands.app import main as kcli
 from kcli.protocol.apis import BROKER_REGISTRATION
 from kcli.server.node_builder import NodeError
 from kcli.server.raft.metadata_log import MetadataLogError
+from tests.conftest import FIXTURES
 from tests.server.whole_node import WholeNode, batch
 
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"
@@ -74,6 +75,14 @@ def test_a_directory_that_names_no_voter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MetadataLogError, match=r"set controller\.quorum\.voters=1@127\.0\.0\.1:19093, or format"):
         WholeNode(data)
     WholeNode(data, "controller.quorum.voters=1@127.0.0.1:19093").stop()
+
+
+def test_a_directory_of_the_time_of_zookeeper_is_refused(tmp_path: Path) -> None:
+    """It has no metadata log: a node without its topics would hold its partitions for strays."""
+    data = tmp_path / "data"
+    shutil.copytree(FIXTURES / "kafka-logs-legacy" / "data", data)
+    with pytest.raises(NodeError, match=r"ZooKeeper \(version=0 in meta.properties\).*migrate the cluster to KRaft"):
+        WholeNode(data, "controller.quorum.voters=1@localhost:9093")
 
 
 def test_a_directory_of_several_voters_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ log end offset           headers of the last segment, from the last entry of its
 high watermark           replication-offset-checkpoint: right after a clean stop, some seconds old after a crash
 producers, open          the newest sound producer snapshot, and the headers after it; after a clean stop there are none.
   transactions             A batch that begins a transaction counts only if its CRC is right. Without a snapshot the whole
-                           log must be read: above a limit only with --deep
+                           log must be read: above a limit only with --deep. The metadata log has no producers
 last stable offset       the first offset of the oldest open transaction, or the log end offset
 segments                 kcli.inspect.description.segment_survey
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
@@ -293,10 +293,15 @@ class PartitionLog:
 
     @cached_property
     def producers(self) -> dict[int, ProducerStateEntry] | None:
-        """The idempotent and transactional producers by id; None if too much of the log must be read for them."""
+        """The idempotent and transactional producers by id; None if too much of the log must be read for them.
+
+        The metadata log has none: controllers write its batches without producer ids.
+        """
         end_offset = self.end_offset
         if end_offset is None:
             return None
+        if self.directory.topic == METADATA_TOPIC:
+            return {}
         producers, offset = self._snapshot(end_offset)
         budget = self._logs.producer_budget
         limit, cost = budget.share(), 0

@@ -17,8 +17,8 @@ from kcli.log.disk.port import base_name
 from kcli.log.files.log_directory import Segment
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import PartitionRegistration, Topic
+from kcli.state.topic_names import INTERNAL_TOPICS
 
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", METADATA_TOPIC))
 _NEEDS_HEADERS = frozenset(("topics", "partitions", "segments"))
 
 
@@ -94,7 +94,7 @@ def _topic_row(name: str, logs: list[PartitionLog], topic: Topic | None, surveye
     return {
         "name": name,
         "id": None if topic_id is None else str(topic_id),
-        "isInternal": name in INTERNAL_TOPICS,
+        "isInternal": is_metadata or name in INTERNAL_TOPICS,
         "isInMetadata": None if not has_image or is_metadata else topic is not None,
         "partitions": len(partitions) if topic is not None else None,
         "replicationFactor": None if first is None else len(first[1].replicas),

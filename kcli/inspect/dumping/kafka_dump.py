@@ -48,7 +48,7 @@ def dump_as_kafka(
             from kcli.log.files.log_directory import why_missing
 
             _put_first_line(path, out)
-            report.damage(path, None, why_missing(path))
+            report.damage(path, None, why_missing(disk, path))
         except OSError as error:
             report.damage(path, None, f"cannot be read: {error.strerror or error}")
         unread(path)

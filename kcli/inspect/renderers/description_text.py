@@ -1,14 +1,15 @@
 """The report of kcli.inspect.description as tables for people.
 
 An overview has a row for each topic, group and transactional id, at most OVERVIEW_ROWS in a table, and the numbers of
-configurations, ACLs and so on. With --show all rows of a section are printed. An unknown value is a dash. A column without
+configurations, ACLs and so on. Its table of partitions leaves out those of internal topics, which have a row each among the
+topics. With --show all rows of a section are printed. An unknown value is a dash. A column without
 values is left out, and the log directory if there is only one. Nothing is wider than the terminal: tables are made narrower as
 kcli.inspect.renderers.text_table describes, with a line on the columns that do not fit, and sentences are wrapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_count
@@ -66,7 +67,7 @@ class _Text:
         for table in TABLES:
             rows = table.rows(report)
             if rows is not None and not (overview and (not rows or not table.is_in_overview)):
-                yield self._table(table, rows, OVERVIEW_ROWS if overview else len(rows))
+                yield self._table(table, rows, overview, _internal_topics(report) if overview else frozenset())
         if overview:
             yield self._counts(report)
         yield self._unknowns(report)
@@ -74,13 +75,21 @@ class _Text:
     def _title(self, text: str) -> str:
         return f"{self.palette.bold}{text}{self.palette.plain}"
 
-    def _table(self, table: Table, rows: list[Row], most: int) -> Iterator[str]:
-        yield self._title(table.title) + ("" if rows else ": none")
+    def _table(self, table: Table, given: list[Row], overview: bool, internal_topics: Collection[str]) -> Iterator[str]:
+        rows = given
+        if table.option == "partitions":
+            rows = [row for row in given if not _is_internal_partition(row, internal_topics)]
+        most = OVERVIEW_ROWS if overview else len(rows)
+        yield self._title(table.title) + ("" if given else ": none")
         if rows:
             columns = [column for column in table.columns if column[0] != LOG_DIRECTORY or len(set(map(column[1], rows))) > 1]
             yield from self._lines(columns, rows[:most])
         if len(rows) > most:
             yield f"  {len(rows) - most:,} more: --show {table.option}"
+        if len(given) > len(rows):
+            of_internal = format_count(len(given) - len(rows), "partition")
+            note = f"  {of_internal} of internal topics, which the table of topics sums up: --show {table.option}"
+            yield from wrapped(note, self.columns, "    ")
 
     def _lines(self, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
         cells = [[cell(row) for _, cell in columns] for row in rows]
@@ -125,6 +134,15 @@ class _Text:
             yield self._title("unknown or uncertain")
             for sentence in report["unknowns"]:
                 yield from wrapped(f"  {escape(sentence)}", self.columns, "    ")
+
+
+def _internal_topics(report: Row) -> frozenset[str]:
+    return frozenset(row["name"] for row in report.get("topics") or () if row["isInternal"])
+
+
+def _is_internal_partition(row: Row, internal_topics: Collection[str]) -> bool:
+    """Return True if the row of its topic includes the partition; a stray or future replica is in no other row."""
+    return row["topic"] in internal_topics and row["state"] == "current"
 
 
 def _feature(feature: Row) -> str:

@@ -153,7 +153,10 @@ def _open_read_only(path: str) -> int:
     try:
         return os.open(path, flags | getattr(os, "O_NOATIME", 0))
     except PermissionError:
-        return os.open(path, flags)
+        try:
+            return os.open(path, flags)
+        except PermissionError as error:
+            raise _explained(error, "read") from None
     except FileNotFoundError:
         raise _missing(path) from None
 
@@ -163,6 +166,41 @@ def _missing(path: str) -> OSError:
     if os.path.islink(path):
         return OSError(errno.ELOOP, "it is a symbolic link to a file that does not exist", path)
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _explained(error: PermissionError, what: str) -> PermissionError:
+    """Return the error with the user who may not do `what` with which path, the owner of that path, and what to do.
+
+    The path is the first directory that the user may not search, or the parent of a file that does not exist yet.
+    """
+    if error.errno != errno.EACCES:
+        return error
+    path = os.path.abspath(error.filename)
+    parts = path.split("/")
+    parents = ["/".join(parts[:count]) or "/" for count in range(1, len(parts))]
+    closed = next((at for at in parents if not os.access(at, os.X_OK, effective_ids=True)), None)
+    if closed is not None:
+        path, what = closed, "search"
+    elif not os.path.lexists(path):
+        path = parents[-1]
+    try:
+        status = os.stat(path)
+    except OSError:
+        return error
+    user, owner = _user_name(os.geteuid()), _user_name(status.st_uid)
+    advice = "change its mode" if user == owner else f"run kcli as user {owner}, or use a copy that belongs to {user}"
+    mode = stat.filemode(status.st_mode)
+    text = f"{error.strerror}: user {user} may not {what} {path}, which belongs to {owner} ({mode}); {advice}"
+    return PermissionError(error.errno, text, error.filename)
+
+
+def _user_name(user_id: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)
 
 
 class OsDisk:
@@ -178,7 +216,10 @@ class OsDisk:
 
     def list_directory(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
-        return sorted(os.listdir(path))
+        try:
+            return sorted(os.listdir(path))
+        except PermissionError as error:
+            raise _explained(error, "read") from None
 
     def is_directory(self, path: str) -> bool:
         """Return True for a directory."""
@@ -198,6 +239,8 @@ class OsDisk:
             return os.stat(path).st_size
         except FileNotFoundError:
             raise _missing(path) from None
+        except PermissionError as error:
+            raise _explained(error, "read") from None
 
     def file_id(self, path: str) -> int:
         """Return the file's inode number."""
@@ -264,7 +307,10 @@ class OsDisk:
 
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents, if it does not exist."""
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except PermissionError as error:
+            raise _explained(error, "write to") from None
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
@@ -290,7 +336,10 @@ class OsDisk:
         It is the lock of Java's FileChannel.tryLock: lockf, which flock does not see. The file itself stays, as a
         broker's does.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except PermissionError as error:
+            raise _explained(error, "write to") from None
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

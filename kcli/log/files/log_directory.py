@@ -396,7 +396,7 @@ def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[ResolvedPath],
 
 def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
     if not disk.exists(path):
-        return PathProblem(path, f"{path}: {why_missing(path)}")
+        return PathProblem(path, f"{path}: {why_missing(disk, path)}")
     if not disk.is_directory(path):
         if not disk.is_regular(path):
             return PathProblem(path, f"{path}: neither a plain file nor a directory (a pipe, socket, device or broken link)")
@@ -415,8 +415,14 @@ def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
     )
 
 
-def why_missing(path: str) -> str:
-    """Return the error message for a path that does not exist."""
+def why_missing(disk: Disk, path: str) -> str:
+    """Return the error message for a path that does not exist, or is in a directory that the user may not search."""
+    try:
+        disk.size(path)
+    except PermissionError as error:
+        return error.strerror or str(error)
+    except OSError:
+        pass
     pattern = " (nothing matches the pattern)" if _is_pattern(path) else ""
     return f"there is no such file or directory{pattern}"
 

@@ -33,11 +33,11 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.modern_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.topology_description import described_topology, update_topology_description
+from kcli.server.config.group_configs import GroupConfigs
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
 from kcli.server.coordinator.group.group_coordinator import GroupShard
-from kcli.server.coordinator.group.member_sessions import group_int
 from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import FIRST_TARGET_EPOCH
 from kcli.server.coordinator.group.streams_heartbeat import (
@@ -239,7 +239,7 @@ def _create_topics(
         if refused:
             return [_with_detail(status, f"Unauthorized to CREATE on topics {', '.join(refused)}.") for status in statuses]
     broker = context.broker
-    interval_ms = group_int(broker.config, broker.metadata, group_id, "group.streams.heartbeat.interval.ms")
+    interval_ms = GroupConfigs(broker.config, broker.metadata).get_int(group_id, "group.streams.heartbeat.interval.ms")
     broker.topic_creation.create_internal(missing, 2 * interval_ms)
     errors = broker.topic_creation.errors(topic.name for topic in missing)
     if not errors:

@@ -52,4 +52,4 @@ def handle_push_telemetry(context: RequestContext, request: Message) -> Message:
 
 
 def _subscription(context: RequestContext, instance_id: Uuid) -> Subscription:
-    return subscription_of(context.broker.metadata.image, instance_id, context.client_id or "", context.connection)
+    return subscription_of(context.broker.metadata.client_metrics, instance_id, context.client_id or "", context.connection)

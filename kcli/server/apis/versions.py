@@ -13,7 +13,7 @@ from kcli.server.api_versions import SOFTWARE_NAME_SINCE, describe_api_versions,
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.registry import SERVED
 
-_TELEMETRY = frozenset((GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY))
+_WITHOUT_TELEMETRY = SERVED - {GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY}
 
 
 def handle_api_versions(context: RequestContext, request: Message) -> Message:
@@ -27,6 +27,6 @@ def handle_api_versions(context: RequestContext, request: Message) -> Message:
             return context.new("ApiVersionsResponse", error_code=code, api_keys=[])
         context.connection.software_name = request.client_software_name
         context.connection.software_version = request.client_software_version
-    image, with_unstable = broker.metadata.image, broker.config.get_bool("unstable.api.versions.enable")
-    served = SERVED if image.configs_of("CLIENT_METRICS") else SERVED - _TELEMETRY
-    return describe_api_versions(context.version, served, image, broker.metadata.offset, with_unstable)
+    metadata, with_unstable = broker.metadata, broker.config.get_bool("unstable.api.versions.enable")
+    served = SERVED if metadata.client_metrics else _WITHOUT_TELEMETRY
+    return describe_api_versions(context.version, served, metadata.image, metadata.offset, with_unstable)

@@ -133,7 +133,7 @@ class Broker:
         return self.share_coordinator.node_for(key)
 
     def _make_share_partitions(self, peers: Peers, disk: LogDisk) -> SharePartitionManager:
-        dead_letters = ShareGroupDLQManager(
+        self.dead_letters = ShareGroupDLQManager(
             self.config,
             self.metadata,
             self.topic_configs,
@@ -155,7 +155,7 @@ class Broker:
             self.timer,
             self.computations,
             disk,
-            dead_letters,
+            self.dead_letters,
         )
 
     def _make_groups(self, peers: Peers) -> GroupCoordinator:
@@ -198,6 +198,7 @@ class Broker:
             self.transactions,
             self.share_coordinator,
             self.scheduler,
+            self.lifecycle.incarnation_id,
             self.report,
         )
 

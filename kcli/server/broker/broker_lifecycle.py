@@ -55,7 +55,7 @@ class BrokerLifecycleManager:
 
     def __init__(self, broker: Broker, incarnation_id: Uuid) -> None:
         self._broker = broker
-        self._incarnation_id = incarnation_id
+        self.incarnation_id = incarnation_id
         self._interval_ms = broker.config.get_int("broker.heartbeat.interval.ms")
         self._backoff = ExponentialBackoff(RETRY_MS, self._interval_ms, jitter=0)
         self._on_released: Callable[[int], None] | None = None
@@ -72,7 +72,7 @@ class BrokerLifecycleManager:
         """Register, for the first time or again."""
         self.state = BrokerState.STARTING
         request = API_KEYS[BROKER_REGISTRATION].request.new(
-            broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self._incarnation_id
+            broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self.incarnation_id
         )
         self._broker.describe_registration(request)
         self._broker.controller.send(BROKER_REGISTRATION, request, self._registered)

@@ -7,8 +7,12 @@
                                                 offsets of the topic are deleted
     Config of a topic                           applies the new settings to its logs
     Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
+    Config of client metrics                    clients are asked for other metrics
 
-At the start, everything in the image counts as changed. Work that takes long is done in slices, in the order of the records.
+At the start, everything in the image counts as changed. The coordinators load their partitions when the controller has unfenced
+this broker: until then the leaders in the image can be those before a crash, and the registration replaces them.
+
+Work that takes long is done in slices, in the order of the records.
 """
 
 from __future__ import annotations
@@ -68,10 +72,12 @@ class MetadataPublisher:
         transactions: TransactionCoordinator,
         share_coordinator: ShareCoordinator,
         scheduler: Scheduler,
+        incarnation_id: Uuid,
         report: Callable[[str], None],
     ) -> None:
         self._config = config
         self._metadata = metadata
+        self._incarnation_id = incarnation_id
         self._topic_configs = topic_configs
         self._replica_manager = replica_manager
         self._log_manager = replica_manager.log_manager
@@ -82,9 +88,15 @@ class MetadataPublisher:
         self._groups = groups
         self._transactions = transactions
         self._share_coordinator = share_coordinator
+        self._leadership_changed = {
+            GROUP_TOPIC: groups.runtime.leadership_changed,
+            TRANSACTION_TOPIC: transactions.runtime.leadership_changed,
+            SHARE_STATE_TOPIC: share_coordinator.runtime.leadership_changed,
+        }
         self._scheduler = scheduler
         self._report = report
         self._is_started = False
+        self._has_been_unfenced = False  # by the metadata
         self._is_initial_work_done = False  # all partitions that appear from now on are new
         self._work: deque[Work] = deque()
         self._is_working = False
@@ -121,6 +133,7 @@ class MetadataPublisher:
         self._is_started = True
         self._pending = ({}, [], {})
         self._reconfigure_broker()
+        self._metadata.client_metrics_changed()
         # The logs were loaded with the settings before that, and with those of their topics at the time.
         self._reconfigure_topics(list(self._metadata.image.topic_ids))
         self._publish(self._all_partitions(), [], {}, now_ms)
@@ -157,6 +170,9 @@ class MetadataPublisher:
         for topic in removed:
             self._remove(topic)
         self._update(changed, now_ms)
+        self._begin_coordinating(now_ms)
+        if any(resource.type == "CLIENT_METRICS" for resource in configs):
+            self._metadata.client_metrics_changed()
         if any(resource.type == "BROKER" for resource in configs) and self._reconfigure_broker():
             self._reconfigure_topics(list(self._metadata.image.topic_ids))
         else:
@@ -230,6 +246,20 @@ class MetadataPublisher:
         for start in range(0, len(known), CHANGES_A_LOG):
             self._work.append(partial(self._apply_all, known[start : start + CHANGES_A_LOG]))
 
+    def _begin_coordinating(self, now_ms: int) -> None:
+        """Let the coordinators load the partitions that this broker leads, once it is unfenced."""
+        registration = self._metadata.image.brokers.get(self._node_id)
+        if self._has_been_unfenced or registration is None or registration.is_fenced:
+            return
+        if registration.incarnation_id == self._incarnation_id:
+            self._has_been_unfenced = True
+            for partition in list(self._replica_manager.partitions.values()):
+                self._coordinate(partition, now_ms)
+
+    def _coordinate(self, partition: Partition, now_ms: int) -> None:
+        if self._has_been_unfenced and partition.topic in self._leadership_changed:
+            self._leadership_changed[partition.topic](partition, now_ms)
+
     def _hosted(self, topic_id: Uuid, index: int) -> Partition | None:
         """Return the hosted partition; one of a deleted topic of the same name does not count."""
         name = self._metadata.topic_name(topic_id)
@@ -248,12 +278,7 @@ class MetadataPublisher:
         assert registration is not None
         was_leader = partition.is_leader
         partition.apply(registration)
-        if partition.topic == GROUP_TOPIC:
-            self._groups.runtime.leadership_changed(partition, now_ms)
-        elif partition.topic == TRANSACTION_TOPIC:
-            self._transactions.runtime.leadership_changed(partition, now_ms)
-        elif partition.topic == SHARE_STATE_TOPIC:
-            self._share_coordinator.runtime.leadership_changed(partition, now_ms)
+        self._coordinate(partition, now_ms)
         self._compare_directory(partition, now_ms)
         if was_leader and not partition.is_leader:
             self._replica_manager.check_waiting([partition.key], now_ms)

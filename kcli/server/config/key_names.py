@@ -36,7 +36,9 @@ PLUGIN_PREFIXES = (
 PLUGIN_KEYS = frozenset(("super.users", "allow.everyone.if.no.acl.found"))
 # Keys of 2.x and 3.x, and what replaces them.
 REMOVED_KEYS = {
-    "zookeeper.": "ZooKeeper was removed in Kafka 4.0; a node needs process.roles and node.id instead",
+    "zookeeper.": (
+        "ZooKeeper was removed in Kafka 4.0, so the key has no effect: remove it (process.roles and node.id replace it)"
+    ),
     "inter.broker.protocol.version": "it was removed in Kafka 4.0; the feature metadata.version replaces it",
     "log.message.format.version": "it was removed in Kafka 4.0; batches are of format 2",
     "log.message.downconversion.enable": "it was removed in Kafka 4.0; batches are of format 2",

@@ -15,70 +15,47 @@ from __future__ import annotations
 
 import re
 
-from kcli.server.config.definitions import GROUP_KEYS
-from kcli.server.config.server_config import ConfigReader
-from kcli.server.config.values import ConfigValue, as_int, default_value, parse_value
-from kcli.server.metadata_cache import MetadataCache
-from kcli.state.metadata_values import ConfigResource
+from kcli.server.config.group_configs import GroupConfigs
 
 LATEST, EARLIEST = "latest", "earliest"
 _BY_DURATION = "by_duration:"
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
 
 
-class ShareGroupConfig:
+class ShareGroupConfig(GroupConfigs):
     """The present settings of share groups by the id of the group."""
-
-    def __init__(self, config: ConfigReader, metadata: MetadataCache) -> None:
-        self._config = config
-        self._metadata = metadata
-
-    def _value(self, group_id: str, name: str) -> ConfigValue | None:
-        """Return the value that the group has set, None if it has not."""
-        text = self._metadata.image.configs.get(ConfigResource("GROUP", group_id), {}).get(name)
-        return None if text is None else parse_value(GROUP_KEYS[name], text)
-
-    def _int(self, group_id: str, broker_key: str) -> int:
-        """Return a setting of the group, or the broker's, whose key begins with `group.`."""
-        value = self._value(group_id, broker_key.removeprefix("group."))
-        return self._config.get_int(broker_key) if value is None else as_int(value)
-
-    def _own(self, group_id: str, name: str) -> ConfigValue:
-        """Return a setting that only groups have, or its default."""
-        value = self._value(group_id, name)
-        return default_value(GROUP_KEYS[name]) if value is None else value
 
     def record_lock_duration_ms(self, group_id: str) -> int:
         """Return how long a member holds records that it has acquired, in ms."""
-        return self._int(group_id, "group.share.record.lock.duration.ms")
+        return self.get_int(group_id, "group.share.record.lock.duration.ms")
 
     def delivery_count_limit(self, group_id: str) -> int:
         """Return how often a record is delivered at most."""
-        return self._int(group_id, "group.share.delivery.count.limit")
+        return self.get_int(group_id, "group.share.delivery.count.limit")
 
     def max_record_locks(self, group_id: str) -> int:
         """Return how many records of a partition may be in flight."""
-        return self._int(group_id, "group.share.partition.max.record.locks")
+        return self.get_int(group_id, "group.share.partition.max.record.locks")
 
     def is_renew_enabled(self, group_id: str) -> bool:
         """Return whether members may renew their acquisition locks."""
-        return bool(self._own(group_id, "share.renew.acknowledge.enable"))
+        return bool(self.own(group_id, "share.renew.acknowledge.enable"))
 
     def is_read_committed(self, group_id: str) -> bool:
         """Return whether the group gets the records of committed transactions only."""
-        return str(self._own(group_id, "share.isolation.level")).lower() == "read_committed"
+        return str(self.own(group_id, "share.isolation.level")).lower() == "read_committed"
 
     def dead_letter_topic(self, group_id: str) -> str:
         """Return the topic of a group's dead letter queue, "" if it has none."""
-        return str(self._own(group_id, "errors.deadletterqueue.topic.name") or "")
+        return str(self.own(group_id, "errors.deadletterqueue.topic.name") or "")
 
     def copies_dead_letters(self, group_id: str) -> bool:
         """Return whether the records in a group's dead letter queue have the keys and values of the records that failed."""
-        return bool(self._own(group_id, "errors.deadletterqueue.copy.record.enable"))
+        return bool(self.own(group_id, "errors.deadletterqueue.copy.record.enable"))
 
     def auto_offset_reset(self, group_id: str) -> str | int:
         """Return where a group begins in a partition: LATEST, EARLIEST, or how many ms ago."""
-        text = str(self._own(group_id, "share.auto.offset.reset"))
+        text = str(self.own(group_id, "share.auto.offset.reset"))
         return duration_ms(text.removeprefix(_BY_DURATION)) if text.startswith(_BY_DURATION) else text
 
 

@@ -94,6 +94,9 @@ kafka_server_sharepartitionmetrics_inflightbatchcount | gauge | group topic part
 kafka_server_sharepartitionmetrics_inflightmessagecount | gauge | group topic partition | Offsets from start to end offset
 kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total | counter | group topic partition | Records whose lock expired
 kafka_server_sharegroupmetrics_recordacknowledgements_total | counter | ackType | Acknowledgements, one per range of a request
+kafka_server_sharegroupmetrics_deadletterqueuerecordcount_count | gauge | group | Records written to the dead letter queue
+kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequests_total | counter | group | Requests that write them
+kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total | counter | group | Those that failed for good
 kafka_server_share_coordinator_metrics_write | gauge |  | Written states of share partitions
 kafka_server_share_coordinator_metrics_write_rate | gauge |  | Written states of share partitions per second
 kafka_server_share_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0

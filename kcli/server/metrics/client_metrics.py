@@ -17,6 +17,7 @@ The MAX_CLIENTS clients that were active last are remembered.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -27,7 +28,6 @@ from kcli.server.config.client_metrics_config import match_patterns
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.values import split_list
 from kcli.server.events import Connection
-from kcli.state.metadata_image import MetadataImage
 
 MAX_CLIENTS = 16_384
 DEFAULT_INTERVAL_MS = 300_000
@@ -126,8 +126,10 @@ class ClientMetricsManager:
         return client
 
 
-def subscription_of(image: MetadataImage, instance_id: Uuid, client_id: str, connection: Connection) -> Subscription:
-    """Return the subscription of a client, combined from all that match it."""
+def subscription_of(
+    subscriptions: Mapping[str, Mapping[str, str]], instance_id: Uuid, client_id: str, connection: Connection
+) -> Subscription:
+    """Return the subscription of a client, combined from all of the `subscriptions` that match it."""
     traits = {
         "client_instance_id": str(instance_id),
         "client_id": client_id,
@@ -138,9 +140,7 @@ def subscription_of(image: MetadataImage, instance_id: Uuid, client_id: str, con
     }
     metrics: dict[str, None] = {}
     interval_ms = DEFAULT_INTERVAL_MS
-    for resource, config in image.configs.items():
-        if resource.type != "CLIENT_METRICS":
-            continue
+    for config in subscriptions.values():
         try:
             patterns = match_patterns(config.get("match", ""))
         except ConfigRequestError:

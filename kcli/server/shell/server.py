@@ -25,11 +25,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kcli.log.errors import StorageError
 from kcli.network.shell.clock import Clock
-from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses
+from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
 from kcli.server.node import Node
@@ -50,6 +51,9 @@ IPV6_IS_OFF = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 ANY_IPV4 = "0.0.0.0"
 # A metrics endpoint has one or a few clients.
 METRICS_BACKLOG = 16
+# The distance of the port that a message suggests instead of one that is taken, and the limits of ports.
+OTHER_PORT, FIRST_FREE_PORT, MAX_PORT = 100, 1024, 65535
+PORT_IS_TAKEN = "another process has it: stop that one, or set another port"
 # A signal that follows another within this time is the same one.
 SAME_SIGNAL_S = 0.5
 Log = Callable[[str], None]
@@ -72,10 +76,10 @@ def raise_descriptor_limit() -> int:
     return limit if limit > 0 else 1 << 20
 
 
-def bind(host: str, port: int, backlog: int, name: str, where: str) -> socket.socket:
+def bind(host: str, port: int, backlog: int, name: str, advise: Callable[[OSError], str]) -> socket.socket:
     """Bind an address; an empty host is every address, of IPv4 alone if IPv6 is off.
 
-    Raises ServerError with a sentence that names the address `name` and the setting `where`.
+    Raises ServerError with a sentence that names the address `name` and ends with what `advise` returns for the error.
     """
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     try:
@@ -88,9 +92,32 @@ def bind(host: str, port: int, backlog: int, name: str, where: str) -> socket.so
                 raise
             return _bind(socket.AF_INET, ANY_IPV4, port, backlog)
     except OSError as error:
-        is_taken = error.errno == errno.EADDRINUSE
-        hint = f"; another process has it: stop that one, or set another port in {where}" if is_taken else ""
-        raise ServerError(f"{name}: {error.strerror or error}{hint}") from error
+        advice = advise(error)
+        raise ServerError(f"{name}: {error.strerror or error}{advice and f'; {advice}'}") from error
+
+
+def metrics_advice(error: OSError) -> str:
+    """Return what to do about the port of the metrics that cannot be bound, or nothing if the error alone says it."""
+    return f"{PORT_IS_TAKEN} with --metrics-port" if error.errno == errno.EADDRINUSE else ""
+
+
+def listener_advice(config: ServerConfig, listener: Listener, error: OSError) -> str:
+    """Return what to do about a listener that cannot be bound, or nothing if the error alone says it."""
+    key = f"listeners{config.where('listeners')}"
+    if error.errno == errno.EADDRINUSE:
+        port = listener.port + (OTHER_PORT if listener.port + OTHER_PORT <= MAX_PORT else -OTHER_PORT)
+        others = ",".join(str(at._replace(port=port) if at == listener else at) for at in config.listeners)
+        return f"{PORT_IS_TAKEN} in {key}, for example: kcli serve --override listeners={others}"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        fault = "does not resolve to an address" if isinstance(error, socket.gaierror) else "is not an address of this machine"
+        return (
+            f"{listener.host} {fault}, and {key} must have addresses of this machine: set one of them, or "
+            f"{listener._replace(host='')} for all of them; the address that clients use, if it is another one, is set in "
+            "advertised.listeners"
+        )
+    if error.errno == errno.EACCES and listener.port < FIRST_FREE_PORT:
+        return f"ports below {FIRST_FREE_PORT} are for privileged processes: set another port in {key}"
+    return ""
 
 
 def _bind(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:
@@ -169,7 +196,9 @@ class Server:
         config = self.config
         descriptors = raise_descriptor_limit()
         backlog = config.get_int("socket.listen.backlog.size")
-        self._sockets = {at.name: bind(at.host, at.port, backlog, str(at), "listeners") for at in config.listeners}
+        self._sockets = {
+            at.name: bind(at.host, at.port, backlog, str(at), partial(listener_advice, config, at)) for at in config.listeners
+        }
         metrics_socket = self._bind_metrics()
         ports = {name: int(bound.getsockname()[1]) for name, bound in self._sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
@@ -237,7 +266,7 @@ class Server:
         port = self.metrics_port
         if port is None:
             return None
-        return bind(self._metrics_host, port, METRICS_BACKLOG, f"--metrics-port {port}", "--metrics-port")
+        return bind(self._metrics_host, port, METRICS_BACKLOG, f"--metrics-port {port}", metrics_advice)
 
     @staticmethod
     def _request_times() -> RequestTimes:

@@ -12,6 +12,7 @@ from kcli.server.replication.share.acknowledgement import ACCEPT, REJECT, RELEAS
 
 _SESSIONS = "kafka_server_sharesessioncache_sharesession"
 _COORDINATOR = "kafka_server_share_coordinator_metrics_"
+_GROUPS = "kafka_server_sharegroupmetrics_"
 _PARTITIONS = "kafka_server_sharepartitionmetrics_"
 _TYPES = {"Accept": ACCEPT, "Release": RELEASE, "Reject": REJECT, "Renew": RENEW}
 # The rate of each of these values.
@@ -28,7 +29,11 @@ def sample_shares(broker: Broker, add: Add) -> Iterator[None]:
     add("kafka_server_sharesessioncache_sharepartitionscount", sessions.partition_count)
     add(f"{_SESSIONS}evictions_total", 0)
     for name, kind in _TYPES.items():
-        add("kafka_server_sharegroupmetrics_recordacknowledgements_total", broker.metrics.share_acknowledgements[kind], name)
+        add(f"{_GROUPS}recordacknowledgements_total", broker.metrics.share_acknowledgements[kind], name)
+    for group_id, counts in list(broker.dead_letters.counts.items()):
+        add(f"{_GROUPS}deadletterqueuerecordcount_count", counts.records, group_id)
+        add(f"{_GROUPS}deadletterqueuetotalproducerequests_total", counts.requests, group_id)
+        add(f"{_GROUPS}deadletterqueuefailedproducerequests_total", counts.failed_requests, group_id)
     add(f"{_COORDINATOR}write", broker.share_coordinator.written_count)
     add(f"{_COORDINATOR}event_queue_size", 0)
     add("kafka_server_delayedsharefetchmetrics_expires_total", broker.replica_manager.share_fetch_purgatory.expired_count)

@@ -5,18 +5,22 @@ What is expected follows Kafka 4.4.0; tests/oracle/test_dead_letters.py compares
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, REJECTED
+from kcli.network.peers import PeerFailure
+from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, MOST_ATTEMPTS, REJECTED
 from kcli.server.replication.share_persister import ShareKey
+from kcli.server.shell.share_samples import sample_shares
 from kcli.state.metadata_values import ConfigResource
 from tests.oracle.reading import offline_records
 from tests.server.apis.asking import upgrade
 from tests.server.apis.share_requests import ACCEPT, REJECT, RELEASE, ShareMember, acquired_of
 from tests.server.apis.test_share_fetch import ShareNode
-from tests.server.whole_node import batch
+from tests.server.whole_node import WholeNode, batch
 
 QUEUE = "dlq.group"
 Letter = tuple[bytes | None, bytes | None, dict[str, str]]
@@ -218,6 +222,66 @@ def test_records_of_a_member_that_has_left_are_archived(tmp_path: Path) -> None:
     assert shared.start_offset() == 2
     assert acquired_of(other.fetch(max_wait_ms=500)) == {}
     assert shared.letters() == [(None, None, headers(offset, 2, DELIVERED_TOO_OFTEN)) for offset in (0, 1)]
+
+
+class Unreachable:
+    """Peers that do not answer, and when they were asked."""
+
+    def __init__(self, node: WholeNode) -> None:
+        self.node = node
+        self.asked_ms: list[int] = []
+
+    def send(self, *arguments: Any) -> None:
+        self.asked_ms.append(self.node.now_ms)
+        callback = arguments[4]
+        callback(PeerFailure.DISCONNECTED, self.node.now_ms)
+
+
+def test_after_five_attempts_the_records_are_left_out(tmp_path: Path) -> None:
+    """The pauses between the attempts grow from a second; the next record has five attempts of its own."""
+    shared = DeadLetterNode(tmp_path)
+    member = shared.member()
+    shared.produce(3)
+    member.fetch(max_wait_ms=500)
+    manager = shared.node.broker.dead_letters
+    peers, unreachable = manager._peers, Unreachable(shared.node)
+    manager._peers = unreachable  # type: ignore[assignment]
+    shared.reject(member, 0, 1)
+    shared.until_done(2)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(unreachable.asked_ms)]
+    assert [round(pause / (1_000 << attempt), 1) for attempt, pause in enumerate(pauses)] == pytest.approx([1] * 4, abs=0.21)
+    text = "records 0 to 1 of topic-0 cannot be written to the dead letter queue of share group group: "
+    assert f"{text}the request failed (DISCONNECTED) after {MOST_ATTEMPTS} attempts" in shared.node.lines
+    assert counts(shared) == (0, 5, 1) and shared.letters() == []
+    shared.reject(member, 2, 2)
+    manager._peers = peers
+    shared.until_done(3)
+    assert shared.letters() == [(None, None, headers(2, 1, REJECTED))]
+    assert counts(shared) == (1, 7, 1)
+
+
+def counts(shared: DeadLetterNode) -> tuple[float, ...]:
+    """The metrics of the group: written records, requests, failed requests."""
+    found: dict[str, float] = {}
+
+    def add(name: str, value: float, *labels: str) -> None:
+        if "deadletterqueue" in name:
+            assert labels == ("group",)
+            found[name.removeprefix("kafka_server_sharegroupmetrics_deadletterqueue")] = value
+
+    list(sample_shares(shared.node.broker, add))
+    return tuple(found[name] for name in ("recordcount_count", "totalproducerequests_total", "failedproducerequests_total"))
+
+
+def test_a_request_that_is_refused_is_not_sent_again(tmp_path: Path) -> None:
+    """A queue whose topic takes no batch of that size."""
+    shared = DeadLetterNode(tmp_path, max_message_bytes="100")
+    member = shared.member()
+    shared.produce(1)
+    member.fetch(max_wait_ms=500)
+    shared.reject(member, 0, 0)
+    shared.until_done(1)
+    assert counts(shared) == (0, 1, 1) and shared.letters() == []
 
 
 class Lost:

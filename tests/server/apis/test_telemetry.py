@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
+from kcli.protocol.message_types import message_type
 from kcli.server.events import Connection
 from kcli.server.metrics import client_metrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
-from kcli.state.metadata_values import ConfigResource
+from kcli.state.image_records import number_of
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 from tests.server.apis.asking import ask
 from tests.server.whole_node import WholeNode
 
@@ -22,10 +27,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> WholeNode:
 
 def subscribe(node: WholeNode, name: str, **config: str) -> None:
     """Set a subscription; with nothing given, end it."""
-    resource = ConfigResource("CLIENT_METRICS", name)
-    node.broker.image.configs.pop(resource, None)
-    if config:
-        node.broker.image.configs[resource] = {key.replace("_", "."): value for key, value in config.items()}
+    record = message_type("metadata_records", "ConfigRecord").new
+    kind = number_of(CONFIG_RESOURCE_TYPES, "CLIENT_METRICS")
+    before = node.broker.image.configs.get(ConfigResource("CLIENT_METRICS", name), {})
+    changes = dict.fromkeys(before) | {key.replace("_", "."): value for key, value in config.items()}
+    records = [record(resource_type=kind, resource_name=name, name=key, value=value) for key, value in changes.items()]
+    node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
 
 
 def get(node: WholeNode, instance_id: bytes = ZERO_UUID, connection: Connection | None = None) -> Message:
@@ -86,6 +93,22 @@ def test_subscriptions_are_chosen_by_what_the_client_is(node: WholeNode) -> None
     for name in ("mine", "other", "fast", "broken", "all"):
         subscribe(node, name)
     assert (get(node).push_interval_ms, get(node).requested_metrics) == (300_000, [])
+
+
+def test_subscriptions_are_known_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read from the metadata when they change, and not by each ApiVersions request."""
+    first = WholeNode(tmp_path)
+    change = apis.API_KEYS[apis.INCREMENTAL_ALTER_CONFIGS].request
+    setting = change.classes["AlterableConfig"](name="metrics", config_operation=0, value="a.")
+    kind = number_of(CONFIG_RESOURCE_TYPES, "CLIENT_METRICS")
+    resource = change.classes["AlterConfigsResource"](resource_type=kind, resource_name="s", configs=[setting])
+    altered = first.send(apis.INCREMENTAL_ALTER_CONFIGS, 1, change.new(resources=[resource]))
+    first.until(lambda: altered.answer is not None and bool(first.broker.metadata.client_metrics))
+    first.stop()
+    again = WholeNode(tmp_path)
+    monkeypatch.delattr(MetadataImage, "configs_of")
+    assert get(again).requested_metrics == ["a."]
+    assert apis.PUSH_TELEMETRY in {one.api_key for one in ask(again, apis.API_VERSIONS, 0).api_keys}
 
 
 class Counting:

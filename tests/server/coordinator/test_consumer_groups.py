@@ -250,6 +250,27 @@ def test_what_is_refused_changes_nothing(groups: Groups, wrong: Wrong) -> None:
     assert len(groups.log) == before
 
 
+def test_members_that_come_and_go_are_logged(groups: Groups) -> None:
+    """Joins and departures of all members; of refused heartbeats of fenced ones a line in a minute."""
+    groups.heartbeat("m1")
+    groups.heartbeat("m1", 2)
+    groups.heartbeat("s1", instance_id="i1")
+    groups.heartbeat("s1", -2, instance_id="i1")
+    groups.heartbeat("s2", instance_id="i1")
+    for epoch in (7, 8):
+        with pytest.raises(CoordinatorError):
+            groups.heartbeat("m1", epoch)
+    groups.heartbeat("m1", -1)
+    assert groups.lines == [
+        "group group gets member m1 in epoch 2: client client at /127.0.0.1",
+        "group group gets member s1 in epoch 3: client client at /127.0.0.1, instance id i1",
+        "group group gets member s2 in epoch 3: client client at /127.0.0.1, instance id i1",
+        "group group fences member m1: The consumer group member has a greater member epoch (7) than the one known by the "
+        "group coordinator (2). The member must abandon all its partitions and rejoin.",
+        "group group loses member m1: it has left",
+    ]
+
+
 def test_a_full_group() -> None:
     """Only members that it has are accepted."""
     groups = Groups("group.consumer.max.size=1")

@@ -5,6 +5,7 @@ Members of classic groups join, sync, send heartbeats and leave as clients of ev
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -387,3 +388,17 @@ def test_requests_to_a_broker_that_stops_are_answered(tmp_path: Path) -> None:
     second.join()
     groups.node.stop()
     assert second.joining.answer is not None
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_the_offsets_are_loaded_once_by_a_start(tmp_path: Path, is_clean: bool) -> None:
+    """After a crash the metadata names this broker as leader, and the registration makes it the leader again."""
+    groups = Groups(tmp_path)
+    assert groups.commit(8, {0: 7}) == [0]
+    if is_clean:
+        groups.node.stop()
+    else:
+        shutil.copytree(tmp_path, tmp_path / "crashed")
+    again = Groups(tmp_path if is_clean else tmp_path / "crashed", is_new=False)
+    assert again.fetch(8)[0] == (7, "")
+    assert len([line for line in again.node.lines if "is loaded: 1 records" in line]) == 1

@@ -9,7 +9,7 @@ import pytest
 from kcli.server.coordinator.group import share_group_manager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager, ShareHeartbeat, ShareHeartbeatResult
-from kcli.server.coordinator.operation import Decision
+from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.groups import ShareGroup
 from tests.server.coordinator.modern_groups import ModernGroups
 
@@ -91,3 +91,15 @@ def test_partitions_that_are_initialized_later_are_assigned(groups: ShareGroups)
     groups.initialize(more)
     groups.heartbeat("m1", epoch)
     assert sum(len(found) for found in groups.group().members["m1"].assigned_partitions.values()) == 5
+
+
+def test_members_that_come_and_go_are_logged(groups: ShareGroups) -> None:
+    groups.heartbeat("m1")
+    with pytest.raises(CoordinatorError):
+        groups.heartbeat("m1", 7)
+    groups.heartbeat("m1", -1)
+    assert groups.lines[0] == f"share group {GROUP} gets member m1 in epoch 2: client client at /127.0.0.1"
+    assert groups.lines[1].startswith(
+        f"share group {GROUP} fences member m1: The share group member has a greater member epoch"
+    )
+    assert groups.lines[2:] == [f"share group {GROUP} loses member m1: it has left"]

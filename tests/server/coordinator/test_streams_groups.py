@@ -735,3 +735,15 @@ def check_balance(group: StreamsGroup, standby: int) -> None:
     if not standby:
         sizes = [sum(map(len, member.assigned_tasks.active.values())) for member in group.members.values()]
         assert max(sizes) <= -(-len(found) // len(sizes)) + 1
+
+
+def test_members_that_come_and_go_are_logged(groups: Groups) -> None:
+    groups.heartbeat("m1")
+    with pytest.raises(CoordinatorError):
+        groups.heartbeat("m1", 7)
+    groups.heartbeat("m1", -1)
+    assert [line.partition(": ")[0] for line in groups.lines] == [
+        f"group {GROUP} gets member m1 in epoch 2",
+        f"group {GROUP} fences member m1",
+        f"group {GROUP} loses member m1",
+    ]

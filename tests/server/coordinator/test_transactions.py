@@ -331,6 +331,15 @@ def test_a_new_instance_fences_the_old_one(node: WholeNode, client: Client) -> N
     old = {"producer_id": client.producer.producer_id, "producer_epoch": client.producer.producer_epoch}
     assert client.init(**old) == "PRODUCER_FENCED" and client.init(3, **old) == "INVALID_PRODUCER_EPOCH"
     assert fetched(node) == (2, [(client.producer.producer_id, 0)])
+    producer_id, epoch = client.producer
+    (aborted,) = (line for line in node.lines if "is aborted" in line)
+    assert aborted.endswith("another producer has begun with this id, which fences the one before")
+    (fenced,) = (line for line in node.lines if "is fenced" in line)  # the others are counted
+    assert fenced.startswith(f"producer {producer_id} with epoch {epoch} is fenced: transactional id ")
+    assert fenced.endswith(f"with producer id {producer_id} and epoch {epoch + 2}")
+    node.advance(60_000)
+    assert client.add(1) == ["PRODUCER_FENCED"]
+    assert [line for line in node.lines if "is fenced" in line][1].endswith("requests since the last such line)")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from kcli.server.config.loading import load_config
 from kcli.server.node_builder import build_node
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.server import bind
+from kcli.server.shell.server import bind, metrics_advice
 from kcli.server.shell.serving_disk import ServingDisk
 from tests.server.shell.sockets import PATIENCE_S
 
@@ -29,7 +29,7 @@ class DrivenNode:
 
     def __init__(self, directory: Path, node_id: int, ports: dict[str, int] | None = None) -> None:
         wanted = ports or dict.fromkeys(LISTENERS, 0)
-        self.sockets = {name: bind("127.0.0.1", wanted[name], 16, name, "listeners") for name in LISTENERS}
+        self.sockets = {name: bind("127.0.0.1", wanted[name], 16, name, metrics_advice) for name in LISTENERS}
         self.ports = {name: int(bound.getsockname()[1]) for name, bound in self.sockets.items()}
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         settings = (f"node.id={node_id}", f"log.dirs={directory}", f"listeners={listeners}")

@@ -101,6 +101,8 @@ class ClassicMembers:
         else:
             self._groups.update_target(change)
             moved = change.reconcile(updated, owned, is_changed)
+        if member_id not in group.members:
+            self._groups.report_joined(group, moved)
         result = JoinResult(
             error_codes.NONE, member_id, moved.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0][0], UNKNOWN_MEMBER_ID
         )

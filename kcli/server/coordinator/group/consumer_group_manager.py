@@ -105,7 +105,7 @@ class HeartbeatResult(NamedTuple):
     assignment: dict[Uuid, list[int]] | None = None
 
 
-class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
+class ConsumerGroupManager(ModernGroupManager[ConsumerGroup, ConsumerHeartbeat, HeartbeatResult]):
     """The consumer groups of one shard."""
 
     def __init__(self, parts: ShardParts, migration: GroupMigration) -> None:
@@ -142,8 +142,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, request: ConsumerHeartbeat) -> Decision[HeartbeatResult]:
-        """Decide a heartbeat. Raises CoordinatorError."""
+    def _decide(self, request: ConsumerHeartbeat) -> Decision[HeartbeatResult]:
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request)
         records: Records = ()
@@ -162,6 +161,8 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         member = self._find_member(change, request)
         moved = self._advance(change, member, request)
         settled = self._upgraded(group) if records else None
+        if moved.member_id not in group.members:
+            self.report_joined(group, moved)
         self._extend_session(request.group_id, moved.member_id)
         if moved is not member and (moved.state, moved.member_epoch) != (member.state, member.member_epoch):
             self._watch_revocation(request.group_id, moved)
@@ -329,8 +330,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup]):
         """Remove members."""
         removed = [member.member_id for member in members]
         for member_id in removed:
-            text = f"group {group.group_id} loses member {member_id}: {reason}"
-            self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
+            self._report_removed(group.group_id, member_id, reason)
         change = self.begin_change(group)
         if self._migration.can_downgrade(group, removed, is_replaced=False):
             return Decision(None, change.records, self.downgrade(change, removed, None, "the last consumer has left"))

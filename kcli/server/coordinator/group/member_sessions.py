@@ -1,4 +1,4 @@
-"""The timers of the members of groups whose assignment the coordinator computes (KIP-848, KIP-1071); the settings of a group.
+"""The timers of the members of groups whose assignment the coordinator computes (KIP-848, KIP-1071).
 
     timer      of                         runs for                      begins with
     ---------  -------------------------  ----------------------------  ------------------------------------------------
@@ -22,37 +22,15 @@ from functools import partial
 from typing import Literal
 
 from kcli.network.timing_wheel import Timer, TimerTask
-from kcli.server.config.server_config import ConfigReader
-from kcli.server.config.values import split_list
 from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import LimitedLines, WarningLine
-from kcli.server.metadata_cache import MetadataCache
-from kcli.state.metadata_values import ConfigResource
 
 RETRY_MS = 500
 # (group id, member id, the epoch in which the member must still be, or None, reason) -> what removes the member
 Expire = Callable[[str, str, int | None, str], Decision[None]]
 
 _TimerName = Literal["join", "rebalance", "sync"]
-
-
-def group_int(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> int:
-    """Return a setting of a group, or the broker's, whose key begins with `group.`."""
-    text = _group_text(metadata, group_id, broker_key)
-    return config.get_int(broker_key) if text is None else int(text)
-
-
-def group_list(config: ConfigReader, metadata: MetadataCache, group_id: str, broker_key: str) -> list[str]:
-    """Return a setting of a group that is a list, or the broker's."""
-    text = _group_text(metadata, group_id, broker_key)
-    return config.get_list(broker_key) if text is None else split_list(text)
-
-
-def _group_text(metadata: MetadataCache, group_id: str, broker_key: str) -> str | None:
-    """Return what a group's own setting has, whose key is that of the broker without `group.`; None without one."""
-    overrides = metadata.image.configs.get(ConfigResource("GROUP", group_id))
-    return None if overrides is None else overrides.get(broker_key.removeprefix("group."))
 
 
 class _Session:

@@ -5,16 +5,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 from kcli.protocol import error_codes
-from kcli.server.coordinator.group.member_sessions import MemberSessions, group_int
+from kcli.server.config.group_configs import GroupConfigs
+from kcli.server.coordinator.group.member_sessions import MemberSessions
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.log_lines import LimitedLines, Line
 from kcli.state.group_state import AnyGroup
+from kcli.state.groups import ModernGroupMember
+
+# A client gets one of these for an epoch or an instance id that another one has now.
+_FENCED = frozenset((error_codes.FENCED_MEMBER_EPOCH, error_codes.FENCED_INSTANCE_ID, error_codes.UNRELEASED_INSTANCE_ID))
 
 
-class ModernGroupManager(ABC, Generic[AnyGroup]):
+class Heartbeat(Protocol):
+    """What the heartbeats of all kinds of groups have."""
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        ...
+
+    @property
+    def member_id(self) -> str:
+        """The member, "" if the group gives a new one its id."""
+        ...
+
+
+AnyHeartbeat = TypeVar("AnyHeartbeat", bound=Heartbeat)
+AnyResult = TypeVar("AnyResult")
+
+
+class ModernGroupManager(ABC, Generic[AnyGroup, AnyHeartbeat, AnyResult]):
     """The groups of one kind in one shard, and the sessions of their members."""
 
     def __init__(self, group_type: type[AnyGroup], parts: ShardParts) -> None:
@@ -22,12 +46,44 @@ class ModernGroupManager(ABC, Generic[AnyGroup]):
         self._state = parts.state
         self._config = parts.config
         self._metadata = parts.metadata
+        self._group_configs = GroupConfigs(parts.config, parts.metadata)
         self._hashes = parts.hashes
         self._timer = parts.timer
         self._metrics = parts.metrics
         self._report = parts.report
         self._check_new = parts.check_new
+        self._fenced = LimitedLines(parts.report)
+        self._noun = "share group" if group_type.kind == "share" else "group"
         self.sessions = MemberSessions(parts.timer, parts.write, self._expire, parts.report)
+
+    def heartbeat(self, request: AnyHeartbeat) -> Decision[AnyResult]:
+        """Decide a heartbeat, and report if it is refused because the member is fenced. Raises CoordinatorError."""
+        try:
+            return self._decide(request)
+        except CoordinatorError as error:
+            if error.code in _FENCED:
+                self._fenced.report(partial(self._fenced_line, request, error.message), self._timer.clock_ms)
+            raise
+
+    @abstractmethod
+    def _decide(self, request: AnyHeartbeat) -> Decision[AnyResult]:
+        """Decide a heartbeat. Raises CoordinatorError."""
+
+    def _fenced_line(self, request: AnyHeartbeat, message: str, count: int) -> Line:
+        more = f" ({count} heartbeats since the last such line)" if count > 1 else ""
+        text = f"{self._noun} {request.group_id} fences member {request.member_id}: {message}{more}"
+        return Line(text, group=request.group_id, member=request.member_id, count=count)
+
+    def report_joined(self, group: AnyGroup, member: ModernGroupMember) -> None:
+        """Report a member that the group does not have yet."""
+        group_id, member_id, client = group.group_id, member.member_id, f"{member.client_id} at {member.client_host}"
+        instance = "" if member.instance_id is None else f", instance id {member.instance_id}"
+        text = f"{self._noun} {group_id} gets member {member_id} in epoch {member.member_epoch}: client {client}{instance}"
+        self._report(Line(text, group=group_id, member=member_id, epoch=member.member_epoch, client=member.client_id))
+
+    def _report_removed(self, group_id: str, member_id: str, reason: str) -> None:
+        text = f"{self._noun} {group_id} loses member {member_id}: {reason}"
+        self._report(Line(text, group=group_id, member=member_id, reason=reason))
 
     def _groups(self) -> Iterator[AnyGroup]:
         return (group for group in self._state.groups.values() if isinstance(group, self._group_type))
@@ -41,7 +97,7 @@ class ModernGroupManager(ABC, Generic[AnyGroup]):
         raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
 
     def _group_int(self, group_id: str, broker_key: str) -> int:
-        return group_int(self._config, self._metadata, group_id, broker_key)
+        return self._group_configs.get_int(group_id, broker_key)
 
     def _wall_ms(self) -> int:
         return self._timer.wall.at(self._timer.clock_ms)

@@ -53,7 +53,6 @@ from kcli.server.coordinator.group.share_records import (
 )
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
-from kcli.server.log_lines import Line
 from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
 
 LEAVE_EPOCH = -1
@@ -108,7 +107,7 @@ class _Change:
         return {name for member in self.members.values() for name in member.subscribed_topic_names}
 
 
-class ShareGroupManager(ModernGroupManager[ShareGroup]):
+class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHeartbeatResult]):
     """The share groups of one shard."""
 
     def __init__(self, parts: ShardParts) -> None:
@@ -146,8 +145,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, request: ShareHeartbeat) -> Decision[ShareHeartbeatResult]:
-        """Decide a heartbeat. Raises CoordinatorError."""
+    def _decide(self, request: ShareHeartbeat) -> Decision[ShareHeartbeatResult]:
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
         group_id, is_joining = request.group_id, request.member_epoch == 0
@@ -171,6 +169,8 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         self._update_target(change)
         moved = self._reconcile(change, updated, has_changed)
         self._begin_timers(group, moved.member_id)
+        if moved.member_id not in group.members:
+            self.report_joined(group, moved)
         initialization = self._begin_initialization(change)
         is_new = is_joining or request.topic_names is not None or moved.assigned_partitions != member.assigned_partitions
         result = ShareHeartbeatResult(
@@ -280,8 +280,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup]):
         return Decision(result, removed.records, removed.settled)
 
     def _remove(self, group: ShareGroup, member_id: str, reason: str) -> Decision[None]:
-        text = f"share group {group.group_id} loses member {member_id}: {reason}"
-        self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
+        self._report_removed(group.group_id, member_id, reason)
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())

@@ -42,7 +42,6 @@ from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
 from kcli.server.coordinator.group.current_tasks import UNREVOKED
-from kcli.server.coordinator.group.member_sessions import group_list
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
@@ -73,7 +72,6 @@ from kcli.server.coordinator.group.streams_topology import (
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
-from kcli.server.log_lines import Line
 from kcli.state.group_records import subtopologies
 from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsGroupMember
 
@@ -91,7 +89,7 @@ class _Live:
         self.offsets: dict[str, TaskOffsets] = {}
 
 
-class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
+class StreamsGroupManager(ModernGroupManager[StreamsGroup, StreamsHeartbeat, StreamsHeartbeatResult]):
     """The streams groups of one shard.
 
     `remove_classic` returns the records that remove an empty classic group, and raises CoordinatorError for any other;
@@ -146,8 +144,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
 
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, request: StreamsHeartbeat) -> Decision[StreamsHeartbeatResult]:
-        """Decide a heartbeat. Raises CoordinatorError."""
+    def _decide(self, request: StreamsHeartbeat) -> Decision[StreamsHeartbeatResult]:
         if request.member_epoch < 0:
             return self._leave(request)
         group, records = self._group_of(request)
@@ -166,6 +163,8 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         moved = change.reconcile(updated, request.owned, has_target=group.group_id not in self._delays)
         if records:
             self._end_classic(group.group_id)
+        if moved.member_id not in group.members:
+            self.report_joined(group, moved)
         self._extend_session(group.group_id, moved.member_id)
         if moved is not updated:
             self._watch_revocation(group.group_id, moved)
@@ -344,7 +343,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         return configs | {RACK_TAGS_CONFIG: ",".join(tags)} if tags else configs
 
     def _rack_tags(self, group_id: str) -> list[str]:
-        return group_list(self._config, self._metadata, group_id, "group.streams.rack.aware.assignment.tags")
+        return self._group_configs.get_list(group_id, "group.streams.rack.aware.assignment.tags")
 
     @property
     def _is_4_4(self) -> bool:
@@ -379,8 +378,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup]):
         return Decision(result, removed.records, removed.settled)
 
     def _remove(self, group: StreamsGroup, member_id: str, reason: str) -> Decision[None]:
-        text = f"group {group.group_id} loses member {member_id}: {reason}"
-        self._report(Line(text, group=group.group_id, member=member_id, reason=reason))
+        self._report_removed(group.group_id, member_id, reason)
         change = self._change(group)
         change.remove_member(member_id)
         live = self._live.get(group.group_id)

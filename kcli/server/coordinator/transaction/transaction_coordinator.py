@@ -34,6 +34,7 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision, Respon
 from kcli.server.coordinator.runtime import APPEND_AFTER_EVENTS, CoordinatorRuntime
 from kcli.server.coordinator.transaction import transitions
 from kcli.server.coordinator.transaction.marker_channel import RETRY_MS, EndingTransaction, TransactionMarkerChannelManager
+from kcli.server.coordinator.transaction.transaction_lines import TransactionLines
 from kcli.server.coordinator.transaction.transaction_shard import (
     ListFilter,
     PendingChange,
@@ -49,7 +50,6 @@ from kcli.server.coordinator.transaction.transitions import (
     NeedsProducerIdError,
 )
 from kcli.server.features import TRANSACTION_VERSION
-from kcli.server.log_lines import Line
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
@@ -109,7 +109,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._timer = timer
         self._scheduler = scheduler
-        self._report = report
+        self._lines = TransactionLines(report)
         self._tasks: dict[str, TimerTask] = {}  # by the key of their interval
         self._when_ended: dict[str, dict[Callable[[int], None], None]] = {}  # by transactional id
         self.runtime = CoordinatorRuntime[TransactionShard](
@@ -182,6 +182,8 @@ class TransactionCoordinator:
             if isinstance(entry, CoordinatorError):
                 respond(entry, now_ms)
             elif entry is None or entry.state in PREPARED:
+                if entry is not None:
+                    self._lines.replaced(entry)
                 text = f"the open transaction of {request.transactional_id} is being aborted"
                 respond(CoordinatorError(error_codes.CONCURRENT_TRANSACTIONS, text), now_ms)
             else:
@@ -215,12 +217,11 @@ class TransactionCoordinator:
                 self._limit.check(f"a new transaction of {transactional_id}")
             return changed
 
-        self._change(
-            transactional_id,
-            change,
-            lambda entry, now_ms: respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms),
-            producer=producer,
-        )
+        def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
+            self._lines.refused(transactional_id, producer, entry, now_ms)
+            respond(entry.code if isinstance(entry, CoordinatorError) else error_codes.NONE, now_ms)
+
+        self._change(transactional_id, change, changed, producer=producer)
 
     def verify_partitions(
         self,
@@ -244,6 +245,7 @@ class TransactionCoordinator:
             return Decision({where: error_codes.NONE if where in entry.partitions else missing for where in partitions})
 
         def verified(codes: dict[TopicPartition, int] | CoordinatorError, now_ms: int) -> None:
+            self._lines.refused(transactional_id, producer, codes, now_ms)
             respond(dict.fromkeys(partitions, codes.code) if isinstance(codes, CoordinatorError) else codes, now_ms)
 
         if transactional_id:
@@ -261,6 +263,7 @@ class TransactionCoordinator:
 
         def changed(entry: TransactionMetadata | CoordinatorError | None, now_ms: int) -> None:
             if isinstance(entry, CoordinatorError):
+                self._lines.refused(transactional_id, producer, entry, now_ms)
                 respond(entry, now_ms)
             elif entry is not None:
                 following = transitions.complete(entry, now_ms) if entry.state in PREPARED else entry
@@ -471,16 +474,8 @@ class TransactionCoordinator:
                 return entry
             return transitions.fence(entry, self.transaction_version, new_id, now_ms)
 
-        log = partial(partial, self._log_abort)
+        log = partial(partial, self._lines.timed_out)
         return self._change_all(lambda shard: shard.state.open_transactions, is_timed_out, change, log)
-
-    def _log_abort(
-        self, before: TransactionMetadata, entry: TransactionMetadata | CoordinatorError | None, now_ms: int
-    ) -> None:
-        if isinstance(entry, TransactionMetadata) and entry.state in PREPARED:
-            name = entry.transactional_id
-            text = f"the transaction of transactional id {name} is aborted: it was open for more than {before.timeout_ms} ms"
-            self._report(Line(text, transactional_id=name, producer_id=before.producer_id))
 
     def _remove_expired(self) -> Iterator[None]:
         unchanged_since_ms = self._wall_ms() - self._config.get_int("transactional.id.expiration.ms")

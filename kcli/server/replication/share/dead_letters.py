@@ -20,12 +20,13 @@ ARCHIVED, too. share.version 2 is needed.
     timestamp         the time of the write
 
 Each share partition has a queue: one request is under way, with as many records as max.message.bytes of the topic allows. After
-a retriable error it is sent again up to MOST_ATTEMPTS times.
+a retriable error it is sent again; after MOST_ATTEMPTS attempts in all, the records that wait in the queue are left out.
+DeadLetterCounts has the metrics.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -121,8 +122,22 @@ class _Queue:
         self.attempts = 0
 
 
+class DeadLetterCounts:
+    """The dead letters of a group: written records, produce requests, and those that failed and are not sent again."""
+
+    __slots__ = ("failed_requests", "records", "requests")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.requests = 0
+        self.failed_requests = 0
+
+
 class ShareGroupDLQManager:
-    """The dead letter queues of the share partitions that this broker leads. `report` writes a line of the node's log."""
+    """The dead letter queues of the share partitions that this broker leads. `report` writes a line of the node's log.
+
+    `counts` are for the metrics, by the id of the group.
+    """
 
     def __init__(
         self,
@@ -153,6 +168,7 @@ class ShareGroupDLQManager:
         self._disk = disk
         self._report = report
         self._queues: dict[ShareKey, _Queue] = {}
+        self.counts: defaultdict[str, DeadLetterCounts] = defaultdict(DeadLetterCounts)
 
     def is_enabled(self, group_id: str) -> bool:
         """Return whether a group has a dead letter queue."""
@@ -219,14 +235,15 @@ class ShareGroupDLQManager:
             self._report(WarningLine(text, group=letters.key.group_id, topic=letters.topic, partition=letters.key.partition))
             pending.done()
 
-    def _retry(self, key: ShareKey, queue: _Queue, reason: str) -> None:
-        """Continue a busy queue after a time, or give all of it up after MOST_ATTEMPTS."""
+    def _retry(self, key: ShareKey, queue: _Queue, reason: str, *, has_failed: bool = False) -> None:
+        """Continue a busy queue after a time, or leave all of it out after MOST_ATTEMPTS; `has_failed`: a request was sent."""
         queue.attempts += 1
         if queue.attempts < MOST_ATTEMPTS:
             at_ms = self._timer.clock_ms + BACKOFF.delay_ms(queue.attempts - 1, self._rng)
             self._timer.schedule(at_ms, lambda now_ms: self._idle(key, queue))
             return
         queue.attempts = 0
+        self.counts[key.group_id].failed_requests += has_failed
         self._give_up(queue, len(queue.pending), f"{reason} after {MOST_ATTEMPTS} attempts")
         self._idle(key, queue)
 
@@ -271,6 +288,7 @@ class ShareGroupDLQManager:
         part = classes["PartitionProduceData"](index=index, records=batch)
         named = classes["TopicProduceData"](name=topic.name, topic_id=topic.topic_id, partition_data=[part])
         message = API_KEYS[PRODUCE].request.new(acks=_ALL_REPLICAS, timeout_ms=_TIMEOUT_MS, topic_data=[named])
+        self.counts[key.group_id].requests += 1
         deadline_ms = self._timer.clock_ms + self._config.get_int("request.timeout.ms")
         answered = partial(self._answered, key, queue, counts)
         self._peers.send(PeerNode(leader, NodeRole.BROKER), self._listener, PRODUCE, message, answered, deadline_ms)
@@ -304,16 +322,18 @@ class ShareGroupDLQManager:
 
     def _answered(self, key: ShareKey, queue: _Queue, counts: list[int], answer: Answer, now_ms: int) -> None:
         if isinstance(answer, PeerFailure):
-            self._retry(key, queue, f"the request failed ({answer.name})")
+            self._retry(key, queue, f"the request failed ({answer.name})", has_failed=True)
             return
         result = answer.responses[0].partition_responses[0]
         if result.error_code in _RETRIABLE:
-            self._retry(key, queue, _reason(result))
+            self._retry(key, queue, _reason(result), has_failed=True)
             return
         queue.attempts = 0
         if result.error_code:
+            self.counts[key.group_id].failed_requests += 1
             self._give_up(queue, len(counts), _reason(result))
         else:
+            self.counts[key.group_id].records += sum(counts)
             for count in counts:
                 pending = queue.pending[0]
                 pending.next_offset += count
