@@ -1,7 +1,8 @@
 """The open files and cached offset indexes of a broker: few descriptors for any number of segments.
 
 `FileCache` keeps at most `max_open` LogFiles open and closes the least recently used one first. Nothing else in log/ holds a
-descriptor. The next call may close a file, so a caller that needs it for longer (sendfile) duplicates its descriptor at once.
+descriptor. The next call may close a file, so a caller that needs it for longer (sendfile) duplicates its descriptor at once,
+or asks with `touch` whether it is still open.
 Closing loses no data: writes are in the page cache, and a flush opens the file by its path.
 
 A consumer that is behind needs the index of the same closed segment for each read. `OffsetIndexCache` keeps the most recently
@@ -81,6 +82,14 @@ class FileCache:
                 files.pop(next(iter(files))).close()
         files[path] = file
         return file
+
+    def touch(self, path: str, file: object) -> bool:
+        """Return whether `file` is still the open file at `path`; it is the most recently used one then."""
+        files = self._files
+        if files.get(path) is not file:
+            return False
+        files[path] = files.pop(path)
+        return True
 
     def close(self, path: str) -> None:
         """Close a file if it is open. Call this before it is renamed, removed or written by others."""

@@ -10,7 +10,7 @@
     ClosePeer        closes the link to another machine
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
     Compute          computes at once; Computed comes a little later
-    CloseConnection  closes the link
+    CloseConnection  closes the link; then ConnectionClosed
     HoldMemory       counts the bytes
 
 The node's time comes from the clock of the real shell, on top of simulated clocks (kcli.simulator.wall_clock).
@@ -366,7 +366,11 @@ class Machine:
             return
         end = self._ends.pop(connection.connection_id, None)
         if end is not None:
-            end.link.close(1)
+            self._virtual_time.after(0, lambda: self._closed(end))
+
+    def _closed(self, end: _ServerEnd) -> None:
+        end.link.close(1)
+        self.handle(ConnectionClosed(end.connection))
 
     def _in_this_life(self, delay_ms: int, run: Callable[[], None]) -> None:
         """Run something later, unless the process is dead by then."""

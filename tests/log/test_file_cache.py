@@ -25,6 +25,18 @@ def test_the_file_used_longest_ago_is_closed(tmp_path: Path) -> None:
     assert opened[0].fileno() == -1
 
 
+def test_a_file_that_is_touched_is_kept_and_a_closed_one_is_known(tmp_path: Path) -> None:
+    files = FileCache(OsDisk(), max_open=2)
+    paths = [str(tmp_path / name) for name in "abc"]
+    first, second = (files.get(path, create=True) for path in paths[:2])
+    assert files.touch(paths[0], first)
+    files.get(paths[2], create=True)
+    assert (first.fileno() >= 0, second.fileno() >= 0) == (True, False)
+    assert not files.touch(paths[1], second)
+    assert files.get(paths[1]) is not second
+    assert not files.touch(paths[1], second), "another file is open at the path"
+
+
 def test_indexes_are_kept_up_to_a_bound(tmp_path: Path) -> None:
     """The last one asked for stays whatever its size; others go when there is no room."""
     segments = [LogSegment(str(tmp_path), base) for base in range(0, 300, 100)]

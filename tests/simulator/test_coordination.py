@@ -89,7 +89,7 @@ def test_a_few_seeds() -> None:
     said = [one for history in histories for one in history.shares.acknowledgements]
     accepted = [one.kind for one in said if one.answered_ms is not None]
     assert all(accepted.count(kind) > 10 for kind in (GAP, ACCEPT, RELEASE, REJECT, RENEW))
-    assert sum(one.is_refused for one in said) > 1
+    assert any(one.is_refused for one in said)
     deliveries = [one for history in histories for one in history.shares.deliveries]
     assert sum(one.count > 1 for one in deliveries) > 30
     assert {terms.is_committed_only for history in histories for terms in history.shares.terms.values()} == {True, False}
@@ -120,7 +120,10 @@ def test_a_wrong_coordinator_is_found(what: str, monkeypatch: pytest.MonkeyPatch
     wrong = WRONG[what]
     wrong.patch(monkeypatch)
     seeds = (wrong.seed, *range(MAX_SEEDS))
-    assert any(simulate(seed).failure for seed in seeds), f"no seed below {MAX_SEEDS} finds a coordinator that {what}"
+    found = (simulate(seed).failure for seed in seeds)
+    # A fault that does not fit the function it replaces any more fails with its own exception, whatever is checked.
+    is_found = any(failure and "TypeError" not in failure for failure in found)
+    assert is_found, f"no seed below {MAX_SEEDS} finds a coordinator that {what}"
 
 
 # --------------------------------------------------------------------------------------------------------------- the checks

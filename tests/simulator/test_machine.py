@@ -9,6 +9,7 @@ import pytest
 
 from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
+from kcli.server.events import CloseConnection, ConnectionClosed, Effect, Event, RequestReceived
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import FrameReader, Link, Network, NetworkConditions
@@ -100,6 +101,49 @@ def test_a_cut_loses_what_is_under_way() -> None:
             told += client.is_closed and server.is_closed
             untold += client.is_closed != server.is_closed
     assert halves and told and untold
+
+
+class ClosingNode:
+    """A node that closes each connection with its first request; `events` are those of connections."""
+
+    is_ready = True
+    is_stopped = False
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def start(self, now_ms: int) -> list[Effect]:
+        return []
+
+    def stop(self, now_ms: int) -> list[Effect]:
+        return []
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self.events.append(event)
+        return [CloseConnection(event.connection, "a test")] if isinstance(event, RequestReceived) else []
+
+    def next_deadline_ms(self) -> int | None:
+        return None
+
+    def is_open(self, listener: str) -> bool:
+        return True
+
+
+def test_a_node_is_informed_of_the_end_of_a_connection_that_it_closes() -> None:
+    """As in the real shell, where asyncio reports the end of each connection."""
+    virtual_time, node, client = VirtualTime(Random(1), 0), ClosingNode(), Side()
+    network = Network(virtual_time, Random(2), NetworkConditions(5, 50, 0.0, 0.0, 0.0))
+    trace, wall = Trace(lambda: virtual_time.now_ms), WallClock(virtual_time)
+    machine = Machine(virtual_time, network, SimulatedDisk(Random(3)), Random(4), trace, lambda *_: node, wall)
+    machine.start()
+    link = machine.accept(lambda end: network.connect(client, end), 40_000)
+    assert link is not None
+    link.send(0, (1).to_bytes(4, "big") + b"x")
+    while virtual_time.run_next():
+        pass
+    assert [type(event) for event in node.events] == [RequestReceived, ConnectionClosed]
+    assert node.events[0].connection is node.events[1].connection
+    assert client.is_closed and not any(link.is_open)
 
 
 def test_frames_are_put_together() -> None:

@@ -43,6 +43,7 @@ from kcli.server.replication.share import acknowledgement, share_partition
 from kcli.server.replication.share.in_flight import InFlightState, RecordState
 from kcli.server.replication.share.in_flight_records import InFlightRecords
 from kcli.server.replication.share.share_partition import SharePartition
+from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
 from kcli.state.share_group_state import combine_batches
@@ -56,7 +57,7 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
 
 
 def answers_at_once(real: Any) -> Any:
-    return lambda self, led, response, respond: respond(response, self._timer.clock_ms)
+    return lambda self, led, response, respond, **options: respond(response, self._timer.clock_ms)
 
 
 def accepts_every_generation(real: Any) -> Any:
@@ -148,7 +149,7 @@ def gives_the_present_epoch(real: Any) -> Any:
 
 
 def aborts_nothing_late(real: Any) -> Any:
-    return lambda self: None
+    return lambda self: iter(())
 
 
 def reads_to_the_end(real: Any) -> Any:
@@ -301,6 +302,11 @@ def keeps_the_state_epoch(real: Any) -> Any:
     return record
 
 
+def keeps_share_partitions(real: Any) -> Any:
+    """Serves the members of a group that was empty from the share partitions of the earlier ones."""
+    return lambda self, group_id: None
+
+
 def keeps_the_start_offset(real: Any) -> Any:
     def initialize(self: Any, key: Any, state_epoch: int, start_offset: int) -> Any:
         before = self.state.partitions.get(key)
@@ -358,39 +364,39 @@ class Wrong(NamedTuple):
 
 
 WRONG: dict[str, Wrong] = {
-    "answers before its records are durable": Wrong(patched(CoordinatorRuntime, "_defer", answers_at_once), 5),
+    "answers before its records are durable": Wrong(patched(CoordinatorRuntime, "_defer", answers_at_once), 2),
     "accepts commits of every generation": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 39
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 1
     ),
     "accepts commits of every member epoch": Wrong(
         patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13
     ),
-    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 12),
+    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 6),
     "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_removes), 0),
     "writes no marker to the second partition": Wrong(
         patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
     ),
     "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 3),
-    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 15),
-    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 1),
+    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 19),
+    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 2),
     "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
     "assigns a partition to two members": Wrong(assigns_twice, 0),
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 2),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 53),
     "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
     "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
-    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 1),
+    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
     "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0),
-    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 12),
+    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 73),
     "acquires records that another member has": Wrong(acquires_what_is_acquired, 0),
     "does not write delivery counts": Wrong(patched(acknowledgement, "state_batch", counts_one_delivery), 8),
     "loads all but the last state batch": Wrong(patched(InFlightRecords, "restore", restores_all_but_the_last), 0),
     "loads a start offset that is too high": Wrong(patched(InFlightRecords, "restore", restores_a_later_start), 2),
     "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0),
     "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0),
-    "ends acquisition locks too early": Wrong(patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0),
+    "ends acquisition locks too early": Wrong(patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 1),
     "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0),
     "forgets state batches of updates": Wrong(patched(share_group_state, "_updated", forgets_updates), 2),
     "gives a task to two members": Wrong(gives_the_first_task_twice, 0),
@@ -403,8 +409,11 @@ WRONG: dict[str, Wrong] = {
     ),
     "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
-    "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 1),
+    "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 2),
     "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 80),
+    "keeps the share partitions of an empty group": Wrong(
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 6
+    ),
     "keeps the start offset when offsets are set": Wrong(patched(ShareShard, "initialize", keeps_the_start_offset), 3),
     "keeps state batches when offsets are set": Wrong(keeps_state_batches, 5),
     "accepts commits of the epoch before": Wrong(

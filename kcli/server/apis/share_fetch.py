@@ -295,6 +295,9 @@ class _ShareFetch:
 
     def _take_acknowledged(self, errors: Errors) -> None:
         self._acknowledged = errors
+        if self._results is not None:
+            # While the acknowledgements were written, the log may have closed the files of the records.
+            self._results = self._context.broker.share_partitions.renew(self._results)
         self._respond()
 
     def _take_results(self, results: Results, now_ms: int) -> None:

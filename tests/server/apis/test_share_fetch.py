@@ -81,6 +81,33 @@ def test_a_fetch_reads_no_more_partitions_than_files_may_be_open(tmp_path: Path)
     assert sorted(found, key=lambda one: min(one)) == [{0: [(0, 1, 1)]}, {1: [(0, 2, 1)]}]
 
 
+@pytest.mark.parametrize("change", ["none", "close", "delete"])
+def test_files_may_be_closed_while_the_acknowledgements_of_a_fetch_are_written(tmp_path: Path, change: str) -> None:
+    """The records of a fetch wait for its acknowledgements; requests for other partitions may close their file."""
+    shared = ShareNode(tmp_path, max_open_files=2)
+    shared.node.create_topic("other", 3)
+    member = shared.member()
+    for _ in range(3):
+        shared.produce(2)
+    assert acquired_of(member.fetch(max_records=1)) == {0: [(0, 1, 1)]}
+    pending = member.begin_fetch({shared.first: [(0, 1, [ACCEPT])]}, max_records=4)
+    assert pending.answer is None, "the acknowledgements are not written yet"
+    if change == "close":
+        for index in range(3):
+            assert shared.node.produce("other", index, batch(b"x")).answer is not None
+    elif change == "delete":
+        partition = shared.node.broker.replica_manager.partition("topic", 0)
+        assert partition is not None and partition.log is not None
+        shared.node.broker.replica_manager.log_manager.files.close_all()
+        partition.log.maybe_increment_log_start_offset(4)
+    shared.node.until(lambda: pending.answer is not None)
+    (part,) = pending.result().responses[0].partitions
+    assert part.acknowledge_error_code == part.error_code == 0
+    assert acquired_of(pending.result()) == {0: [(2, 5, 1)]}
+    fetched = partitions_of(shared.node.fetch({("topic", 0): 4 if change == "delete" else 2}).result())["topic", 0]
+    assert bytes(part.records) == bytes(fetched.records)
+
+
 def test_records_are_acquired_acknowledged_and_not_seen_again(shared: ShareNode) -> None:
     member = shared.member()
     shared.produce(3)

@@ -10,7 +10,7 @@ A partition has records to acquire if some in flight are available, or fewer are
 divided evenly among these partitions; the first one with records returns at least one batch. The answer has whole batches of
 the log, from the one with the first acquired record to the one with the last, as regions of files: records never pass through
 Python, only the headers of batches are read. An answer has records of at most as many partitions as files may be used together
-(FileCache.max_held).
+(FileCache.max_held). If it waits for acknowledgements, records whose file was closed since are read again (`read_again`).
 
 If the log start offset has passed the next fetch offset, the share partition follows it, and the answer is empty: the client
 asks again.
@@ -18,9 +18,10 @@ asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.local_log import FetchDataInfo
@@ -199,6 +200,18 @@ class DelayedShareFetch(DelayedOperation):
         return ShareFetchResult(None, _region(data, batches, acquired), tuple(acquired))
 
 
+def read_again(log: UnifiedLog, acquired: Sequence[AcquiredRecords]) -> FileRegion | None:
+    """Return the region of acquired records whose file was closed since they were read; None if they are deleted.
+
+    They may be in another file, or elsewhere in it, if the segment was cleaned.
+    """
+    first_offset, last_offset = max(acquired[0].first_offset, log.log_start_offset), acquired[-1].last_offset
+    if first_offset > last_offset:
+        return None
+    data = log.read(first_offset, INT32_MAX, limit_offset=log.high_watermark)
+    return _region(data, _headers(data, last_offset), acquired) if data.size else None
+
+
 def _headers(data: FetchDataInfo, last_wanted: int) -> list[FetchedBatch]:
     """Return the headers of the batches that were read, up to the first one above the last offset that may be acquired."""
     found: list[FetchedBatch] = []
@@ -222,7 +235,7 @@ def _headers(data: FetchDataInfo, last_wanted: int) -> list[FetchedBatch]:
     return found
 
 
-def _region(data: FetchDataInfo, batches: list[FetchedBatch], acquired: list[AcquiredRecords]) -> FileRegion:
+def _region(data: FetchDataInfo, batches: list[FetchedBatch], acquired: Sequence[AcquiredRecords]) -> FileRegion:
     """Return the bytes of the batches from the first acquired record to the last."""
     assert data.file is not None
     first_offset, last_offset = acquired[0].first_offset, acquired[-1].last_offset

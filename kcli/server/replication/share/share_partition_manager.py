@@ -15,6 +15,7 @@ from functools import partial
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import Disk
+from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
@@ -27,7 +28,13 @@ from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
 from kcli.server.replication.share.dead_letters import DeadLetterQueue
-from kcli.server.replication.share.delayed_share_fetch import DelayedShareFetch, Results, ShareFetchParams, ShareFetchResult
+from kcli.server.replication.share.delayed_share_fetch import (
+    DelayedShareFetch,
+    Results,
+    ShareFetchParams,
+    ShareFetchResult,
+    read_again,
+)
 from kcli.server.replication.share.share_partition import SharePartition
 from kcli.server.replication.share.share_session import MemberKey, ShareSessionCache, ShareTarget
 from kcli.server.replication.share_persister import ShareKey, SharePersister
@@ -116,6 +123,31 @@ class SharePartitionManager:
         self._waiting[connection] = fetch
         keys = [key for target, topic in params.targets for key in (ShareKey(params.group_id, *target), (topic, target[1]))]
         self._replica_manager.share_fetch_purgatory.watch(fetch, keys, now_ms + params.max_wait_ms)
+
+    def renew(self, results: Results) -> Results:
+        """Return results that had to wait for their answer, with the records that are in closed files read again."""
+        files = self._replica_manager.log_manager.files
+        closed = [
+            target
+            for target, one in results.items()
+            if one.records is not None and not files.touch(one.records.file.name, one.records.file)
+        ]
+        return {**results, **{target: self._read_again(target, results[target]) for target in closed}}
+
+    def _read_again(self, target: ShareTarget, result: ShareFetchResult) -> ShareFetchResult:
+        topic = self.topic_name(target[0])
+        hosted = None if topic is None else self._replica_manager.partition(topic, target[1])
+        if hosted is None:
+            return ShareFetchResult(ShareError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the partition is deleted"))
+        try:
+            return result._replace(records=read_again(hosted.leader_log(), result.acquired))
+        except PartitionError as error:
+            return ShareFetchResult(ShareError(error.code, str(error)))
+        except OffsetOutOfRangeError as error:
+            return ShareFetchResult(ShareError(error_codes.OFFSET_OUT_OF_RANGE, str(error)))
+        except OSError as error:
+            self._replica_manager.handle_log_dir_failure(hosted, error)
+            return ShareFetchResult(ShareError(error_codes.KAFKA_STORAGE_ERROR, str(error)))
 
     def _get_or_create(self, key: ShareKey, topic: str) -> SharePartition | ShareError:
         known = self.partitions.get(key)
