@@ -201,7 +201,10 @@ LineParser = Callable[[bytes], ProducedRecord | None]
 
 
 def value_parser(key_separator: bytes | None, null_marker: bytes | None, headers: Headers = ()) -> LineParser:
-    """Return the parser of lines that are values, with keys if there is a separator; all records get the headers."""
+    """Return the parser of lines that are values, with keys if there is a separator; all records get the headers.
+
+    The parser raises FormatTextError for a line without the separator.
+    """
     fixed = tuple(headers)
 
     def or_none(data: bytes) -> bytes | None:
@@ -219,7 +222,10 @@ def value_parser(key_separator: bytes | None, null_marker: bytes | None, headers
 
 
 def json_parser(headers: Headers = ()) -> LineParser:
-    """Return the parser of JSON lines; all records get the headers in front of their own."""
+    """Return the parser of JSON lines; all records get the headers in front of their own.
+
+    The parser raises FormatTextError for a line that is no record.
+    """
     fixed = tuple(headers)
 
     def parsed(line: bytes) -> ProducedRecord | None:
