@@ -5,6 +5,7 @@ What becomes of each kind of damage in a partition is judged in tests/oracle/tes
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, LogDirectoryRepair, RootPlan, repair_targets
 from kcli.inspect.repairing.repair_plan import PartitionPlan
-from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.log.files.log_directory import read_log_directory, read_partition, resolve_paths
 from kcli.log.files.quarantine import Quarantine
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
@@ -85,6 +86,31 @@ def test_the_mark_of_a_clean_shutdown_comes_back_where_no_record_was_lost(logs: 
     assert plans["transactions-0"].changes
     assert not plans["transactions-0"].loses_records
     assert root.shutdown == CLEAN
+    assert (logs / ".kafka_cleanshutdown").read_bytes() == MARK
+
+
+class LockedDisk(OsDisk):
+    """A disk whose user may not read the segments of one partition."""
+
+    def open_file(self, path: str) -> OsFile:
+        if "/codec-zstd-0/" in path and path.endswith(".log"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().open_file(path)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["all else is sound", "another partition is repaired"])
+def test_a_partition_that_cannot_be_read_loses_nothing(logs: Path, is_damaged: bool) -> None:
+    """It is as it was before, and so is what the directory says of its last stop."""
+    if is_damaged:
+        damage(logs, "transactions-0", "index_garbage_last")
+    disk = LockedDisk()
+    session = LogDirectoryRepair(disk, str(logs))
+    quarantine = Quarantine(disk, str(logs) + ".quarantine", str(logs))
+    session.apply(read_partition(disk, str(logs / "transactions-0")), quarantine)
+    with pytest.raises(PermissionError):
+        session.apply(read_partition(disk, str(logs / "codec-zstd-0")), quarantine)
+    session.note_failure()
+    assert session.apply_root(quarantine).shutdown == CLEAN
     assert (logs / ".kafka_cleanshutdown").read_bytes() == MARK
 
 
