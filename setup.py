@@ -30,11 +30,18 @@ COMPILED_MODULES = [
     "kcli/inspect/dumping/record_lines.py",
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",
-    "kcli/spark/arrow_columns.py",
+    "kcli/format/arrow_columns.py",
+    "kcli/client/consumer/consumer_record.py",
+    "kcli/client/consumer/arrow_records.py",
+    "kcli/client/consumer/completed_fetch.py",
     "kcli/client/producer/partitioner.py",
     "kcli/client/producer/producer_batch.py",
     "kcli/client/producer/topic_queues.py",
     "kcli/client/producer/record_accumulator.py",
+    "kcli/client/producer/record_appender.py",
+    "kcli/client/producer/arrow_column.py",
+    "kcli/client/producer/arrow_appender.py",
+    "kcli/client/shell/record_sender.py",
 ]
 # Code that Cython would repeat in every module, mainly for memory views; with this module a build takes a third of the time.
 SHARED_CODE = "kcli.format.cython_shared"

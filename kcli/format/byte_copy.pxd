@@ -1,6 +1,6 @@
 # What byte_copy.py is in compiled modules, which include these functions.
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
 ctypedef const unsigned char* Bytes
@@ -19,3 +19,12 @@ cdef inline unsigned int uint32(Bytes data, Py_ssize_t position) noexcept:
         <unsigned int> data[position] | <unsigned int> data[position + 1] << 8
         | <unsigned int> data[position + 2] << 16 | <unsigned int> data[position + 3] << 24
     )
+
+cdef inline bytes part(const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char*> &data[0] + position, size)
+
+cdef inline void copy_part(
+    unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size
+) noexcept:
+    if size > 0:
+        memcpy(&out[0] + at, &data[0] + position, <size_t> size)

@@ -1,6 +1,6 @@
 # C types for memory_records_builder.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.format cimport byte_copy
+from kcli.format cimport byte_copy, byte_view
 
 cdef long long BATCH_OVERHEAD, MOST_OVERHEAD
 
@@ -33,6 +33,12 @@ cdef class MemoryRecordsBuilder:
         body=cython.longlong, size=cython.longlong,
     )
     cpdef Py_ssize_t append(self, long long timestamp, bytes key, bytes value, tuple headers) except? -9
+
+    @cython.locals(
+        base_timestamp=cython.longlong, body=cython.longlong, size=cython.longlong, out="unsigned char*", position=Py_ssize_t)
+    cdef Py_ssize_t append_parts(
+        self, long long timestamp, byte_view.Bytes key, Py_ssize_t key_start, long long key_size, byte_view.Bytes value,
+        Py_ssize_t value_start, long long value_size) except? -9
 
     @cython.locals(out="unsigned char*", position=Py_ssize_t)
     cdef void _put(

@@ -21,9 +21,9 @@ bytes takes 0.1 us compiled, 2 us interpreted.
 record a tenth slower (0.084 us instead of 0.076).
 """
 
-from kcli.format import byte_copy
+from kcli.format import byte_copy, byte_view
 from kcli.format.compression import deflate
-from kcli.format.primitives import crc32c
+from kcli.format.primitives import Buffer, crc32c
 from kcli.format.record_batch import (
     CRC_START,
     HEADER,
@@ -139,6 +139,54 @@ class MemoryRecordsBuilder:
         if self.position + size > self.capacity:
             return NEEDS_MEMORY
         self._put(body, timestamp - base_timestamp, key, key_size, value, value_size, headers, header_count)
+        self.base_timestamp = base_timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.record_count += 1
+        return size
+
+    def append_parts(
+        self,
+        timestamp: int,
+        key: Buffer,
+        key_start: int,
+        key_size: int,
+        value: Buffer,
+        value_start: int,
+        value_size: int,
+    ) -> int:
+        """Append a record without headers whose key and value are parts of buffers; a size of -1 is null.
+
+        The result is that of `append`, and it raises the same errors. The parts must be inside of the buffers.
+        """
+        if timestamp < 0:
+            raise ValueError(f"the timestamp {timestamp} is negative; timestamps are milliseconds since 1970")
+        if self.is_closed:
+            return NO_ROOM
+        base_timestamp = self.base_timestamp if self.record_count else timestamp
+        body = 2 + size_varint(timestamp - base_timestamp) + size_varint(self.record_count)
+        body += size_varint(key_size) + size_varint(value_size)
+        body += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+        size = size_varint(body) + body
+        if self.record_count and (self.is_full() or self.estimated_size() + size > self.write_limit):
+            return NO_ROOM
+        if self.position + size > self.capacity:
+            return NEEDS_MEMORY
+        out = byte_copy.writable(self.buffer)
+        position = put_varint(body, out, self.position)
+        out[position] = 0
+        position = put_varint(timestamp - base_timestamp, out, position + 1)
+        position = put_varint(self.record_count, out, position)
+        position = put_varint(key_size, out, position)
+        if key_size > 0:
+            byte_view.copy_part(out, position, key, key_start, key_size)
+            position += key_size
+        position = put_varint(value_size, out, position)
+        if value_size > 0:
+            byte_view.copy_part(out, position, value, value_start, value_size)
+            position += value_size
+        out[position] = 0  # no headers
+        self.position = position + 1
         self.base_timestamp = base_timestamp
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp

@@ -3,6 +3,7 @@ cimport cython
 from kcli.format.record_scan cimport read_zigzag
 
 cdef int MOST_GROWTH_BYTES
+cdef int MOST_RENUMBERED_GROWTH_BYTES
 
 @cython.locals(done=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t)
 cpdef Py_ssize_t copy_unchanged(
@@ -21,3 +22,11 @@ cpdef Py_ssize_t size_zigzag(long long value) except? -9
 cpdef Py_ssize_t copy_rebased(
     const unsigned char[::1] buffer, long long[::1] positions, long long[::1] timestamps, Py_ssize_t end, Py_ssize_t count,
     const unsigned char[::1] kept, long long base_timestamp, unsigned char[::1] out, long long[::1] scratch) except? -9
+
+@cython.locals(
+    done=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t, attributes_at=Py_ssize_t, delta=cython.longlong,
+)
+cpdef Py_ssize_t copy_renumbered(
+    const unsigned char[::1] buffer, long long[::1] positions, long long[::1] timestamps, Py_ssize_t end, Py_ssize_t count,
+    const unsigned char[::1] kept, long long base_timestamp, long long offset_delta, unsigned char[::1] out,
+    long long[::1] scratch) except? -9

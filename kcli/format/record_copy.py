@@ -5,8 +5,10 @@
     stays                     its bytes, and of neighbours all at once
     moves                     a new length and timestampDelta (varints may grow), all else as it was
 
-Offset deltas stay: the cleaner keeps a batch's base offset. This one source runs two ways, as kcli.format.record_scan does;
-its C types are in record_copy.pxd.
+Offset deltas stay: the cleaner keeps a batch's base offset. A batch that is produced again must not have gaps: there
+`renumber_records` gives the records the offset deltas 0, 1, 2 and so on, and a base timestamp as above.
+
+This one source runs two ways, as kcli.format.record_scan does; its C types are in record_copy.pxd.
 """
 
 from array import array
@@ -16,6 +18,8 @@ from kcli.format.record_scan import RecordColumns, read_zigzag
 
 # By how much the length and the timestamp delta of a record may grow: five and ten bytes instead of one and one.
 MOST_GROWTH_BYTES = 13
+# The same with an offset delta of five bytes.
+MOST_RENUMBERED_GROWTH_BYTES = 17
 
 
 def copy_records(
@@ -43,6 +47,31 @@ def copy_records(
         end = copy_rebased(
             buffer, columns.record_position, columns.timestamp, columns.end, count, kept, base_timestamp, out, columns.scratch
         )
+    del out[end:]
+    return out
+
+
+def renumber_records(
+    buffer: Buffer,
+    columns: RecordColumns,
+    count: int,
+    kept: bytearray,
+    base_timestamp: int,
+    timestamps: array,  # type: ignore[type-arg]
+    first_delta: int,
+) -> bytearray:
+    """Return the bytes of the records among the first `count` whose byte in `kept` is not 0, as those of another batch.
+
+    Their offset deltas are `first_delta` and those after it; `timestamps` are theirs, whose deltas count from
+    `base_timestamp` (ms). Raises InvalidRecordError for one that is further away than 64 bits count.
+    """
+    if count and max(max(timestamps) - base_timestamp, base_timestamp - min(timestamps)) > INT64_MAX:
+        raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
+    position = columns.record_position[0] if count else 0
+    out = bytearray(columns.end - position + count * MOST_RENUMBERED_GROWTH_BYTES)
+    end = copy_renumbered(
+        buffer, columns.record_position, timestamps, columns.end, count, kept, base_timestamp, first_delta, out, columns.scratch
+    )
     del out[end:]
     return out
 
@@ -117,5 +146,38 @@ def copy_rebased(
             done = put_zigzag(delta, out, done + 1)
             out[done : done + stop - start] = buffer[start:stop]
             done += stop - start
+        index += 1
+    return done
+
+
+def copy_renumbered(
+    buffer: Buffer,
+    positions: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    end: int,
+    count: int,
+    kept: bytearray,
+    base_timestamp: int,
+    offset_delta: int,
+    out: bytearray | memoryview,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Copy records to another batch, the loop of `renumber_records`; return the number of bytes."""
+    done = 0
+    index = 0
+    while index < count:
+        if kept[index]:
+            stop = positions[index + 1] if index + 1 < count else end
+            attributes_at = read_zigzag(buffer, positions[index], 5, scratch)
+            start = read_zigzag(buffer, attributes_at + 1, 10, scratch)
+            start = read_zigzag(buffer, start, 5, scratch)
+            delta = timestamps[index] - base_timestamp
+            done = put_zigzag(1 + size_zigzag(delta) + size_zigzag(offset_delta) + stop - start, out, done)
+            out[done] = buffer[attributes_at]
+            done = put_zigzag(delta, out, done + 1)
+            done = put_zigzag(offset_delta, out, done)
+            out[done : done + stop - start] = buffer[start:stop]
+            done += stop - start
+            offset_delta += 1
         index += 1
     return done

@@ -52,7 +52,7 @@ class SendRequest(NamedTuple):
 
     request_id: int
     peer: Peer
-    frame: bytes
+    frame: bytes | bytearray
     has_answer: bool = True  # no: Produce with acks=0
 
 
@@ -66,7 +66,7 @@ class ResponseReceived(NamedTuple):
     """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself."""
 
     request_id: int
-    frame: bytes | None
+    frame: bytes | bytearray | None
 
 
 class PeerClosed(NamedTuple):

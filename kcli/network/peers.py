@@ -11,6 +11,7 @@ All cores of a node, or of a client, send through one `Peers`. A connection belo
     event                        state        what happens
     ---------------------------  -----------  --------------------------------------------------------------------------
     send, address not known      any          the answer is UNKNOWN_ADDRESS
+    make_ready                   IDLE         ApiVersions is sent, which connects -> NEGOTIATING
     send                         IDLE         ApiVersions is sent, which connects -> NEGOTIATING; the request waits
     send                         NEGOTIATING  the request waits
     send                         BACKING_OFF  the request waits
@@ -109,13 +110,17 @@ class _State(Enum):
 class _PeerRequest:
     """One request on a connection: waiting, or sent in `version`."""
 
-    __slots__ = ("api", "callback", "deadline", "has_answer", "message", "request_id", "version")
+    __slots__ = ("api", "callback", "deadline", "has_answer", "max_version", "message", "request_id", "version")
 
-    def __init__(self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True) -> None:
+    def __init__(
+        self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True, max_version: int | None = None
+    ) -> None:
         self.api = api
+        self.max_version = max_version
         self.message = message
         self.callback = callback
         self.has_answer = has_answer
+        self.max_version = max_version
         self.request_id = 0
         self.version = -1
         self.deadline: TimerTask | None = None
@@ -142,7 +147,10 @@ class Peers:
         self.rng = rng
         self.settings = settings
         self.log = log
-        self.outstanding = Outstanding[bytes | PeerFailure]()
+        self.outstanding = Outstanding[bytes | bytearray | PeerFailure]()
+        # The finalized features of the cluster by the newest answer to ApiVersions (KIP-584), and its epoch.
+        self.finalized_features: dict[str, int] = {}
+        self.finalized_features_epoch = -1
         self._addresses = addresses
         self._connections: dict[tuple[PeerNode | PeerAddress, str], _PeerConnection] = {}
 
@@ -155,13 +163,15 @@ class Peers:
         callback: AnswerCallback,
         deadline_ms: int,
         has_answer: bool = True,
+        max_version: int | None = None,
     ) -> None:
         """Send a request; `callback(answer, now_ms)` is called once, later, at the latest at `deadline_ms` (the timer's time).
 
-        A Produce with acks=0 has no answer: its callback gets an empty response as soon as it is sent.
+        `max_version` is for values that later versions do not have, such as a topic's name. A Produce with acks=0 has no
+        answer: its callback gets an empty response as soon as it is sent.
         Raises MessageError for a request to the node itself that cannot be encoded.
         """
-        request = _PeerRequest(API_KEYS[api_key], message, callback, has_answer)
+        request = _PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version)
         if self.is_self(destination):
             self._send_to_itself(Peer(destination, listener, None), request)
             return
@@ -173,6 +183,27 @@ class Peers:
             self.timer.schedule(self.timer.clock_ms, partial(callback, PeerFailure.UNKNOWN_ADDRESS))
             return
         self._connection(Peer(destination, listener, address)).send(request, deadline_ms)
+
+    def make_ready(self, destination: PeerNode | PeerAddress, listener: str) -> bool:
+        """Return whether a request to another node would be sent at once; if it would not, begin to connect.
+
+        There is no event for the end of that: the caller asks again after each event.
+        """
+        connection = self._connections.get((destination, listener))
+        if isinstance(destination, PeerNode):
+            address = self._addresses.address_of(destination, listener)
+        else:
+            address = destination
+        if address is None:
+            return False
+        if connection is None or connection.peer.address != address:
+            connection = self._connection(Peer(destination, listener, address))
+        return connection.make_ready()
+
+    def take_features(self, epoch: int, features: dict[str, int]) -> None:
+        """Take the finalized features of an answer to ApiVersions; an older epoch is ignored."""
+        if epoch > self.finalized_features_epoch:
+            self.finalized_features_epoch, self.finalized_features = epoch, features
 
     def is_self(self, destination: PeerNode | PeerAddress) -> bool:
         """Return whether requests to a destination are looped back."""
@@ -201,18 +232,18 @@ class Peers:
     def _send_to_itself(self, peer: Peer, request: _PeerRequest) -> None:
         request.version = request.api.highest_version
 
-        def answered(answer: bytes | PeerFailure, now_ms: int) -> None:
+        def answered(answer: bytes | bytearray | PeerFailure, now_ms: int) -> None:
             request.callback(answer if isinstance(answer, PeerFailure) else decode_answer(request, answer), now_ms)
 
         request.request_id = self.outstanding.add(answered)
         self.effects.append(SendRequest(request.request_id, peer, self.encode(request)))
 
-    def encode(self, request: _PeerRequest) -> bytes:
+    def encode(self, request: _PeerRequest) -> bytearray:
         """Return the frame of a request in its version. Raises MessageError for values that the version does not have."""
         made = request.message
         message = made if isinstance(made, Message) else made(request.version)
         correlation_id = request.request_id & MAX_CORRELATION_ID
-        return bytes(encode_request(correlation_id, request.api, request.version, self.client_id, message))
+        return encode_request(correlation_id, request.api, request.version, self.client_id, message)
 
     def _connection(self, peer: Peer) -> _PeerConnection:
         key = (peer.destination, peer.listener)
@@ -272,6 +303,16 @@ class _PeerConnection:
         self._waiting.append(request)
         self._advance()
 
+    def make_ready(self) -> bool:
+        """Return whether a request would be sent at once; connect if nothing has begun to."""
+        if self._state is _State.IDLE:
+            self._connect()
+        return self._state is _State.READY
+
+    def _connect(self) -> None:
+        self._state = _State.NEGOTIATING
+        self._ask_versions(API_KEYS[API_VERSIONS].highest_version)
+
     def _register(self, request: _PeerRequest, deadline_ms: int) -> None:
         request.request_id = self._peers.outstanding.add(partial(self._answered, request))
         request.deadline = self._peers.timer.schedule(deadline_ms, partial(self._timed_out, request))
@@ -279,21 +320,22 @@ class _PeerConnection:
     def _advance(self) -> None:
         """Do what the state allows for the requests that wait."""
         if self._state is _State.IDLE and self._waiting:
-            self._state = _State.NEGOTIATING
-            self._ask_versions(API_KEYS[API_VERSIONS].highest_version)
+            self._connect()
         while self._state is _State.READY and self._waiting:
             request = self._waiting.popleft()
-            request.version = self._common_version(request.api)
+            request.version = self._common_version(request.api, request.max_version)
             if request.version < 0 or not self._write(request):
                 now_ms = self._peers.timer.clock_ms
                 self._peers.timer.schedule(
                     now_ms, partial(self._peers.outstanding.answered, request.request_id, PeerFailure.UNSUPPORTED_VERSION)
                 )
 
-    def _common_version(self, api: Api) -> int:
+    def _common_version(self, api: Api, max_version: int | None = None) -> int:
         """Return the highest version that both sides have and that is stable here, -1 if there is none."""
         lowest, highest = self._versions.get(api.key, (0, -1))
         version = min(highest, api.highest_version - api.is_latest_unstable)
+        if max_version is not None:
+            version = min(version, max_version)
         return version if version >= max(lowest, api.lowest_version) else -1
 
     def _write(self, request: _PeerRequest) -> bool:
@@ -336,6 +378,8 @@ class _PeerConnection:
             self._close(f"ApiVersions was answered with {error}", now_ms)
             return
         self._versions = versions
+        features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        self._peers.take_features(answer.finalized_features_epoch, features)
         self._state = _State.READY
         if self._failures:
             self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
@@ -346,7 +390,7 @@ class _PeerConnection:
 
     # ----------------------------------------------------------------------------------------------- answers and endings
 
-    def _answered(self, request: _PeerRequest, answer: bytes | PeerFailure, now_ms: int) -> None:
+    def _answered(self, request: _PeerRequest, answer: bytes | bytearray | PeerFailure, now_ms: int) -> None:
         self._sent.pop(request.request_id, None)
         if request.deadline is not None:
             request.deadline.cancel()
@@ -443,7 +487,7 @@ class _PeerConnection:
         return where
 
 
-def decode_answer(request: _PeerRequest, frame: bytes) -> Message:
+def decode_answer(request: _PeerRequest, frame: bytes | bytearray) -> Message:
     """Decode the answer to a request. Raises FormatError for bytes that are not an answer to it."""
     api, version = request.api, request.version
     correlation_id, position = read_response_header(frame, api, version)

@@ -104,9 +104,9 @@ class _PeerEnd:
         if effect.has_answer:
             self._request_ids.append(effect.request_id)
         if self.link is None:
-            self._unsent.append(effect.frame)
+            self._unsent.append(bytes(effect.frame))
         else:
-            self.link.send(0, effect.frame)
+            self.link.send(0, bytes(effect.frame))
 
     def received(self, link: Link, data: bytes) -> None:
         """Take bytes; each whole frame is an answer."""

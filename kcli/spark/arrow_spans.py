@@ -1,7 +1,7 @@
 """Records of scanned batches as Arrow batches: what a task does with its split.
 
 A span is several batches in a row with the same attributes, whose records are scanned at once: each column of a span is filled
-by one call. kcli.spark.arrow_columns.span_length has the conditions. The rows are the same with and without spans.
+by one call. kcli.format.arrow_columns.span_length has the conditions. The rows are the same with and without spans.
 
     in the segment                                     is read as
     -------------------------------------------------  --------------------------------------------------------------
@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from kcli.format import limits
+from kcli.format.arrow_columns import count_below, scan_span, span_length
 from kcli.format.compression import inflate
 from kcli.format.primitives import Buffer, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, TRANSACTIONAL_FLAG, RecordBatch
@@ -31,7 +32,6 @@ from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import Damage, LogBatch
-from kcli.spark.arrow_columns import count_below, scan_span, span_length
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.range_reader import CorruptRange, RangeReader, is_unchanged, ranges_now

@@ -22,14 +22,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from kcli.format.batch_scan import BatchColumns
-from kcli.format.compression import codec_name
-from kcli.format.java_text import decode_utf8
-from kcli.format.legacy_message_set import LegacyBatch
-from kcli.format.primitives import INT32_MAX, FormatError
-from kcli.format.record_batch import RecordBatch
-from kcli.log.reading.batch_records import RecordWindow
-from kcli.spark.arrow_columns import (
+from kcli.format.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
     put_binary,
@@ -41,6 +34,13 @@ from kcli.spark.arrow_columns import (
     put_sizes,
     sum_of,
 )
+from kcli.format.batch_scan import BatchColumns
+from kcli.format.compression import codec_name
+from kcli.format.java_text import decode_utf8
+from kcli.format.legacy_message_set import LegacyBatch
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import RecordBatch
+from kcli.log.reading.batch_records import RecordWindow
 
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import arrow_columns
 from kcli.format.primitives import write_varint
-from kcli.spark import arrow_columns
 from tests.interpreted import interpreted
 
 MODULES = [arrow_columns, interpreted(arrow_columns)]

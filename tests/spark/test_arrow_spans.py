@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import arrow_columns
 from kcli.format.batch_scan import SOUND, BatchColumns
 from kcli.format.record_scan import RecordColumns
-from kcli.spark import arrow_columns, arrow_spans, column_builders
+from kcli.spark import arrow_spans, column_builders
 from tests.conftest import every_log_set
 from tests.interpreted import interpreted
 from tests.log_builder import PartitionBuilder

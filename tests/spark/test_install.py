@@ -67,5 +67,5 @@ def test_a_plain_install_is_found_and_holds_no_more(tmp_path: Path) -> None:
     assert {"pyspark_kcli", "pyspark_kafkalog"} <= set(names)
     assert file == site / "pyspark_kcli" / "__init__.py"
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"kcli", "pyspark_kcli", "pyspark_kafkalog"}
-    assert (site / "kcli" / "py.typed").exists() and (site / "kcli" / "spark" / "arrow_columns.pxd").exists()
+    assert (site / "kcli" / "py.typed").exists() and (site / "kcli" / "format" / "arrow_columns.pxd").exists()
     assert list((site / "kcli" / "protocol" / "messages").glob("*.txt"))

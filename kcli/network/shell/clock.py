@@ -18,15 +18,15 @@ from kcli.log.wall_time import WallTime
 class Clock:
     """A clock in ms; `wall` and `steady` return seconds and can be replaced in tests. Each reading updates `wall_time`."""
 
-    __slots__ = ("_ahead_s", "_steady", "_wall", "wall_time")
+    __slots__ = ("_steady", "_wall", "ahead_s", "wall_time")
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
-        self._ahead_s = wall() - steady()
+        self.ahead_s = wall() - steady()  # what the node's time is ahead of the monotonic clock
         self.wall_time = WallTime()
 
     def now_ms(self) -> int:
         """Return the node's time in ms; it never goes back."""
-        now_ms = int((self._steady() + self._ahead_s) * 1000)
+        now_ms = int((self._steady() + self.ahead_s) * 1000)
         self.wall_time.off_ms = int(self._wall() * 1000) - now_ms
         return now_ms

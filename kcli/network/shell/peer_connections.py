@@ -6,10 +6,16 @@
     a frame comes             ResponseReceived for the oldest request without an answer: a peer answers in order
     a frame that was not      the connection is closed -> PeerClosed
     asked for, or whose
-    size is negative
+    size cannot be
+    the first bytes are those the connection is closed -> PeerClosed, whose reason names the protocol
+    of TLS, HTTP or SSH
     the connection fails,     PeerClosed; no request on it is answered any more
     or the peer closes it
     ClosePeer                 the connection is closed; no event
+
+A small frame is received into a buffer of the connection and passed on as bytes; a large one into a bytearray of its own size,
+which is passed on as it is: no byte of it is copied once more. The first LARGEST_AT_ONCE bytes of memory are given on the word
+of the peer, more only as its bytes come.
 
 Nothing is decided here: backoff, deadlines, idle times and versions belong to kcli.network.peers.
 """
@@ -26,6 +32,23 @@ from typing import cast
 from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, SendRequest
 
 SIZE_BYTES = 4  # of the size before a frame
+SMALL_BUFFER_BYTES = 16 * 1024  # a frame that does not fit has memory of its own
+LARGEST_AT_ONCE = 64 * 1024 * 1024
+# The first answer has the versions of the APIs, some kilobytes.
+LARGEST_FIRST_ANSWER = 1024 * 1024
+# The first bytes of servers that are not brokers, or expect TLS. As sizes they would be frames of 300 MB and more, and the
+# client would wait for them until its timeout.
+_OTHER_PROTOCOLS = {
+    b"\x15\x03": "it expects TLS",  # a fatal alert
+    b"HTTP": "it is an HTTP server and not a Kafka broker",
+    b"SSH-": "it is an SSH server and not a Kafka broker",
+    b"<htm": "it is an HTTP server and not a Kafka broker",
+}
+
+
+def other_protocol(first_bytes: bytes) -> str | None:
+    """Return what the sender of these first bytes is, None if they may be an answer of a broker."""
+    return next((what for start, what in _OTHER_PROTOCOLS.items() if first_bytes.startswith(start)), None)
 
 
 class PeerConnections:
@@ -36,13 +59,13 @@ class PeerConnections:
         self._dispatch = dispatch
         self._connections: dict[Peer, _PeerConnection] = {}
 
-    def send(self, effect: SendRequest) -> None:
-        """Send a request, connecting first if needed."""
+    def send(self, effect: SendRequest, *others: SendRequest) -> None:
+        """Send a request, or several to one peer with one system call; connect first if needed."""
         connection = self._connections.get(effect.peer)
         if connection is None:
             connection = self._connections[effect.peer] = _PeerConnection(self, effect.peer)
             connection.connecting = self._loop.create_task(connection.connect(self._loop))
-        connection.send(effect)
+        connection.send(effect, *others)
 
     def close(self, peer: Peer) -> None:
         """Close the connection to a peer, if there is one; no event follows."""
@@ -55,7 +78,7 @@ class PeerConnections:
         for peer in list(self._connections):
             self.close(peer)
 
-    def received(self, connection: _PeerConnection, request_id: int, frame: bytes) -> None:
+    def received(self, connection: _PeerConnection, request_id: int, frame: bytes | bytearray) -> None:
         """Pass an answer on."""
         if self._connections.get(connection.peer) is connection:
             self._dispatch(ResponseReceived(request_id, frame))
@@ -68,7 +91,7 @@ class PeerConnections:
             self._dispatch(PeerClosed(connection.peer, reason))
 
 
-class _PeerConnection(asyncio.Protocol):
+class _PeerConnection(asyncio.BufferedProtocol):
     """One connection, which is made as soon as it exists."""
 
     def __init__(self, connections: PeerConnections, peer: Peer) -> None:
@@ -76,9 +99,14 @@ class _PeerConnection(asyncio.Protocol):
         self.connecting: asyncio.Task[None] | None = None
         self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._unsent: list[bytes] = []
+        self._unsent: list[bytes | bytearray] = []
         self._request_ids: deque[int] = deque()
-        self._buffer = bytearray()
+        self._has_answered = False
+        self._small = memoryview(bytearray(SMALL_BUFFER_BYTES))
+        self._end = 0  # of the bytes in the small buffer
+        self._frame: bytearray | None = None  # a large frame, of which `_filled` of `_size` bytes have come
+        self._filled = 0
+        self._size = 0
 
     async def connect(self, loop: asyncio.AbstractEventLoop) -> None:
         """Connect to the peer's address."""
@@ -88,14 +116,16 @@ class _PeerConnection(asyncio.Protocol):
         except OSError as error:
             self._connections.lost(self, reason_of(error))
 
-    def send(self, effect: SendRequest) -> None:
-        """Send a frame, or keep it until the connection is made."""
-        if effect.has_answer:
-            self._request_ids.append(effect.request_id)
+    def send(self, *effects: SendRequest) -> None:
+        """Send frames, or keep them until the connection is made."""
+        self._request_ids.extend(effect.request_id for effect in effects if effect.has_answer)
         if self._transport is None:
-            self._unsent.append(effect.frame)
+            self._unsent.extend(effect.frame for effect in effects)
+        elif len(effects) == 1:
+            # Of a view asyncio copies what is not sent at once a single time.
+            self._transport.write(memoryview(effects[0].frame))
         else:
-            self._transport.write(effect.frame)
+            self._transport.writelines([effect.frame for effect in effects])
 
     def abort(self) -> None:
         """Close the connection at once, or do not make it any more."""
@@ -112,21 +142,62 @@ class _PeerConnection(asyncio.Protocol):
         self._transport.writelines(self._unsent)
         self._unsent.clear()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory for the next bytes."""
+        if self._frame is None:
+            return self._small[self._end :]
+        if self._filled == len(self._frame):
+            self._frame += bytes(min(self._size - self._filled, self._filled))
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take bytes; each whole frame is an answer."""
-        self._buffer += data
-        while len(self._buffer) >= SIZE_BYTES:
-            size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
-            if size < 0 or not self._request_ids:
-                what = f"it sent a frame of {size} bytes" if size < 0 else "it sent an answer without a request"
-                self._connections.lost(self, what)
-                return
-            end = SIZE_BYTES + size
-            if len(self._buffer) < end:
-                return
-            frame = bytes(memoryview(self._buffer)[SIZE_BYTES:end])
-            del self._buffer[:end]
+        if self._frame is None:
+            self._end += nbytes
+            self._take_small_frames()
+            return
+        self._filled += nbytes
+        if self._filled == self._size:
+            frame, self._frame = self._frame, None
             self._connections.received(self, self._request_ids.popleft(), frame)
+
+    def _take_small_frames(self) -> None:
+        """Pass on the whole frames of the small buffer; the rest begins there, or in memory of its own."""
+        start = 0
+        while self._end - start >= SIZE_BYTES:
+            size = int.from_bytes(self._small[start : start + SIZE_BYTES], "big", signed=True)
+            wrong = self._wrong_frame(size)
+            if wrong is not None:
+                self._connections.lost(self, wrong)
+                return
+            begin = start + SIZE_BYTES
+            if self._end - begin < size:
+                if size > SMALL_BUFFER_BYTES - SIZE_BYTES:
+                    self._begin_frame(size, self._small[begin : self._end])
+                    return
+                break
+            start = begin + size
+            self._has_answered = True
+            self._connections.received(self, self._request_ids.popleft(), bytes(self._small[begin:start]))
+        if start:
+            rest = bytes(self._small[start : self._end])
+            self._small[: len(rest)] = rest
+            self._end = len(rest)
+
+    def _wrong_frame(self, size: int) -> str | None:
+        """Return what is wrong with a frame of a size, None if it can be an answer."""
+        if size < 0:
+            return f"it sent a frame of {size} bytes"
+        if size > LARGEST_FIRST_ANSWER and not self._has_answered:
+            other = other_protocol(size.to_bytes(SIZE_BYTES, "big"))
+            return other or "what it sends is no answer of Kafka: is it a broker, and its listener without TLS?"
+        return None if self._request_ids else "it sent an answer without a request"
+
+    def _begin_frame(self, size: int, head: memoryview) -> None:
+        self._frame = bytearray(min(size, LARGEST_AT_ONCE))
+        self._frame[: len(head)] = head
+        self._filled, self._size = len(head), size
+        self._end = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""

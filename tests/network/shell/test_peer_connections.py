@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from kcli.network.events import (
     SendRequest,
 )
 from kcli.network.peers import Answer, PeerFailure
-from kcli.network.shell.peer_connections import PeerConnections
+from kcli.network.shell import peer_connections
+from kcli.network.shell.peer_connections import SMALL_BUFFER_BYTES, PeerConnections
 from kcli.protocol.apis import API_VERSIONS, DESCRIBE_QUORUM, METADATA
 from kcli.server.events import Event
 from tests.server.shell.driven_node import DrivenNode, run, silent_port
@@ -80,13 +82,65 @@ def test_requests_share_a_connection_and_answers_come_in_their_order() -> None:
     run(test)
 
 
+def test_large_answers_come_whole_whatever_is_around_them() -> None:
+    """In memory of their own, with small ones before and after them, cut anywhere."""
+
+    async def test() -> None:
+        side = OtherSide()
+        side.send(1, 2, 3, 4)
+        accepted = await side.accept()
+        await side.read(accepted, len(framed(b"ask 1")) * 4)
+        large = [bytes(range(256)) * 256, b"x" * SMALL_BUFFER_BYTES]
+        answers = framed(b"one") + framed(large[0]) + framed(large[1]) + framed(b"four")
+        for start in range(0, len(answers), 7777):
+            await asyncio.get_running_loop().sock_sendall(accepted, answers[start : start + 7777])
+            await asyncio.sleep(0)
+        expected = [b"one", *large, b"four"]
+        assert await side.until(4) == [ResponseReceived(place + 1, frame) for place, frame in enumerate(expected)]
+        side.connections.close_all()
+        accepted.close()
+        side.listening.close()
+
+    run(test)
+
+
+def test_a_size_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a frame grows with its bytes, not with the size that the peer states."""
+    monkeypatch.setattr(peer_connections, "LARGEST_AT_ONCE", 20_000)
+
+    async def test() -> None:
+        side = OtherSide()
+        side.send(1)
+        accepted = await side.accept()
+        await side.read(accepted, len(framed(b"ask 1")))
+        frame = bytes(range(250)) * 400
+        await asyncio.get_running_loop().sock_sendall(accepted, framed(frame))
+        assert await side.until(1) == [ResponseReceived(1, frame)]
+        side.send(2)
+        tracemalloc.start()
+        await asyncio.get_running_loop().sock_sendall(accepted, b"\x7f\xff\xff\xff" + frame)
+        await asyncio.sleep(0.02)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
+        side.connections.close_all()
+        accepted.close()
+        side.listening.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
         (b"", "it closed the connection"),
         (framed(b"one")[:5], "it closed the connection"),
         (b"\xff\xff\xff\xff", "it sent a frame of -1 bytes"),
+        (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker"),
+        (b"\x15\x03\x01\x00\x02\x02", "it expects TLS"),
+        (b"+OK POP3", "what it sends is no answer of Kafka: is it a broker, and its listener without TLS?"),
         (framed(b"one") * 3, "it sent an answer without a request"),
+        (b"\x15\x03\x03\0\2\2\x46", "it expects TLS"),
+        (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker"),
     ],
 )
 def test_an_end_is_reported_once_and_the_next_request_connects_again(sent: bytes, reason: str) -> None:

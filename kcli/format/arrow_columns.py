@@ -1,6 +1,6 @@
 # cython: boundscheck=False
 # (each function checks before its loops what they will read and write)
-"""The compiled loops of the Spark source: batches to spans, and scanned records to Arrow's buffers without an object a record.
+"""The compiled loops of Arrow arrays: batches to spans, and scanned records to Arrow's buffers without an object a record.
 
     Arrow array              buffers that are filled here
     -----------------------  -------------------------------------------------------------------------------------------
@@ -25,12 +25,10 @@ raises IndexError before it writes. Columns come from kcli.format.record_scan an
 
 from array import array
 
-from kcli.format import loop_results, record_scan
+from kcli.format import byte_copy, loop_results, record_scan
 from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
-
-COMPILED = not __file__.endswith(".py")  # a C constant: it is asked for each value
 
 # Milliseconds beyond these do not fit an Arrow timestamp in microseconds; such a timestamp becomes null.
 MAX_TIMESTAMP_MS = 9223372036854775
@@ -149,18 +147,6 @@ def sum_of(sizes: array, first: int, count: int) -> int:  # type: ignore[type-ar
     return total
 
 
-def copy_bytes(target: memoryview, at: int, source: Buffer, position: int, size: int) -> int:
-    """Copy source[position:position + size] to target[at:]; return `size`. The caller has checked that both exist."""
-    if not COMPILED:
-        target[at : at + size] = source[position : position + size]
-        return size
-    index = 0
-    while index < size:
-        target[at + index] = source[position + index]
-        index += 1
-    return size
-
-
 def put_binary(
     source: Buffer,
     positions: array,  # type: ignore[type-arg]
@@ -195,7 +181,7 @@ def put_binary(
             position = positions[first + index]
             if position < 0 or size > available - position or size > space - at:
                 raise IndexError("a record outside its bytes, or too little space for it")
-            copy_bytes(data, at, source, position, size)
+            byte_copy.copy_part(data, at, source, position, size)
             at += size
             validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
         index += 1
@@ -382,7 +368,7 @@ def put_headers(
                 at = key_offsets[child]
                 if size < 0 or size > available - position or size > key_space - at:
                     raise IndexError("a header key outside its bytes, or too little space for it")
-                copy_bytes(key_data, at, source, position, size)
+                byte_copy.copy_part(key_data, at, source, position, size)
                 end = position + size
                 while position < end:
                     if source[position] > 127:
@@ -398,7 +384,7 @@ def put_headers(
                 else:
                     if size > available - position or size > value_space - at:
                         raise IndexError("a header value outside its bytes, or too little space for it")
-                    copy_bytes(value_data, at, source, position, size)
+                    byte_copy.copy_part(value_data, at, source, position, size)
                     value_validity[child >> 3] |= 1 << (child & 7)
                     position += size
                 value_offsets[child + 1] = at + size

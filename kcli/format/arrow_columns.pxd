@@ -1,8 +1,7 @@
 # C types for arrow_columns.py when Cython compiles it.
 cimport cython
-from kcli.format cimport loop_results, record_scan
+from kcli.format cimport byte_copy, loop_results, record_scan
 
-cdef bint COMPILED
 cdef long long INT32_MAX
 
 @cython.locals(
@@ -28,9 +27,6 @@ cdef int check_rows(Py_ssize_t first, Py_ssize_t count, Py_ssize_t length) excep
 
 @cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
 cpdef long long sum_of(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
-
-@cython.locals(index=Py_ssize_t)
-cdef Py_ssize_t copy_bytes(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) except -9
 
 @cython.locals(
     at=Py_ssize_t, space=Py_ssize_t, available=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
