@@ -1,0 +1,67 @@
+"""kcli's own client: producer, consumers and admin, blocking and for asyncio.
+
+    from kcli.client import Consumer, Producer
+
+Names are loaded when they are first used, so that a command loads only what it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kcli.client.cluster import PartitionInfo
+    from kcli.client.consumer.consumer_protocol import TopicPartition
+    from kcli.client.consumer.consumer_record import ConsumerRecord
+    from kcli.client.consumer.subscription_state import OffsetAndMetadata
+    from kcli.client.errors import ClientError, KafkaError
+    from kcli.client.producer.producer_batch import RecordMetadata
+    from kcli.client.shell.admin import Admin, AsyncAdmin
+    from kcli.client.shell.async_consumer import AsyncConsumer
+    from kcli.client.shell.async_share_consumer import AsyncShareConsumer
+    from kcli.client.shell.consumer import Consumer
+    from kcli.client.shell.producer import AsyncProducer, Producer
+    from kcli.client.shell.share_consumer import ShareConsumer
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncShareConsumer",
+    "ClientError",
+    "Consumer",
+    "ConsumerRecord",
+    "KafkaError",
+    "OffsetAndMetadata",
+    "PartitionInfo",
+    "Producer",
+    "RecordMetadata",
+    "ShareConsumer",
+    "TopicPartition",
+]
+
+_MODULES = {
+    "Admin": "shell.admin",
+    "AsyncAdmin": "shell.admin",
+    "AsyncConsumer": "shell.async_consumer",
+    "AsyncProducer": "shell.producer",
+    "AsyncShareConsumer": "shell.async_share_consumer",
+    "ClientError": "errors",
+    "Consumer": "shell.consumer",
+    "ConsumerRecord": "consumer.consumer_record",
+    "KafkaError": "errors",
+    "OffsetAndMetadata": "consumer.subscription_state",
+    "PartitionInfo": "cluster",
+    "Producer": "shell.producer",
+    "RecordMetadata": "producer.producer_batch",
+    "ShareConsumer": "shell.share_consumer",
+    "TopicPartition": "consumer.consumer_protocol",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

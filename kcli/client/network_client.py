@@ -76,6 +76,7 @@ class NetworkClient:
         self._is_asking = False
         self._is_update_wanted = False
         self._failures = 0
+        self._refusal: str | None = None  # why the last metadata were not answered by a node that can be reached
         self._asked_ms: int | None = None
         self._answered_ms = start_ms
         self._next_request: TimerTask | None = None
@@ -87,6 +88,8 @@ class NetworkClient:
         """Take an event of a connection."""
         self.timer.observe(now_ms)
         if isinstance(event, PeerClosed):
+            # What was to be sent on that connection fails now, and must not be sent on the next one.
+            self.effects[:] = [effect for effect in self.effects if effect.peer != event.peer]
             self.peers.peer_closed(event, now_ms)
             if event.peer.listener != BOOTSTRAP:
                 self.request_update()
@@ -125,19 +128,35 @@ class NetworkClient:
         timeout_ms: int | None = None,
         connection: str = DATA,
         has_answer: bool = True,
+        max_version: int | None = None,
     ) -> None:
         """Send a request to a broker; `callback(answer, now_ms)` is called once, after at most `timeout_ms`.
 
-        Without `timeout_ms` it is request.timeout.ms.
+        Without `timeout_ms` it is request.timeout.ms. `max_version` is for values that later versions do not have.
         """
         deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
-        self.peers.send(_broker(node_id), connection, api_key, request, callback, deadline_ms, has_answer)
+        self.peers.send(_broker(node_id), connection, api_key, request, callback, deadline_ms, has_answer, max_version)
 
-    def send_to_any(self, api_key: int, request: Request, callback: AnswerCallback, timeout_ms: int | None = None) -> None:
+    def send_to_any(
+        self,
+        api_key: int,
+        request: Request,
+        callback: AnswerCallback,
+        timeout_ms: int | None = None,
+        max_version: int | None = None,
+    ) -> None:
         """Send a request to any broker, as `send`."""
         destination, connection = self._least_loaded()
         deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
-        self.peers.send(destination, connection, api_key, request, callback, deadline_ms)
+        self.peers.send(destination, connection, api_key, request, callback, deadline_ms, max_version=max_version)
+
+    def make_ready(self, node_id: int, connection: str = DATA) -> bool:
+        """Return whether a request to a broker would be sent at once; if it would not, begin to connect (Kafka: ready)."""
+        return self.peers.make_ready(_broker(node_id), connection)
+
+    def feature_level(self, name: str) -> int:
+        """Return the finalized level of a feature of the cluster, 0 if it has none or no broker has reported it."""
+        return self.peers.finalized_features.get(name, 0)
 
     def in_flight_count(self, node_id: int, connection: str = DATA) -> int:
         """Return how many requests to a broker have no answer yet."""
@@ -162,7 +181,7 @@ class NetworkClient:
             reason = self.peers.failure_reason(_broker(node.node_id), DATA)
             if reason is not None:
                 reasons.append(f"broker {node.node_id} at {node.host}:{node.port}: {reason}")
-        return "; ".join(reasons) or "no broker answered"
+        return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
 
     def _least_loaded(self) -> tuple[PeerNode | PeerAddress, str]:
         known: list[tuple[PeerNode | PeerAddress, str]] = [(_broker(node_id), DATA) for node_id in self.metadata.nodes]
@@ -230,9 +249,12 @@ class NetworkClient:
 
     def _answered(self, wanted: frozenset[str], answer: Answer, now_ms: int) -> None:
         self._is_asking = False
+        self._refusal = None
         if isinstance(answer, PeerFailure):
             self._failures += 1
             self._is_update_wanted = True
+            if answer is PeerFailure.UNSUPPORTED_VERSION:
+                self._refusal = str(failure_error(answer, METADATA))
         elif answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._failures += 1
             self._is_update_wanted = True
@@ -268,6 +290,8 @@ def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None)
     detail = f" ({reason})" if reason else ""
     if failure is PeerFailure.TIMED_OUT:
         return KafkaTimeoutError(f"{api} was not answered in time{detail}")
+    if failure is PeerFailure.UNSUPPORTED_VERSION and api_key == METADATA:
+        return UnsupportedVersionError(f"the node does not serve {api} to clients: it may be a controller, not a broker")
     if failure is PeerFailure.UNSUPPORTED_VERSION:
         return UnsupportedVersionError(f"the broker does not support {api} in a version that is needed here")
     return DisconnectedError(f"the connection ended before the answer to {api}{detail}")

@@ -3,7 +3,7 @@
     what happens                         then
     -----------------------------------  ------------------------------------------------------------------------------------
     `call(function)` of the application  function(now_ms), `core.poll`, effects, the timer is armed
-    an answer, the end of a connection   NetworkClient.handle, and the same
+    an answer, the end of a connection   NetworkClient.handle; the same follows once for all events that the event loop has now
     the next deadline                    NetworkClient.advance, and the same
 
 kcli.client.shell.client_thread puts a ClientLoop on a thread of its own, for callers that block.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import Protocol, TypeVar
 
 from kcli.client.errors import ClientError
@@ -48,6 +49,7 @@ class ClientLoop:
         self._connections = PeerConnections(self._loop, self._dispatch)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
+        self._is_execution_due = False
         self._is_closed = False
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
@@ -82,12 +84,20 @@ class ClientLoop:
         """Let the core do what is due, execute its effects, and arm the timer."""
         if self._is_closed:
             return
+        self._is_execution_due = False
         self._core.poll(now_ms)
-        for effect in self._core.network.take_effects():
-            if isinstance(effect, SendRequest):
-                self._connections.send(effect)
-            else:
-                self._connections.close(effect.peer)
+        for peer, effects in groupby(self._core.network.take_effects(), lambda effect: effect.peer):
+            requests: list[SendRequest] = []
+            for effect in effects:
+                if isinstance(effect, SendRequest):
+                    requests.append(effect)
+                    continue
+                if requests:
+                    self._connections.send(*requests)
+                    requests.clear()
+                self._connections.close(peer)
+            if requests:
+                self._connections.send(*requests)
         self._arm(now_ms)
 
     def close(self) -> None:
@@ -99,8 +109,18 @@ class ClientLoop:
             self._timer.cancel()
 
     def _dispatch(self, event: PeerEvent) -> None:
-        if not self._is_closed:
-            self.call(lambda now_ms: self._core.network.handle(event, now_ms))
+        if self._is_closed:
+            return
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            self._core.network.handle(event, now_ms)
+        if not self._is_execution_due:
+            self._is_execution_due = True
+            self._loop.call_soon(self._execute_if_due)
+
+    def _execute_if_due(self) -> None:
+        if self._is_execution_due:
+            self.execute()
 
     def _arm(self, now_ms: int) -> None:
         at_ms = self._core.network.next_deadline_ms()

@@ -45,6 +45,20 @@ class ClientThread:
             self.wake()
         return result
 
+    def call_lightly(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function that seldom has effects, as `call`: the own thread is woken only if it has something to do."""
+        with self.lock:
+            self._check_open()
+            network = self.core.network
+            now_ms = self.clock.now_ms()
+            network.timer.observe(now_ms)
+            deadline_ms = network.next_deadline_ms()
+            try:
+                return function(now_ms)
+            finally:
+                if network.effects or network.next_deadline_ms() != deadline_ms:
+                    self.wake()
+
     def start(self, function: Callable[[Done[_Result], int], None]) -> Future[_Result]:
         """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
         future: Future[_Result] = Future()
@@ -66,6 +80,10 @@ class ClientThread:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._execute)
 
+    def is_current(self) -> bool:
+        """Return whether the caller runs on this thread, as callbacks do."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """Close the connections and end the thread."""
         with self.lock:
@@ -73,7 +91,7 @@ class ClientThread:
                 return
             self._is_closed = True
         self._loop.call_soon_threadsafe(self._stop)
-        if threading.current_thread() is not self._thread:
+        if not self.is_current():
             self._thread.join()
 
     def _check_open(self) -> None:
