@@ -8,17 +8,26 @@
     confluent-kafka, all  produce() and flush() to its own mock broker in the same process, whose time is in the figure
     kafka-python          append() of its RecordAccumulator, which encodes the record
 
+    produce(), send()     with --broker: the whole client against `kcli serve`, and flush(); the CPU time of the client
+                          alone, with its threads. Each client is a process of its own
+    produce_arrow         the same records as an Arrow table
+
 All take turns, so that changes in the machine's speed affect all of them. The time is that of the process, all threads.
 
-    python -m benchmarks.bench_client
+    python -m benchmarks.bench_client [--broker]
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kcli.client.cluster import UNKNOWN_PARTITION, Cluster, PartitionInfo
@@ -123,12 +132,117 @@ RUNS: tuple[Callable[[], Costs], ...] = (
 )
 
 
+# ------------------------------------------------------------------------------------------------------- with a broker
+
+
+def send_all(send: Callable[[], object], flush: Callable[[], object]) -> float:
+    """The CPU time of all records; what a first record costs is not in it."""
+    send()
+    flush()
+    began = cpu_s()
+    for _ in range(RECORDS):
+        send()
+    flush()
+    return cpu_s() - began
+
+
+def whole_kcli(address: str, topic: str, **settings: Any) -> float:
+    from kcli.client import Producer
+
+    with Producer({"bootstrap.servers": address, **settings}) as producer:
+        return send_all(lambda: producer.send(topic, VALUE), producer.flush)
+
+
+def whole_arrow(address: str, topic: str, key: bytes | None = None) -> float:
+    import pyarrow
+
+    from kcli.client import Producer
+
+    columns = {"value": [VALUE] * RECORDS} | ({} if key is None else {"key": [b"%016d" % one for one in range(RECORDS)]})
+    table = pyarrow.table(columns)
+    with Producer({"bootstrap.servers": address}) as producer:
+        producer.partitions_for(topic)
+        began = cpu_s()
+        producer.produce_arrow(topic, table)
+        producer.flush()
+        return cpu_s() - began
+
+
+def whole_confluent(address: str, topic: str) -> float:
+    from confluent_kafka import Producer
+
+    most = {"queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 2_000_000}
+    producer = Producer({"bootstrap.servers": address, **most})
+    return send_all(lambda: producer.produce(topic, VALUE), producer.flush)
+
+
+def whole_kafka_python(address: str, topic: str) -> float:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=address)
+    spent = send_all(lambda: producer.send(topic, VALUE), producer.flush)
+    producer.close()
+    return spent
+
+
+def whole_aiokafka(address: str, topic: str) -> float:
+    from aiokafka import AIOKafkaProducer
+
+    async def run() -> float:
+        async with AIOKafkaProducer(bootstrap_servers=address) as producer:
+            await producer.send_and_wait(topic, VALUE)
+            began = cpu_s()
+            for _ in range(RECORDS):
+                await producer.send(topic, VALUE)
+            await producer.flush()
+            return cpu_s() - began
+
+    return asyncio.run(run())
+
+
+WHOLE: dict[str, Callable[[str, str], float]] = {
+    "kcli send()": whole_kcli,
+    "kcli send(), batch.size=1000000": lambda address, topic: whole_kcli(address, topic, **{"batch.size": 1_000_000}),
+    "kcli produce_arrow()": whole_arrow,
+    "kcli produce_arrow(), keys": lambda address, topic: whole_arrow(address, topic, KEY),
+    "confluent-kafka produce()": whole_confluent,
+    "kafka-python send()": whole_kafka_python,
+    "aiokafka send()": whole_aiokafka,
+}
+
+
+def with_broker() -> None:
+    """Measure each client in a process of its own, in turns."""
+    from tests.server.live import LiveServer
+
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory, LiveServer(Path(directory), "num.partitions=1") as server:
+        address = f"127.0.0.1:{server.port}"
+        for _ in range(ROUNDS):
+            for number, name in enumerate(WHOLE):
+                command = [sys.executable, "-m", "benchmarks.bench_client", "--one", name, address, f"t{number}"]
+                spent = float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+                found.setdefault(name, []).append(spent / RECORDS * 1e6)
+    report(found)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        name, address, topic = sys.argv[2:]
+        print(WHOLE[name](address, topic))
+        return
+    if sys.argv[1:2] == ["--broker"]:
+        with_broker()
+        return
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for run in RUNS:
             for name, spent in run().items():
                 found.setdefault(name, []).append(spent / RECORDS * 1e6)
+    report(found)
+
+
+def report(found: dict[str, list[float]]) -> None:
     print("| a record of 100 B | us of CPU, median | best |\n|---|---|---|")
     for name, costs in found.items():
         print(f"| {name} | {statistics.median(costs):.2f} | {min(costs):.2f} |")

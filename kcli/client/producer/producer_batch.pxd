@@ -10,7 +10,7 @@ cdef class ProducerBatch:
     cdef public long long created_ms, last_attempt_ms, drained_ms, retry_at_ms, leader_epoch
     cdef public long long base_offset, log_append_time_ms
     cdef public int state
-    cdef public bint is_split_batch
+    cdef public bint is_split_batch, is_sequence_reset
     cdef public list split_batches
     cdef public object error
     cdef Py_ssize_t _attempts_at_leader_change

@@ -74,6 +74,7 @@ class ProducerBatch:
         self.attempts = 0
         self.leader_epoch = NO_EPOCH
         self.is_split_batch = False
+        self.is_sequence_reset = False
         self.state = PENDING
         self.split_batches: list[ProducerBatch] = []
         self.base_offset = NO_OFFSET
@@ -118,13 +119,21 @@ class ProducerBatch:
         return True
 
     def _grow(self, key: bytes | None, value: bytes | None, headers: Headers, pool: buffer_pool.BufferPool) -> bool:
+        return self.grow_by(memory_records_builder.estimate_size_upper_bound(key, value, headers), pool)
+
+    def grow_by(self, size: int, pool: buffer_pool.BufferPool) -> bool:
+        """Take memory for `size` bytes more, and at least as much as there is; return False if there is not so much."""
         capacity = self.builder.capacity
-        more = max(capacity, memory_records_builder.estimate_size_upper_bound(key, value, headers))
+        more = max(capacity, size)
         if not pool.allocate(more):
             return False
         self.reserved_bytes += more
         self.builder.grow(capacity + more)
         return True
+
+    def set_first_callback(self, callback: Callback) -> None:
+        """Set the callback of the first record, before any other is set."""
+        self._callbacks = [callback]
 
     @property
     def record_count(self) -> int:
@@ -137,6 +146,26 @@ class ProducerBatch:
     def base_sequence(self) -> int:
         """The sequence of the first record, -1 if none is set."""
         return self.builder.base_sequence
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; meaningless without a sequence."""
+        return record_batch.increment_sequence(self.builder.base_sequence, self.builder.record_count - 1)
+
+    @property
+    def producer_id(self) -> int:
+        """The id of the producer, -1 if none is set."""
+        return self.builder.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of the producer, -1 if none is set."""
+        return self.builder.producer_epoch
+
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool) -> None:
+        """Number the batch, or number it again: what was sent before is in no log any more (Kafka: resetProducerState)."""
+        self.is_sequence_reset = self.has_sequence
+        self.builder.set_producer_state(producer_id, producer_epoch, base_sequence, is_transactional)
 
     @property
     def has_sequence(self) -> bool:
@@ -305,7 +334,7 @@ class ProducerBatch:
         for part in parts:
             part.builder.close_for_appends()
             if self.has_sequence:
-                part.builder.set_producer_state(
+                part.set_producer_state(
                     self.builder.producer_id, self.builder.producer_epoch, sequence, self.builder.is_transactional
                 )
                 sequence = record_batch.increment_sequence(sequence, part.record_count)

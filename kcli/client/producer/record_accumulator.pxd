@@ -25,6 +25,12 @@ cdef class RecordAccumulator:
         self, str topic, Py_ssize_t partition, long long timestamp, bytes key, bytes value, tuple headers, callback,
         long long now_ms, cluster)
 
+    @cython.locals(queue=topic_queues.PartitionQueue)
+    cdef _topic_ready(self, topic_queues.TopicQueues queues_of_topic, cluster, long long now_ms, set ready_nodes, set unknown_leader_topics)
+
+    @cython.locals(batch=producer_batch.ProducerBatch, is_wanted=cython.bint)
+    cdef Py_ssize_t _delay_ms(self, topic_queues.PartitionQueue queue, long long now_ms) except? -9
+
     @cython.locals(size=Py_ssize_t)
     cdef producer_batch.ProducerBatch _append_to_new_batch(
         self, topic_queues.PartitionQueue queue, long long timestamp, bytes key, bytes value, tuple headers, callback, long long now_ms)

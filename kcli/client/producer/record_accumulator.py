@@ -192,6 +192,42 @@ class RecordAccumulator:
         self.should_wake_sender = True
         return batch
 
+    def begin_batch(
+        self, topic: str, partition: int, size: int, least: int, now_ms: int
+    ) -> producer_batch.ProducerBatch | None:
+        """Begin a batch of up to `size` bytes, of which the first record takes `least`; None without memory.
+
+        The last batch of the partition takes no more records. Raises RecordTooLargeError, ProducerClosedError.
+        """
+        if self.is_closed:
+            raise ProducerClosedError("the producer is closed")
+        if least > min(self._max_request_size, self.pool.total):
+            raise RecordTooLargeError(f"the record may take {least} bytes; max.request.size is {self._max_request_size}")
+        size = max(least, min(size, self.pool.total // 2))
+        if not self.pool.allocate(size):
+            return None
+        queues_of_topic = self._topics.get(topic) or self._add_topic(topic)
+        queue = queues_of_topic.queue(partition)
+        if queue.last is not None:
+            queue.last.builder.close_for_appends()
+        ratio = self.compression_ratios.estimation(topic)
+        builder = memory_records_builder.MemoryRecordsBuilder(size, self.config.codec, self.config.compression_level, ratio)
+        batch = producer_batch.ProducerBatch(topic, partition, builder, now_ms, size)
+        queue.add(batch)
+        self.incomplete[batch] = None
+        self.should_wake_sender = True
+        return batch
+
+    def sticky_partition(self, topic: str, cluster: Cluster) -> int:
+        """Return the sticky partition of a topic."""
+        queues_of_topic = self._topics.get(topic) or self._add_topic(topic)
+        return queues_of_topic.partitioner.current_partition(cluster)
+
+    def update_sticky(self, topic: str, appended_bytes: int, cluster: Cluster) -> None:
+        """Count bytes that were appended to the sticky partition, whose batch is full now."""
+        queues_of_topic = self._topics.get(topic) or self._add_topic(topic)
+        queues_of_topic.partitioner.update(appended_bytes, cluster, True)
+
     def _checked_size(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
         """Return the most bytes that the record takes. A record that is too large never fits into a batch that is there."""
         size = memory_records_builder.estimate_size_upper_bound(key, value, headers)
@@ -206,15 +242,22 @@ class RecordAccumulator:
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Return the nodes that have a ready batch, the ms until the next check, and the topics that need new metadata."""
         self.should_wake_sender = False
-        found = ReadyCheckResult(set(), None, set())
+        ready_nodes: set[int] = set()
+        unknown_leader_topics: set[str] = set()
+        next_delay_ms = None
         for queues_of_topic in self._topics.values():
-            delay_ms = self._topic_ready(queues_of_topic, cluster, now_ms, found)
-            if delay_ms is not None and (found.next_check_delay_ms is None or delay_ms < found.next_check_delay_ms):
-                found = found._replace(next_check_delay_ms=delay_ms)
-        return found
+            delay_ms = self._topic_ready(queues_of_topic, cluster, now_ms, ready_nodes, unknown_leader_topics)
+            if delay_ms is not None and (next_delay_ms is None or delay_ms < next_delay_ms):
+                next_delay_ms = delay_ms
+        return ReadyCheckResult(ready_nodes, next_delay_ms, unknown_leader_topics)
 
     def _topic_ready(
-        self, queues_of_topic: topic_queues.TopicQueues, cluster: Cluster, now_ms: int, found: ReadyCheckResult
+        self,
+        queues_of_topic: topic_queues.TopicQueues,
+        cluster: Cluster,
+        now_ms: int,
+        ready_nodes: set[int],
+        unknown_leader_topics: set[str],
     ) -> int | None:
         """Check the partitions of a topic, and set the weights of its partitioner; return the ms until the next check."""
         topic = queues_of_topic.topic
@@ -225,17 +268,17 @@ class RecordAccumulator:
             leader = cluster.leader_for(topic, partition)
             if leader == NO_LEADER:
                 if queue.batches:
-                    found.unknown_leader_topics.add(topic)
+                    unknown_leader_topics.add(topic)
                 continue
             if not queue.batches or self._is_node_available(leader):
                 sizes.append(len(queue.batches))
                 partition_ids.append(partition)
-            if not queue.batches or leader in found.ready_nodes or (topic, partition) in self._muted:
+            if not queue.batches or leader in ready_nodes or (topic, partition) in self._muted:
                 continue
             queue.batches[0].update_leader_epoch(cluster.leader_epoch_for(topic, partition))
             delay_ms = self._delay_ms(queue, now_ms)
             if delay_ms == 0:
-                found.ready_nodes.add(leader)
+                ready_nodes.add(leader)
             elif next_delay_ms is None or delay_ms < next_delay_ms:
                 next_delay_ms = delay_ms
         count = len(queues_of_topic.queues)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kcli.client.producer import partitioner, producer_batch, record_accumulator, topic_queues
+from kcli.client.producer import (
+    arrow_appender,
+    arrow_column,
+    partitioner,
+    producer_batch,
+    record_accumulator,
+    record_appender,
+    topic_queues,
+)
 from kcli.format import memory_records_builder, murmur2
 from tests.interpreted import interpreted
 
@@ -16,18 +24,32 @@ class Way(NamedTuple):
     partitioner: Any
     batch: Any
     accumulator: Any
+    appender: Any
+    arrow: Any
 
 
 def _interpreted() -> Way:
     builder = interpreted(memory_records_builder)
-    choice = interpreted(partitioner, murmur2=interpreted(murmur2))
+    hashes = interpreted(murmur2)
+    choice = interpreted(partitioner, murmur2=hashes)
     batch = interpreted(producer_batch, memory_records_builder=builder)
     parts = {"partitioner": choice, "producer_batch": batch, "memory_records_builder": builder}
     parts["topic_queues"] = interpreted(topic_queues, partitioner=choice, producer_batch=batch)
-    return Way(builder, choice, batch, interpreted(record_accumulator, **parts))
+    accumulator = interpreted(record_accumulator, **parts)
+    arrow = {"producer_batch": batch, "record_accumulator": accumulator, "murmur2": hashes, "memory_records_builder": builder}
+    return Way(
+        builder,
+        choice,
+        batch,
+        accumulator,
+        interpreted(record_appender),
+        interpreted(arrow_appender, arrow_column=interpreted(arrow_column), **arrow),
+    )
 
 
 WAYS = {
-    "as installed": Way(memory_records_builder, partitioner, producer_batch, record_accumulator),
+    "as installed": Way(
+        memory_records_builder, partitioner, producer_batch, record_accumulator, record_appender, arrow_appender
+    ),
     "interpreted": _interpreted(),
 }

@@ -1,0 +1,387 @@
+"""`Producer`, whose methods block, and `AsyncProducer`, whose methods are awaited (Kafka: Producer, KafkaProducer).
+
+    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+        producer.send("orders", b"value", key=b"key", on_delivery=print)
+
+    async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
+        metadata = await producer.send_and_wait("orders", b"value")
+
+`send` ends as soon as the record is in a batch, and blocks for at most max.block.ms. What became of the record is reported to
+`on_delivery(metadata, error)`, if it is given: there is no future for each record, which would cost more than the rest.
+Callbacks of Producer run on its own thread. They may send, but not wait: `flush` and a full buffer raise IllegalStateError and
+KafkaTimeoutError there.
+
+An interceptor has `on_send(record)`, which returns the Record to be sent, and `on_acknowledgement(metadata, error)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from kcli.client.client_config import ClientConfig, refuse_unknown
+from kcli.client.cluster import UNKNOWN_PARTITION, PartitionInfo
+from kcli.client.consumer.membership import GroupMetadata
+from kcli.client.errors import IllegalStateError, KafkaTimeoutError
+from kcli.client.producer.arrow_appender import ArrowRows, record_batches
+from kcli.client.producer.partitioner import Partitioner
+from kcli.client.producer.producer import NO_TIMESTAMP, Done, ProducerCore, Record
+from kcli.client.producer.producer_batch import Callback, Headers, RecordMetadata
+from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
+from kcli.client.producer.transaction_requests import Offsets
+from kcli.client.serializers import Serializer, find_serializer, serialize
+from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_loop import ClientLoop
+from kcli.client.shell.client_thread import ClientThread
+from kcli.client.shell.record_sender import AnyHeaders, RecordSender
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+FOREVER_S = 10**9
+
+
+class Interceptor(Protocol):
+    """Sees each record and its result (Kafka: ProducerInterceptor)."""
+
+    def on_send(self, record: Record) -> Record:
+        """Return the record to be sent; called before the partition is chosen."""
+        ...
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        """Take the result of a record."""
+        ...
+
+
+class _Parts:
+    """What both producers have: the core, and the way from arguments to a record."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        key_serializer: Serializer | str | None,
+        value_serializer: Serializer | str | None,
+        partitioner: Partitioner | None,
+        interceptors: Sequence[Interceptor],
+        log: Callable[[str], None] | None,
+    ) -> None:
+        properties = property_texts(settings)
+        refuse_unknown(properties, ClientConfig, ProducerConfig)
+        self.clock = Clock()
+        ignored: Callable[[str], None] = lambda line: None  # noqa: E731
+        self.log = log or ignored
+        network = build_network(properties, self.clock, self.log)
+        self.core = ProducerCore(network, read_producer_config(properties), self.log, partitioner)
+        self.key_serializer, self.value_serializer = find_serializer(key_serializer), find_serializer(value_serializer)
+        self.interceptors = tuple(interceptors)
+        # Whether arguments of `send` are a record as they are.
+        self.is_plain = self.key_serializer is None and self.value_serializer is None and not self.interceptors
+
+    def record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: AnyHeaders,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> Record:
+        """Return the record of the arguments of `send`, after serializers and interceptors. Raises SerializationError."""
+        if timestamp is not None and timestamp < 0:
+            raise ValueError(f"the timestamp {timestamp} is negative; timestamps are milliseconds since 1970")
+        if partition is not None and partition < 0:
+            raise ValueError(f"the partition {partition} is negative")
+        record = Record(
+            topic,
+            serialize(self.value_serializer, value, "value"),
+            serialize(self.key_serializer, key, "key"),
+            header_bytes(headers),
+            UNKNOWN_PARTITION if partition is None else partition,
+            NO_TIMESTAMP if timestamp is None else timestamp,
+            on_delivery,
+        )
+        for interceptor in self.interceptors:
+            try:
+                record = interceptor.on_send(record)
+            except Exception as error:
+                self.log(f"the interceptor {interceptor!r} has failed: {error!r}")
+        return record._replace(on_delivery=self._acknowledged(record.on_delivery)) if self.interceptors else record
+
+    def _acknowledged(self, on_delivery: Callback | None) -> Callback:
+        def acknowledged(metadata: RecordMetadata | None, error: Exception | None) -> None:
+            for interceptor in self.interceptors:
+                try:
+                    interceptor.on_acknowledgement(metadata, error)
+                except Exception as problem:
+                    self.log(f"the interceptor {interceptor!r} has failed: {problem!r}")
+            if on_delivery is not None:
+                on_delivery(metadata, error)
+
+        return acknowledged
+
+    def append(self, record: Record) -> bool:
+        """Append a record; return False if it has to wait."""
+        topic, value, key, headers, partition, timestamp, on_delivery = record
+        now_ms = self.clock.now_ms()
+        if timestamp == NO_TIMESTAMP:
+            timestamp = self.clock.wall_time.at(now_ms)
+        return self.core.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms)
+
+
+def header_bytes(headers: AnyHeaders) -> Headers:
+    """Return headers whose keys may be text as the record has them."""
+    return tuple((key.encode() if isinstance(key, str) else key, value) for key, value in headers)
+
+
+def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, error: Exception | None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return  # the caller waits no longer
+    if error is not None:
+        future.set_exception(error)
+    elif metadata is not None:
+        future.set_result(metadata)
+
+
+class Producer(RecordSender):
+    """A producer for any thread; `log` gets a line for each connection, callback or interceptor that fails."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_serializer: Serializer | str | None = None,
+        value_serializer: Serializer | str | None = None,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """Raises ConfigError for settings that do not exist, or values that they cannot have."""
+        self._parts = _Parts(settings, key_serializer, value_serializer, partitioner, interceptors, log)
+        self._core = self._parts.core
+        self._thread = ClientThread(self._core, self._parts.clock, "kcli-producer")
+        self._lock = self._thread.lock
+        self._is_closed = False
+        wake, ahead_s = self._thread.wake, self._parts.clock.ahead_s
+        super().__init__(self._core.appender, self._lock, wake, self._parts.is_plain, ahead_s)
+
+    def _send_slowly(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: AnyHeaders,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> None:
+        record = self._parts.record(topic, value, key, headers, partition, timestamp, on_delivery)
+        with self._lock:
+            if self._parts.append(record):
+                if self._accumulator.should_wake_sender:
+                    self._thread.wake()
+                return
+        if self._thread.is_current():
+            raise KafkaTimeoutError("the record has to wait for metadata or memory, which a callback cannot do")
+        self._wait(partial(self._core.send, record))
+
+    def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **words: Any) -> RecordMetadata:
+        """Send a record and return where it is. Raises ClientError."""
+        future: Future[RecordMetadata] = Future()
+        self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        self._check_thread()
+        return future.result()
+
+    def produce_arrow(self, topic: str, table: Any, *, on_delivery: Callback | None = None) -> None:
+        """Send the rows of an Arrow table or record batch as records; this ends when they are in batches.
+
+        Its columns are those of kcli.client.producer.arrow_appender; serializers and interceptors are not called. `on_delivery`
+        is called once for each batch, with the place of its first record, or the error of the batch. Raises ClientError.
+        """
+        for batch in record_batches(table):
+            rows = ArrowRows(batch)
+            appender = self._core.begin_rows(topic, rows, on_delivery)
+            while appender.row < rows.count:
+                with self._lock:
+                    is_appended = self._core.append_rows(appender, topic, self._parts.clock.now_ms())
+                    if self._accumulator.should_wake_sender:
+                        self._thread.wake()
+                if not is_appended:
+                    self._wait(partial(self._core.wait_for_rows, appender, topic))
+
+    def _wait(self, operation: Callable[[Done[_Result], int], None]) -> _Result:
+        self._check_thread()
+        return self._thread.start(operation).result()
+
+    def _check_thread(self) -> None:
+        if self._thread.is_current():
+            raise IllegalStateError("a callback of the producer cannot wait for the producer")
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send all records, and wait until each has a result. Raises KafkaTimeoutError after `timeout` seconds."""
+        self._check_thread()
+        try:
+            self._thread.start(self._core.flush).result(timeout)
+        except TimeoutError:
+            raise KafkaTimeoutError(f"flush did not end in {timeout} s") from None
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """Return the partitions of a topic. Raises ClientError."""
+        return self._wait(partial(self._core.partitions_for, topic))
+
+    def init_transactions(self) -> None:
+        """Begin to use the transactional id: fence older producers, and end their transaction. Raises ClientError."""
+        self._wait(self._core.init_transactions)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. Raises ClientError."""
+        self._thread.call(lambda now_ms: self._core.begin_transaction())
+
+    def commit_transaction(self) -> None:
+        """Send all records and commit the transaction. Raises ClientError."""
+        self._wait(self._core.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction; records that were not sent are dropped. Raises ClientError."""
+        self._wait(self._core.abort_transaction)
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Make offsets of a consumer group a part of the transaction. Raises ClientError."""
+        self._wait(partial(self._core.send_offsets_to_transaction, offsets, group))
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the producer has counted, by Kafka's names."""
+        with self._lock:
+            return self._core.metrics()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is there for at most `timeout` seconds, without one until it has a result; then close the connections."""
+        with self._lock:
+            is_closed, self._is_closed = self._is_closed, True
+        if is_closed:
+            return
+        timeout_ms = math.ceil((FOREVER_S if timeout is None else timeout) * 1000)
+        if self._thread.is_current():
+            timeout_ms = 0
+            self._thread.call(lambda now_ms: self._core.close(timeout_ms, lambda error, now_ms: None, now_ms))
+        else:
+            self._wait(partial(self._core.close, timeout_ms))
+        self._thread.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncProducer:
+    """A producer for the event loop that runs when it is made; `log` as of Producer."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_serializer: Serializer | str | None = None,
+        value_serializer: Serializer | str | None = None,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """Raises ConfigError for settings that do not exist, or values that they cannot have."""
+        self._parts = _Parts(settings, key_serializer, value_serializer, partitioner, interceptors, log)
+        self._core = self._parts.core
+        self._client = ClientLoop(self._core, self._parts.clock)
+        self._is_woken = False
+        self._is_closed = False
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: AnyHeaders = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> None:
+        """Send a record; this ends when it is in a batch. Raises as Producer.send does."""
+        record = self._parts.record(topic, value, key, headers, partition, timestamp, on_delivery)
+        if not self._parts.append(record):
+            await self._client.start(partial(self._core.send, record))
+        elif self._core.accumulator.should_wake_sender and not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._wake)
+            await asyncio.sleep(0)  # so that a loop of sends does not keep the batches from being sent
+
+    def _wake(self) -> None:
+        self._is_woken = False
+        self._client.execute()
+
+    async def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **words: Any) -> RecordMetadata:
+        """Send a record and return where it is. Raises ClientError."""
+        future: Future[RecordMetadata] = Future()
+        await self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        return await asyncio.wrap_future(future)
+
+    async def produce_arrow(self, topic: str, table: Any, *, on_delivery: Callback | None = None) -> None:
+        """Send the rows of an Arrow table or record batch as Producer.produce_arrow does. Raises ClientError."""
+        for batch in record_batches(table):
+            rows = ArrowRows(batch)
+            appender = self._core.begin_rows(topic, rows, on_delivery)
+            while appender.row < rows.count:
+                await self._client.start(partial(self._core.wait_for_rows, appender, topic))
+                await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        """Send all records, and wait until each has a result."""
+        await self._client.start(self._core.flush)
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """Return the partitions of a topic. Raises ClientError."""
+        return await self._client.start(partial(self._core.partitions_for, topic))
+
+    async def init_transactions(self) -> None:
+        """Begin to use the transactional id: fence older producers, and end their transaction. Raises ClientError."""
+        await self._client.start(self._core.init_transactions)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. Raises ClientError."""
+        self._client.call(lambda now_ms: self._core.begin_transaction())
+
+    async def commit_transaction(self) -> None:
+        """Send all records and commit the transaction. Raises ClientError."""
+        await self._client.start(self._core.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction; records that were not sent are dropped. Raises ClientError."""
+        await self._client.start(self._core.abort_transaction)
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """Make offsets of a consumer group a part of the transaction. Raises ClientError."""
+        await self._client.start(partial(self._core.send_offsets_to_transaction, offsets, group))
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the producer has counted, by Kafka's names."""
+        return self._core.metrics()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is there for at most `timeout` seconds, without one until it has a result; then close the connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
+        self._client.close()
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
