@@ -1,0 +1,142 @@
+"""Measures what a record costs a consumer's client in CPU time: kcli's next to confluent-kafka and kafka-python.
+
+    row                     what is counted
+    ----------------------  -------------------------------------------------------------------------------------------
+    kcli poll               Consumer.poll: an object for each record
+    kcli poll_arrow         Consumer.poll_arrow: columns, taken by pyarrow.record_batch
+    confluent-kafka         Consumer.consume(500), as its documentation recommends for speed
+    kafka-python            KafkaConsumer.poll
+
+Each reads the same records of a running `kcli serve` from the beginning, in a process of its own whose whole CPU time (user and
+system, all threads) after the first records counts. They take turns, so that changes in the machine's speed affect all.
+
+    python -m benchmarks.bench_consume
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.brokers import Broker, Client
+from kcli.format.compression import codec_id, deflate
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
+
+ROUNDS = 3
+BATCH_RECORDS, BATCHES = 150, 8_000
+TOPICS = {"plain": "none", "lz4": "lz4", "zstd": "zstd"}
+SLOW = {"kafka_python"}  # reads a tenth of the records
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def kcli_poll(address: str, topic: str, records: int) -> float:
+    from kcli.client.shell.consumer import Consumer
+
+    with Consumer({"bootstrap.servers": address, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([(topic, 0)])
+        count = len(consumer.poll(10))
+        began, first = cpu_s(), count
+        while count < records:
+            count += len(consumer.poll(10))
+        return (cpu_s() - began) / (count - first)
+
+
+def kcli_arrow(address: str, topic: str, records: int) -> float:
+    import pyarrow
+
+    from kcli.client.shell.consumer import Consumer
+
+    with Consumer({"bootstrap.servers": address, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([(topic, 0)])
+        count = consumer.poll_arrow(10).rows
+        began, first = cpu_s(), count
+        while count < records:
+            for batch in consumer.poll_arrow(10):
+                count += pyarrow.record_batch(batch).num_rows
+        return (cpu_s() - began) / (count - first)
+
+
+def confluent(address: str, topic: str, records: int) -> float:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "b", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    count = len(consumer.consume(500, 10))
+    began, first = cpu_s(), count
+    while count < records:
+        count += len(consumer.consume(500, 10))
+    return (cpu_s() - began) / (count - first)
+
+
+def kafka_python(address: str, topic: str, records: int) -> float:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", group_id=None)
+    consumer.assign([TopicPartition(topic, 0)])
+    count = 0
+    while not count:
+        count += sum(map(len, consumer.poll(1000).values()))
+    began, first = cpu_s(), count
+    while count < records:
+        count += sum(map(len, consumer.poll(1000).values()))
+    return (cpu_s() - began) / (count - first)
+
+
+RUNS = {one.__name__: one for one in (kcli_poll, kcli_arrow, confluent, kafka_python)}
+
+
+def fill(broker: Broker) -> None:
+    """Produce the records of all topics."""
+    client = Client(broker.port)
+    for topic, codec in TOPICS.items():
+        client.create_topic(topic, 1)
+        values = [(b"%08d" % (index * 7919)) * 12 + b"tail" for index in range(BATCH_RECORDS)]
+        records = deflate(
+            codec_id(codec), encode_records(Record(index, index, None, value) for index, value in enumerate(values))
+        )
+        now_ms = int(time.time() * 1000)
+        batch = NewRecordBatch(0, BATCH_RECORDS - 1, now_ms, now_ms, BATCH_RECORDS, records, codec_id(codec)).encode()
+        frame = client.produce_frame(topic, 0, batch)
+        for _ in range(BATCHES):
+            client.send(frame)
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        name, address, topic, records = sys.argv[1:]
+        print(RUNS[name](address, topic, int(records)))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory) / "kcli"
+        home.mkdir()
+        broker = Broker("kcli", home, ("log.retention.ms=-1",))
+        broker.start()
+        try:
+            fill(broker)
+            found: dict[tuple[str, str], list[float]] = {}
+            for _ in range(ROUNDS):
+                for topic in TOPICS:
+                    for name in RUNS:
+                        records = BATCH_RECORDS * BATCHES // (10 if name in SLOW else 1)
+                        command = [sys.executable, "-m", "benchmarks.bench_consume", name, f"127.0.0.1:{broker.port}", topic]
+                        done = subprocess.run([*command, str(records)], check=True, capture_output=True, text=True, timeout=120)
+                        found.setdefault((topic, name), []).append(float(done.stdout.split()[-1]) * 1e6)
+        finally:
+            broker.stop()
+    print("| records of 100 B, batches of 150 | us of CPU a record, median | best |\n|---|---|---|")
+    for (topic, name), costs in found.items():
+        print(f"| {topic}: {name} | {statistics.median(costs):.3f} | {min(costs):.3f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+"""The core of a consumer (Kafka: KafkaConsumer): its parts, and what an application calls. It never waits; its shells do.
+
+    part               what it does
+    -----------------  -----------------------------------------------------------------------------------------------
+    SubscriptionState  partitions and positions
+    Membership         the group: assignment, commits; None without group.id
+    OffsetFetcher      positions that must be looked up or validated
+    Fetcher            records
+
+    a partition that was assigned gets its position  from
+    -----------------------------------------------  -------------------------------------------------------------------
+    by `seek`, at any time                           the application
+    else, with group.id                              the committed offset, once the assignment is settled
+    else                                             auto.offset.reset
+
+A poll of an application is, in a shell: `polled`, the calls of the listener that are due, `collect`; without records
+`await_work`, and again from the listener on, until the time is over. An error is raised by the poll that finds it; those of
+partitions that an application must decide on (no position, an offset out of range) are raised until it seeks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
+from kcli.client.consumer.arrow_records import ArrowColumns
+from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.fetcher import MOST_ERRORS, Fetcher
+from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
+from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
+from kcli.client.consumer.position_wait import PositionDone, PositionWait
+from kcli.client.consumer.subscription_state import (
+    NONE,
+    ConsumerRebalanceListener,
+    FetchPosition,
+    FetchState,
+    NoOffsetForPartitionError,
+    OffsetAndMetadata,
+    OffsetResetStrategy,
+    SubscriptionState,
+    SubscriptionType,
+    parse_reset_strategy,
+)
+from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
+from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.network_client import NetworkClient
+from kcli.network.timing_wheel import TimerTask
+from kcli.protocol import error_codes
+
+MakeMembership = Callable[[NetworkClient, ConsumerConfig, SubscriptionState], Membership]
+Done = Callable[[ClientError | None, int], None]
+OffsetsDone = Callable[[dict[TopicPartition, OffsetAndMetadata | None] | ClientError, int], None]
+_LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)
+
+
+class ConsumerCore:
+    """A consumer without time, sockets and threads; `log(line)` gets a sentence for each event that an operator may want."""
+
+    def __init__(
+        self,
+        network: NetworkClient,
+        config: ConsumerConfig,
+        make_membership: MakeMembership | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+        check_config(config)
+        self.network = network
+        self.config = config
+        self.subscriptions = SubscriptionState(parse_reset_strategy(config.auto_offset_reset))
+        self.membership: Membership | None = None
+        if config.group_id is not None:
+            if make_membership is None:
+                raise ConfigError("group.id is set, and this consumer cannot be a member of a group")
+            self.membership = make_membership(network, config, self.subscriptions)
+        self.errors: deque[ClientError] = deque(maxlen=MOST_ERRORS)
+        self._held_topics: Counter[str] = Counter()
+        self.fetcher = Fetcher(network, config, self.subscriptions, log)
+        self.offsets = OffsetFetcher(
+            network, config, self.subscriptions, self.errors.append, self.fetcher.wake, self._hold, self._release
+        )
+        self._pattern: re.Pattern[str] | None = None
+        self._looking_up: set[TopicPartition] = set()
+        self._without_offset: set[TopicPartition] = set()
+        self._waiter: tuple[Done, TimerTask] | None = None
+        self._waiting_for_position: list[PositionWait] = []
+        self._is_woken = False
+        self._is_closing = False
+        self._is_closed = False
+        network.metadata.add_listener(self._metadata_updated)
+        self.subscriptions.add_assignment_listener(self._assignment_changed)
+
+    # ------------------------------------------------------------------------------------------------- after each event
+
+    def poll(self, now_ms: int) -> None:
+        """Do what is due after calls and events."""
+        if self.membership is not None:
+            self.membership.poll(now_ms)
+        if self._is_closed:
+            return
+        self._look_up_positions(now_ms)
+        self.offsets.poll(now_ms)
+        self.fetcher.poll(now_ms)
+        for wait in self._waiting_for_position.copy():
+            wait.check(self.take_error, now_ms)
+        if self._waiter is not None and self.has_work(now_ms):
+            self._end_wait(now_ms)
+
+    def _end_wait(self, now_ms: int) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            done, timer = waiter
+            timer.cancel()
+            done(None, now_ms)
+
+    def has_work(self, now_ms: int) -> bool:
+        """Return whether a poll of the application has something to return, raise or call."""
+        if self.errors or self.fetcher.errors or self._is_woken:
+            return True
+        if self.membership is not None:
+            if self.membership.next_callback() is not None:
+                return True
+            next_ms = self.membership.next_poll_ms(now_ms)
+            if not self._is_closing and next_ms is not None and next_ms <= now_ms:
+                return True
+            if not self.membership.is_ready_to_fetch:
+                return False
+        return not self._is_closing and self.fetcher.buffer.has_records
+
+    def wakeup(self, now_ms: int) -> None:
+        """Let the poll under way, or the next one, raise WakeupError."""
+        self._is_woken = True
+        self._end_wait(now_ms)
+
+    def await_work(self, done: Done, now_ms: int, timeout_ms: int) -> None:
+        """Call `done` as soon as `has_work`, at the latest after `timeout_ms`; one call at a time."""
+        self._end_wait(now_ms)
+        if timeout_ms <= 0 or self.has_work(now_ms):
+            done(None, now_ms)
+            return
+        self._waiter = (done, self.network.timer.schedule(now_ms + timeout_ms, self._end_wait))
+
+    def _look_up_positions(self, now_ms: int) -> None:
+        """Find the positions of partitions that were assigned."""
+        busy = self._looking_up | self._without_offset
+        due = [
+            partition
+            for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
+            if partition not in busy and (self.subscriptions.state_of(partition).next_retry_ms or now_ms) <= now_ms
+        ]
+        if not due:
+            return
+        if self.membership is None:
+            if self.subscriptions.default_strategy != NONE:
+                for partition in due:
+                    self.subscriptions.request_reset(partition)
+            return
+        if not self.membership.is_ready_to_fetch:
+            return
+        self._looking_up.update(due)
+        timeout_ms = self.network.config.default_api_timeout_ms
+        self.membership.committed(due, partial(self._found_committed, due), now_ms, timeout_ms)
+
+    def _found_committed(
+        self,
+        asked: Collection[TopicPartition],
+        found: dict[TopicPartition, OffsetAndMetadata | None] | ClientError,
+        now_ms: int,
+    ) -> None:
+        self._looking_up.difference_update(asked)
+        if isinstance(found, ClientError):
+            if not found.is_retriable:
+                self.errors.append(found)
+            at_ms = now_ms + self.network.config.retry_backoff_ms
+            self.network.timer.schedule(at_ms, lambda now_ms: None)
+        for partition in asked:
+            state = self.subscriptions.find(partition)
+            if state is None or state.state is not FetchState.INITIALIZING:
+                continue
+            if isinstance(found, ClientError):
+                state.next_retry_ms = now_ms + self.network.config.retry_backoff_ms
+                continue
+            committed = found.get(partition)
+            if committed is not None:
+                self._set_position(partition, FetchPosition(committed.offset, committed.leader_epoch))
+            elif self.subscriptions.default_strategy != NONE:
+                self.subscriptions.request_reset(partition)
+            else:
+                self._without_offset.add(partition)  # until the application seeks
+        self.fetcher.wake()
+
+    def _set_position(self, partition: TopicPartition, position: FetchPosition) -> None:
+        self.fetcher.buffer.drop(partition)
+        self.subscriptions.seek(partition, position)
+        self.subscriptions.maybe_validate(partition, self.network.metadata.cluster)
+        self.fetcher.wake()
+
+    # --------------------------------------------------------------------------------------------------------- metadata
+
+    def _hold(self, topics: Iterable[str]) -> None:
+        self._held_topics.update(topics)
+        self._want_topics()
+
+    def _release(self, topics: Iterable[str]) -> None:
+        self._held_topics.subtract(topics)
+        self._held_topics = +self._held_topics
+        self._want_topics()
+
+    def _want_topics(self) -> None:
+        """Ask for the topics that are needed, and for no others."""
+        metadata = self.network.metadata
+        wanted = self.subscriptions.metadata_topics | set(self._held_topics)
+        for topic in metadata.wanted_topics - wanted:
+            metadata.forget_topic(topic)
+        is_new = [metadata.want_topic(topic) for topic in sorted(wanted)]
+        if any(is_new):
+            self.network.request_update()
+
+    def _assignment_changed(self, assigned: frozenset[TopicPartition]) -> None:
+        self._looking_up &= assigned
+        self._without_offset &= assigned
+        self.fetcher.buffer.drop_unassigned()
+        self._want_topics()
+        self.fetcher.wake()
+
+    def _metadata_updated(self, cluster: Cluster, now_ms: int) -> None:
+        for partition in self.subscriptions.assigned_partitions:
+            self.subscriptions.maybe_validate(partition, cluster)
+        self._match_topics(cluster, now_ms)
+        needed = self.subscriptions.metadata_topics
+        for topic, code in self.network.metadata.topic_errors.items():
+            if code in _LASTING_TOPIC_ERRORS and topic in needed:
+                self.errors.append(KafkaError(code, f"the metadata of topic {topic}"))
+        self.fetcher.wake()
+
+    def _match_topics(self, cluster: Cluster, now_ms: int) -> None:
+        """Subscribe to the topics that match the pattern."""
+        if self._pattern is None:
+            return
+        internal = self.network.metadata.internal_topics if self.config.exclude_internal_topics else frozenset()
+        found = [topic for topic in cluster.topics if topic not in internal and self._pattern.fullmatch(topic)]
+        if self.subscriptions.subscribe_from_pattern(found) and self.membership is not None:
+            self.membership.subscription_changed(now_ms)
+
+    # ----------------------------------------------------------------------------------------------------- subscriptions
+
+    def _required_membership(self) -> Membership:
+        """Return the membership. Raises IllegalStateError without group.id."""
+        if self.membership is None:
+            raise IllegalStateError("group.id is not set: it is needed for subscriptions and committed offsets")
+        return self.membership
+
+    def assign(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Read these partitions, without a group. Raises IllegalStateError."""
+        wanted = [(topic, partition) for topic, partition in partitions]
+        if not wanted:
+            self.unsubscribe(now_ms)
+            return
+        self.subscriptions.assign_from_user(wanted)
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
+        """Let the group assign partitions of topics. Raises IllegalStateError."""
+        membership = self._required_membership()
+        wanted = frozenset(topics)
+        if not wanted:
+            self.unsubscribe(now_ms)
+            return
+        if self.subscriptions.subscribe(wanted, listener):
+            self._want_topics()
+            membership.subscription_changed(now_ms)
+
+    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
+        """Let the group assign partitions of the topics whose whole names match. Raises IllegalStateError, ConfigError."""
+        membership = self._required_membership()
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from None
+        self.subscriptions.subscribe_pattern(pattern, listener)
+        self._pattern = compiled
+        self.network.metadata.want_all_topics(True)
+        self.network.request_update()
+        self._match_topics(self.network.metadata.cluster, now_ms)
+        membership.subscription_changed(now_ms)
+
+    def unsubscribe(self, now_ms: int) -> None:
+        """Read nothing; a member leaves its group."""
+        self._pattern = None
+        self.network.metadata.want_all_topics(False)
+        self.subscriptions.unsubscribe()
+        self._want_topics()
+        if self.membership is not None:
+            self.membership.subscription_changed(now_ms)
+
+    # -------------------------------------------------------------------------------------------------------- positions
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int, now_ms: int) -> None:
+        """Continue at an offset. Raises IllegalStateError, ValueError for a negative offset."""
+        if offset < 0:
+            raise ValueError(f"an offset is 0 or more, not {offset}")
+        self.subscriptions.state_of(partition)
+        self._without_offset.discard(partition)
+        self._set_position(partition, FetchPosition(offset, leader_epoch))
+
+    def reset(self, partitions: Iterable[TopicPartition], strategy: OffsetResetStrategy, now_ms: int) -> None:
+        """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
+        for partition in list(partitions) or self.subscriptions.assigned_partitions:
+            self.subscriptions.request_reset(partition, strategy)
+            self._without_offset.discard(partition)
+            self.fetcher.buffer.drop(partition)
+
+    def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
+        """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
+        self.subscriptions.state_of(partition)
+        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, partition, done)
+        wait.begin(now_ms, timeout_ms)
+
+    def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Fetch and return records of paused partitions again. Raises IllegalStateError."""
+        self.subscriptions.resume(partitions)
+        self.fetcher.wake()
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    def polled(self, now_ms: int) -> None:
+        """Take the start of a poll of the application. Raises ClientError."""
+        if self.subscriptions.type is SubscriptionType.NONE:
+            raise IllegalStateError("the consumer is not subscribed to topics and has no partitions: subscribe or assign first")
+        if self.membership is not None:
+            self.membership.polled(now_ms)
+        self.raise_error()
+        if self.subscriptions.default_strategy == NONE:
+            lost = [
+                partition
+                for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
+                if self.membership is None or partition in self._without_offset
+            ]
+            if lost:
+                raise NoOffsetForPartitionError(lost)
+
+    def raise_error(self) -> None:
+        """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
+        if self._is_woken:
+            self._is_woken = False
+            raise WakeupError("the poll was ended by wakeup()")
+        error = self.take_error()
+        if error is not None:
+            raise error
+
+    def take_error(self) -> ClientError | None:
+        """Return the oldest error that was found since the last poll, once."""
+        for errors in (self.errors, self.fetcher.errors):
+            if errors:
+                return errors.popleft()
+        return None if self.membership is None else self.membership.take_error()
+
+    @property
+    def _may_return(self) -> bool:
+        return self.membership is None or self.membership.is_ready_to_fetch
+
+    def collect(
+        self,
+        now_ms: int,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        most: int | None = None,
+    ) -> list[ConsumerRecord]:
+        """Return up to max.poll.records records, none if there is none now. Raises FetchedRecordError."""
+        if not self._may_return:
+            return []
+        wanted = self.config.max_poll_records if most is None else most
+        return self.fetcher.buffer.collect(wanted, now_ms, key_deserializer, value_deserializer)
+
+    def collect_columns(self, now_ms: int, most: int) -> list[ArrowColumns]:
+        """Return up to `most` records as columns, none if there is none now. Raises FetchedRecordError."""
+        if not self._may_return:
+            return []
+        return self.fetcher.buffer.collect_columns(most, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------------ group
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
+        done: Done,
+        now_ms: int,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets, without them the positions of all partitions. Raises IllegalStateError without group.id."""
+        membership = self._required_membership()
+        wanted = self.subscriptions.all_consumed() if offsets is None else offsets
+        if wanted:
+            membership.commit(wanted, done, now_ms, timeout_ms)
+        else:
+            done(None, now_ms)
+
+    def committed(self, partitions: Collection[TopicPartition], done: OffsetsDone, now_ms: int, timeout_ms: int) -> None:
+        """Find the committed offsets of partitions. Raises IllegalStateError without group.id."""
+        self._required_membership().committed(partitions, done, now_ms, timeout_ms)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transactional producer needs. Raises IllegalStateError without group.id."""
+        return self._required_membership().group_metadata()
+
+    def enforce_rebalance(self, reason: str, now_ms: int) -> None:
+        """Have the group assigned anew. Raises IllegalStateError without group.id."""
+        self._required_membership().enforce_rebalance(reason, now_ms)
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Return how many offsets are after the position of a partition, None if that is not known yet."""
+        return self.subscriptions.lag(partition, self.config.isolation_level == READ_COMMITTED)
+
+    def close(self, done: Done, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """Commit consumed offsets if enable.auto.commit is set, leave the group, and close the fetch sessions."""
+
+        self._is_closing = True
+
+        def left(error: ClientError | None, now_ms: int) -> None:
+            self._is_closed = True
+            self.fetcher.close()
+            self._end_wait(now_ms)
+            done(error, now_ms)
+
+        if self.membership is None or self._is_closed:
+            left(None, now_ms)
+        else:
+            self.membership.close(left, now_ms, option)
+
+    # --------------------------------------------------------------------------------------------------- other questions
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int], done: ListDone, now_ms: int, timeout_ms: int) -> None:
+        """Find offsets by timestamps (kcli.client.consumer.offset_fetcher)."""
+        self.offsets.list_offsets(timestamps, done, now_ms, timeout_ms)
+
+    def partitions_for(self, topic: str, done: PartitionsDone, now_ms: int, timeout_ms: int) -> None:
+        """Find the partitions of a topic, none if the topic does not exist."""
+
+        def listed(found: dict[str, tuple[PartitionInfo, ...]] | ClientError, now_ms: int) -> None:
+            done(found if isinstance(found, ClientError) else found.get(topic, ()), now_ms)
+
+        ask_topics(self.network, (topic,), listed, timeout_ms)
+
+    def list_topics(self, done: TopicsDone, now_ms: int, timeout_ms: int) -> None:
+        """Find all topics that the consumer may see, with their partitions."""
+        ask_topics(self.network, None, done, timeout_ms)

@@ -1,0 +1,206 @@
+"""The answers to Fetch that the application has not taken yet (Kafka: FetchBuffer, FetchCollector).
+
+A partition may have several answers: they are a chain in which each begins where the one before ends, and the first one begins
+at the position of the partition. An answer that does not fit the chain any more (a seek, a reset, a truncation, another
+assignment) is stale and is dropped.
+
+    records are taken           of
+    --------------------------  -------------------------------------------------------------------------------------------
+    from the oldest answer on   partitions that are fetchable; those of paused partitions wait and keep their place
+    up to max.poll.records      as many answers as it takes
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kcli.client.cluster import TopicPartition
+from kcli.client.consumer.arrow_records import ArrowBuilder, ArrowColumns
+from kcli.client.consumer.completed_fetch import CompletedFetch, Deserializer
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.fetch_metrics import FetchMetrics
+from kcli.client.consumer.subscription_state import FetchState, SubscriptionState
+from kcli.client.errors import FetchedRecordError
+
+# The size of an empty record; compressed ones may be smaller, for which the columns grow.
+LEAST_RECORD_BYTES = 7
+
+
+class _Buffered:
+    """One answer of one partition, with the offsets of its begin and end; without an end nothing is fetched ahead of it."""
+
+    __slots__ = ("end_offset", "fetch", "partition", "start_offset", "taken")
+
+    def __init__(self, partition: TopicPartition, fetch: CompletedFetch) -> None:
+        self.partition = partition
+        self.fetch = fetch
+        self.start_offset = fetch.next_offset
+        self.end_offset = fetch.end_offset()
+        self.taken = 0
+
+
+class FetchBuffer:
+    """The answers of one consumer, in the order in which they came; `size_bytes` is their memory."""
+
+    def __init__(self, subscriptions: SubscriptionState, metrics: FetchMetrics, is_read_committed: bool) -> None:
+        self.size_bytes = 0
+        self.removals = 0  # counts the answers that were taken or dropped: there is room for others
+        self._subscriptions = subscriptions
+        self._metrics = metrics
+        self._is_read_committed = is_read_committed
+        self._order: deque[_Buffered] = deque()
+        self._chains: dict[TopicPartition, deque[_Buffered]] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def count(self, partition: TopicPartition) -> int:
+        """Return how many answers of a partition wait."""
+        return len(self._chains.get(partition, ()))
+
+    def next_fetch_offset(self, partition: TopicPartition, position: int) -> int | None:
+        """Return the offset from which the partition is to be fetched, None if that is not known before records are taken.
+
+        Stale answers are dropped.
+        """
+        chain = self._chains.get(partition)
+        if chain is None:
+            return position
+        if chain[0].fetch.next_offset != position:
+            self.drop(partition)
+            return position
+        last = chain[-1]
+        return last.end_offset if last.end_offset > last.start_offset else None
+
+    def add(self, partition: TopicPartition, fetch: CompletedFetch) -> None:
+        """Add an answer, which begins where the last one of the partition ends."""
+        one = _Buffered(partition, fetch)
+        self._order.append(one)
+        self._chains.setdefault(partition, deque()).append(one)
+        self.size_bytes += fetch.size_bytes
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop all answers of a partition."""
+        for one in self._chains.pop(partition, ()):
+            self.size_bytes -= one.fetch.size_bytes
+            one.fetch.discard()
+            self._order.remove(one)
+            self.removals += 1
+
+    def drop_unassigned(self) -> None:
+        """Drop the answers of partitions that are not assigned any more."""
+        for partition in [one for one in self._chains if not self._subscriptions.is_assigned(one)]:
+            self.drop(partition)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for partition in list(self._chains):
+            self.drop(partition)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether an answer waits whose records may be returned."""
+        return self._first_ready() is not None
+
+    def _first_ready(self) -> _Buffered | None:
+        """Return the oldest answer whose records may be returned now; stale ones before it are dropped."""
+        stale: list[TopicPartition] = []
+        found = None
+        for one in self._order:
+            state = self._subscriptions.find(one.partition)
+            chain = self._chains[one.partition]
+            if chain[0] is not one:
+                continue
+            if state is None:
+                stale.append(one.partition)
+            elif state.state is FetchState.FETCHING and state.position is not None:
+                if one.fetch.next_offset != state.position.offset:
+                    stale.append(one.partition)
+                elif state.is_fetchable:
+                    found = one
+                    break
+        for partition in stale:
+            self.drop(partition)
+        return found
+
+    def _remove(self, one: _Buffered, now_ms: int) -> None:
+        """Remove an answer of which all was taken."""
+        self._order.remove(one)
+        chain = self._chains[one.partition]
+        chain.popleft()
+        if not chain:
+            del self._chains[one.partition]
+        self.size_bytes -= one.fetch.size_bytes
+        self.removals += 1
+        self._metrics.bytes_consumed += one.fetch.size_bytes
+        self._metrics.records.record(one.taken, now_ms)
+
+    def _move(self, one: _Buffered) -> None:
+        """Take the offset of an answer as the position of its partition."""
+        fetch = one.fetch
+        state = self._subscriptions.state_of(one.partition)
+        if state.position is not None and state.position.offset != fetch.next_offset:
+            self._subscriptions.advance(one.partition, fetch.next_offset, fetch.last_epoch)
+
+    def _took(self, one: _Buffered, count: int, now_ms: int) -> None:
+        """Count records that were taken; an answer of which all was taken is removed. Raises FetchedRecordError."""
+        fetch = one.fetch
+        one.taken += count
+        self._metrics.records_consumed += count
+        lag = self._subscriptions.lag(one.partition, self._is_read_committed)
+        if lag is not None:
+            self._metrics.lag.record(lag, now_ms)
+        if not fetch.is_drained:
+            return
+        if fetch.next_offset == one.start_offset and fetch.size_bytes:
+            topic, partition = one.partition
+            reason = f"the broker sent {fetch.size_bytes} bytes and no whole batch"
+            raise FetchedRecordError(topic, partition, one.start_offset, one.start_offset + 1, reason)
+        self._remove(one, now_ms)
+
+    def collect(
+        self,
+        most: int,
+        now_ms: int,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> list[ConsumerRecord]:
+        """Return up to `most` records. Raises FetchedRecordError if the first one cannot be read."""
+        out: list[ConsumerRecord] = []
+        while len(out) < most:
+            one = self._first_ready()
+            if one is None:
+                break
+            before = len(out)
+            try:
+                one.fetch.take(out, most - before, key_deserializer, value_deserializer)
+            finally:
+                self._move(one)
+            self._took(one, len(out) - before, now_ms)
+            if one.fetch.error is not None:
+                break
+        return out
+
+    def collect_columns(self, most: int, now_ms: int) -> list[ArrowColumns]:
+        """Return up to `most` records as columns, a set of them for each answer. Raises as `collect`."""
+        found: list[ArrowColumns] = []
+        while most > 0:
+            one = self._first_ready()
+            if one is None or (found and one.fetch.error is not None):
+                break
+            builder = ArrowBuilder(*one.partition)
+            size_bytes = one.fetch.size_bytes
+            builder.expect(min(most, one.end_offset - one.start_offset, size_bytes // LEAST_RECORD_BYTES), size_bytes)
+            try:
+                one.fetch.take_columns(builder, most)
+            except FetchedRecordError:
+                if found:
+                    break
+                raise
+            finally:
+                self._move(one)
+            self._took(one, builder.rows, now_ms)
+            if builder.rows:
+                found.append(builder.finish())
+                most -= builder.rows
+        return found

@@ -1,0 +1,192 @@
+"""What the members of both group protocols share: coordinator, commits, automatic commits, listener calls, errors.
+
+    automatic commit (enable.auto.commit)     when
+    ----------------------------------------  ----------------------------------------------------------------------------
+    each auto.commit.interval.ms              in `polled`, if no other one is under way; again after retry.backoff.ms if
+                                              its error may pass
+    before partitions are revoked             waits until it succeeds, or fails for good, or the rebalance times out
+    when the member is closed                 waits as long as the caller does
+
+    max.poll.interval.ms without `polled`     the member leaves its group (`_poll_expired`) and joins again at the next call
+
+`kcli.client.consumer.classic_membership` and `consumer_membership` are the two protocols.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+from kcli.client.cluster import TopicPartition
+from kcli.client.consumer.consumer_config import ConsumerConfig
+from kcli.client.consumer.listener_calls import ListenerCalls, Then
+from kcli.client.consumer.membership import (
+    CallbackKind,
+    CloseDone,
+    CloseOption,
+    CommitDone,
+    CommittedDone,
+    GroupMetadata,
+    RebalanceCallback,
+)
+from kcli.client.consumer.offset_commits import OffsetCommits
+from kcli.client.consumer.poll_watch import PollWatch
+from kcli.client.consumer.subscription_state import OffsetAndMetadata, SubscriptionState
+from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
+from kcli.client.errors import ClientError, ConfigError
+from kcli.client.network_client import NetworkClient
+from kcli.protocol import error_codes
+
+NO_MEMBER_ID = ""
+# A topic that was deleted must not hold up the revocation of its partitions.
+DELETED = frozenset((error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID))
+
+
+class GroupMember(ABC):
+    """The base of the two memberships; kcli.client.consumer.membership describes the public methods."""
+
+    uses_epochs: bool
+
+    def __init__(self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState) -> None:
+        """Raises ConfigError without a group id."""
+        if not config.group_id:
+            raise ConfigError("group.id is empty: a consumer needs one for its group and for commits")
+        self.network = network
+        self.config = config
+        self.subscription = subscription
+        self.group_id = config.group_id
+        self.instance_id = config.group_instance_id or None
+        self.coordinator = CoordinatorLookup(network, GROUP_KEY, config.group_id)
+        self.calls = ListenerCalls(subscription)
+        self.commits = OffsetCommits(network, self.coordinator, self, config.group_id)
+        self.errors: deque[ClientError] = deque()
+        self.is_closed = False
+        self.watch = PollWatch(network, config.max_poll_interval_ms, self._expire_poll)
+        self._next_commit_ms = network.timer.clock_ms + config.auto_commit_interval_ms
+        self._is_committing = False
+
+    # ------------------------------------------------------------------------------------------------- of the protocols
+
+    @abstractmethod
+    def commit_identity(self) -> GroupMetadata | ClientError:
+        """See CommittingMember."""
+
+    @abstractmethod
+    def group_metadata(self) -> GroupMetadata:
+        """See Membership."""
+
+    @abstractmethod
+    def fenced(self, error_code: int, used: GroupMetadata, now_ms: int) -> None:
+        """See CommittingMember."""
+
+    @abstractmethod
+    def may_commit_again(self, used: GroupMetadata, partitions: Iterable[TopicPartition]) -> bool:
+        """See CommittingMember."""
+
+    @abstractmethod
+    def _expire_poll(self, now_ms: int) -> None:
+        """Leave the group because the application does not poll."""
+
+    @abstractmethod
+    def leave(self, done: CloseDone, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """Have the listener called for all partitions and leave the group; a later subscription joins again."""
+
+    # ---------------------------------------------------------------------------------------------------------- polling
+
+    def next_poll_ms(self, now_ms: int) -> int | None:
+        """See Membership: a caller that blocks in poll is there, so that its time begins again often enough."""
+        if self.errors or self.calls or self.calls.errors:
+            return now_ms
+        times = [self.watch.next_ms()]
+        if self.config.enable_auto_commit and not self._is_committing and self.subscription.assigned_partitions:
+            times.append(self._next_commit_ms)
+        return max(min(times), now_ms)
+
+    # ---------------------------------------------------------------------------------------------------------- commits
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone, now_ms: int, timeout_ms: int | None = None
+    ) -> None:
+        """See Membership."""
+        self.commits.commit(offsets, done, now_ms, timeout_ms)
+
+    def committed(self, partitions: Collection[TopicPartition], done: CommittedDone, now_ms: int, timeout_ms: int) -> None:
+        """See Membership."""
+        self.commits.committed(partitions, done, now_ms, timeout_ms)
+
+    def auto_commit(self, now_ms: int) -> None:
+        """Commit the consumed offsets if it is time."""
+        if not self.config.enable_auto_commit or self._is_committing or now_ms < self._next_commit_ms:
+            return
+        self._next_commit_ms = now_ms + self.config.auto_commit_interval_ms
+        offsets = self.subscription.all_consumed()
+        if not offsets:
+            return
+        self._is_committing = True
+
+        def committed(error: ClientError | None, now_ms: int) -> None:
+            self._is_committing = False
+            if error is not None and error.is_retriable:
+                self._next_commit_ms = min(self._next_commit_ms, now_ms + self.network.config.retry_backoff_ms)
+
+        self.commits.commit(offsets, committed, now_ms)
+
+    def delay_auto_commit(self, now_ms: int) -> None:
+        """Begin auto.commit.interval.ms again: the assignment is new."""
+        self._next_commit_ms = now_ms + self.config.auto_commit_interval_ms
+
+    def commit_before_revocation(self, partitions: Iterable[TopicPartition] | None, then: Then, now_ms: int) -> None:
+        """Commit the consumed offsets of partitions, of all with None, if enable.auto.commit is set; then go on in any case."""
+        offsets = self.subscription.all_consumed() if self.config.enable_auto_commit else {}
+        if partitions is not None:
+            wanted = frozenset(partitions)
+            offsets = {one: offset for one, offset in offsets.items() if one in wanted}
+        timeout_ms = self.config.max_poll_interval_ms
+        self.commits.commit(offsets, lambda error, now_ms: then(now_ms), now_ms, timeout_ms, DELETED)
+
+    # --------------------------------------------------------------------------------------------------------- listener
+
+    def next_callback(self) -> RebalanceCallback | None:
+        """See Membership."""
+        return self.calls.next()
+
+    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+        """See Membership."""
+        self.calls.done(error, now_ms)
+
+    def take_error(self) -> ClientError | None:
+        """See Membership."""
+        if self.errors:
+            return self.errors.popleft()
+        return self.calls.errors.popleft() if self.calls.errors else None
+
+    def release(self, is_lost: bool, then: Then, now_ms: int) -> None:
+        """Have the listener called for all assigned partitions, take them away, and go on."""
+        partitions = self.subscription.assigned_partitions
+        if not self.subscription.has_auto_assigned_partitions or not partitions:
+            then(now_ms)
+            return
+
+        def called(now_ms: int) -> None:
+            if self.subscription.has_auto_assigned_partitions:
+                self.subscription.assign_from_subscribed(())
+            then(now_ms)
+
+        self.subscription.mark_pending_revocation(partitions)
+        self.calls.call(CallbackKind.LOST if is_lost else CallbackKind.REVOKED, partitions, called, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------------- close
+
+    def close(self, done: CloseDone, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """See Membership."""
+
+        def committed(now_ms: int) -> None:
+            self.leave(left, now_ms, option)
+
+        def left(error: ClientError | None, now_ms: int) -> None:
+            self.is_closed = True
+            self.watch.stop()
+            done(error, now_ms)
+
+        self.commit_before_revocation(None, committed, now_ms)

@@ -1,0 +1,312 @@
+"""The asyncio consumer, over a ConsumerCore on the running event loop.
+
+    async with AsyncConsumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        consumer.subscribe(["topic"])
+        async for record in consumer:
+            print(record.topic, record.partition, record.offset, record.key, record.value)
+
+The calls are those of kcli.client.shell.consumer.Consumer; what waits for a broker is a coroutine. A rebalance listener may
+have coroutine methods; they are called inside `poll` and `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+from kcli.client.cluster import NO_EPOCH, PartitionInfo
+from kcli.client.cluster import TopicPartition as Pair
+from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
+from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.consumer_protocol import TopicPartition
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.membership import CloseOption, GroupMetadata
+from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
+from kcli.client.consumer.subscription_state import (
+    EARLIEST,
+    EARLIEST_TIMESTAMP,
+    LATEST,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
+from kcli.client.errors import IllegalStateError
+from kcli.client.shell.client_builder import Setting
+from kcli.client.shell.client_loop import ClientLoop, Done
+from kcli.client.shell.consumer_builder import (
+    ARROW_ROWS,
+    MILLISECONDS,
+    ConsumerInterceptor,
+    build_core,
+    ignore_line,
+    intercepted,
+    milliseconds,
+    named,
+)
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+
+
+class AsyncConsumer:
+    """A consumer on the event loop that runs when it is first used."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        log: Callable[[str], None] = ignore_line,
+    ) -> None:
+        """Raises ConfigError."""
+        self._clock = Clock()
+        self._core = build_core(settings, self._clock, log)
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._interceptors = interceptors
+        self._api_ms = self._core.network.config.default_api_timeout_ms
+        self._is_closed = False
+        self._client: ClientLoop | None = None
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Yield records for ever."""
+        while True:
+            for record in await self.poll(1.0):
+                yield record
+
+    def _loop(self) -> ClientLoop:
+        """Return the shell. Raises IllegalStateError after close."""
+        if self._is_closed:
+            raise IllegalStateError("the client is closed")
+        if self._client is None:
+            self._client = ClientLoop(self._core, self._clock)
+        return self._client
+
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        return self._loop().call(function)
+
+    async def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
+        return await self._loop().start(function)
+
+    # ---------------------------------------------------------------------------------------------------- subscriptions
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before."""
+        self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
+
+    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of all topics whose whole names match a regular expression."""
+        self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
+
+    def unsubscribe(self) -> None:
+        """Read nothing; a member leaves its group."""
+        self._call(self._core.unsubscribe)
+
+    def assign(self, partitions: Iterable[Pair]) -> None:
+        """Read these partitions, without a group; this replaces the partitions before."""
+        self._call(lambda now_ms: self._core.assign(partitions, now_ms))
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the assigned partitions."""
+        return set(named(self._core.subscriptions.assigned_partitions))
+
+    def subscription(self) -> set[str]:
+        """Return the subscribed topics."""
+        return set(self._core.subscriptions.subscription)
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Return the next records, up to max.poll.records, after at most `timeout` seconds without records an empty list.
+
+        Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
+        """
+        key_deserializer, value_deserializer = self._deserializers
+
+        def take(now_ms: int) -> list[ConsumerRecord]:
+            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+
+        return intercepted(await self._poll(take, timeout), self._interceptors)
+
+    async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
+        """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
+
+        Keys and values are the bytes: deserializers and interceptors are not used.
+        """
+
+        def take(now_ms: int) -> list[ArrowBatch]:
+            return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
+
+        return ArrowBatches(await self._poll(take, timeout))
+
+    async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+        core, loop = self._core, self._loop()
+        loop.call(core.polled)
+        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+        while True:
+            await self._call_listener()
+            found = loop.call(take)
+            left_ms = end_ms - self._clock.now_ms()
+            if found or left_ms <= 0:
+                return found
+            await loop.start(partial(core.await_work, timeout_ms=left_ms))
+            loop.call(core.polled)
+
+    async def _call_listener(self) -> None:
+        """Call the rebalance listener as long as the membership wants it."""
+        membership = self._core.membership
+        while membership is not None and (callback := membership.next_callback()) is not None:
+            listener = self._core.subscriptions.listener
+            error: Exception | None = None
+            try:
+                if listener is not None:
+                    returned: object = getattr(listener, callback.kind.value)(named(callback.partitions))
+                    if inspect.isawaitable(returned):
+                        await returned
+            except Exception as raised:
+                error = raised
+            done = membership.callback_done
+            self._call(lambda now_ms: done(error, now_ms))  # noqa: B023
+
+    def wakeup(self) -> None:
+        """End the poll under way, or the next one, with WakeupError."""
+        self._call(self._core.wakeup)
+
+    # -------------------------------------------------------------------------------------------------------- positions
+
+    def seek(self, partition: Pair, offset: int | OffsetAndMetadata) -> None:
+        """Continue a partition at an offset."""
+        target = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset, NO_EPOCH)
+        self._call(lambda now_ms: self._core.seek(partition, target.offset, target.leader_epoch, now_ms))
+
+    def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their first offsets."""
+        self._call(lambda now_ms: self._core.reset(partitions, EARLIEST, now_ms))
+
+    def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their ends."""
+        self._call(lambda now_ms: self._core.reset(partitions, LATEST, now_ms))
+
+    async def position(self, partition: Pair, timeout: float | None = None) -> int:
+        """Return the offset of the next record of a partition; it is looked up if it is not known."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        found: int = await self._ask(partial(self._core.position, partition, timeout_ms=timeout_ms))
+        return found
+
+    def pause(self, partitions: Iterable[Pair]) -> None:
+        """Return no records of partitions until `resume`."""
+        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+
+    def resume(self, partitions: Iterable[Pair]) -> None:
+        """Return records of partitions again."""
+        self._call(lambda now_ms: self._core.resume(partitions, now_ms))
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions that are paused."""
+        return set(named(self._core.subscriptions.paused_partitions))
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+
+    async def commit(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
+        """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
+        await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
+        for interceptor in self._interceptors:
+            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in wanted.items()})
+
+    async def committed(
+        self, partitions: Iterable[Pair], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets of partitions, None for those without one."""
+        wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
+        found = await self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
+        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+
+    async def _list_offsets(
+        self, timestamps: Mapping[Pair, int], timeout: float | None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        found = await self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
+        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+
+    def offsets_for_times(
+        self, timestamps: Mapping[Pair, int], timeout: float | None = None
+    ) -> Awaitable[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """Return the first offset with a timestamp (ms) of at least that of each partition, None if there is none."""
+        return self._list_offsets(timestamps, timeout)
+
+    async def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Return the first offsets of partitions."""
+        found = await self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout)
+        return {partition: one.offset for partition, one in found.items() if one is not None}
+
+    async def end_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Return the offsets after the last records of partitions, with read_committed after those that it returns."""
+        found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
+        return {partition: one.offset for partition, one in found.items() if one is not None}
+
+    # ------------------------------------------------------------------------------------------------------------ others
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> Collection[PartitionInfo]:
+        """Return the partitions of a topic, none if the topic does not exist."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        return await self._ask(partial(self._core.partitions_for, topic, timeout_ms=timeout_ms))
+
+    async def list_topics(self, timeout: float | None = None) -> dict[str, tuple[PartitionInfo, ...]]:
+        """Return all topics with their partitions."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        return await self._ask(partial(self._core.list_topics, timeout_ms=timeout_ms))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transactional producer sends of this consumer."""
+        return self._core.group_metadata()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group assigned anew."""
+        self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
+
+    def current_lag(self, partition: Pair) -> int | None:
+        """Return how many offsets are after the position of a partition, None if that is not known yet."""
+        return self._core.lag(partition)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is counted, by Kafka's names (kcli.client.consumer.fetch_metrics)."""
+        return self._call(self._core.fetcher.metrics.values)
+
+    async def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
+        if self._is_closed:
+            return
+        loop = self._loop()
+        try:
+            await self._leave(loop, timeout, option)
+        finally:
+            self._is_closed = True
+            loop.close()
+            for interceptor in self._interceptors:
+                interceptor.close()
+
+    async def _leave(self, loop: ClientLoop, timeout: float, option: CloseOption) -> None:
+        """Close the core, and call the listener for it."""
+        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+        left = loop.start(partial(self._core.close, option=option))
+        while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
+            await self._call_listener()
+            work = loop.start(partial(self._core.await_work, timeout_ms=left_ms))
+            await asyncio.wait((left, work), timeout=left_ms / MILLISECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if left.done():
+            left.result()

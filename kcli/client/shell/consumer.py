@@ -1,0 +1,345 @@
+"""The blocking consumer (Kafka: KafkaConsumer), over a ConsumerCore on a thread of its own.
+
+    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        consumer.subscribe(["topic"])
+        for record in consumer:
+            print(record.topic, record.partition, record.offset, record.key, record.value)
+
+The thread receives and sends; records are decoded in `poll`, on the caller's thread, and so are the calls of the rebalance
+listener. One thread uses a consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a
+ClientError (kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by
+default.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+from kcli.client.cluster import NO_EPOCH, PartitionInfo
+from kcli.client.cluster import TopicPartition as Pair
+from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
+from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.consumer_protocol import TopicPartition
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.membership import CloseOption, GroupMetadata
+from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
+from kcli.client.consumer.subscription_state import (
+    EARLIEST,
+    EARLIEST_TIMESTAMP,
+    LATEST,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
+from kcli.client.errors import ClientError, IllegalStateError
+from kcli.client.shell.client_builder import Setting
+from kcli.client.shell.client_loop import Done
+from kcli.client.shell.client_thread import ClientThread
+from kcli.client.shell.consumer_builder import (
+    ARROW_ROWS,
+    MILLISECONDS,
+    ConsumerInterceptor,
+    build_core,
+    ignore_line,
+    intercepted,
+    milliseconds,
+    named,
+)
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
+
+
+class Consumer:
+    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        log: Callable[[str], None] = ignore_line,
+    ) -> None:
+        """Raises ConfigError."""
+        clock = Clock()
+        self._core = build_core(settings, clock, log)
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._interceptors = interceptors
+        self._api_ms = self._core.network.config.default_api_timeout_ms
+        self._use = threading.RLock()
+        self._is_closed = False
+        self._thread = ClientThread(self._core, clock, f"kcli consumer {self._core.network.config.client_id}")
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Yield records for ever."""
+        while True:
+            yield from self.poll(1.0)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Refuse calls of two threads at the same time."""
+        if not self._use.acquire(blocking=False):
+            raise IllegalStateError("another thread is using the consumer; only wakeup may be called at the same time")
+        try:
+            yield
+        finally:
+            self._use.release()
+
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        with self._used():
+            return self._thread.call(function)
+
+    def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
+        """Start an operation and wait for its result."""
+        with self._used():
+            return self._thread.start(function).result()
+
+    # ---------------------------------------------------------------------------------------------------- subscriptions
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before."""
+        self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
+
+    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of all topics whose whole names match a regular expression."""
+        self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
+
+    def unsubscribe(self) -> None:
+        """Read nothing; a member leaves its group."""
+        self._call(self._core.unsubscribe)
+
+    def assign(self, partitions: Iterable[Pair]) -> None:
+        """Read these partitions, without a group; this replaces the partitions before."""
+        self._call(lambda now_ms: self._core.assign(partitions, now_ms))
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the assigned partitions."""
+        return set(named(self._core.subscriptions.assigned_partitions))
+
+    def subscription(self) -> set[str]:
+        """Return the subscribed topics."""
+        return set(self._core.subscriptions.subscription)
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Return the next records, up to max.poll.records, after at most `timeout` seconds without records an empty list.
+
+        Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
+        """
+        key_deserializer, value_deserializer = self._deserializers
+
+        def take(now_ms: int) -> list[ConsumerRecord]:
+            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+
+        return intercepted(self._poll(take, timeout), self._interceptors)
+
+    def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
+        """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
+
+        Keys and values are the bytes: deserializers and interceptors are not used.
+        """
+
+        def take(now_ms: int) -> list[ArrowBatch]:
+            return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
+
+        return ArrowBatches(self._poll(take, timeout))
+
+    def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+        thread, core = self._thread, self._core
+        with self._used():
+            thread.call_lightly(core.polled)
+            end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+            while True:
+                self._call_listener()
+                found = thread.call_lightly(take)
+                if core.fetcher.is_due:
+                    with thread.lock:
+                        thread.wake()
+                left_ms = end_ms - thread.clock.now_ms()
+                if found or left_ms <= 0:
+                    return found
+                thread.start(partial(core.await_work, timeout_ms=left_ms)).result()
+                thread.call_lightly(core.polled)
+
+    def _call_listener(self) -> None:
+        """Call the rebalance listener as long as the membership wants it."""
+        membership = self._core.membership
+        while membership is not None and (callback := membership.next_callback()) is not None:
+            listener = self._core.subscriptions.listener
+            error: Exception | None = None
+            try:
+                if listener is not None:
+                    getattr(listener, callback.kind.value)(named(callback.partitions))
+            except Exception as raised:
+                error = raised
+            done = membership.callback_done
+            self._thread.call(lambda now_ms: done(error, now_ms))  # noqa: B023
+
+    def wakeup(self) -> None:
+        """End the poll under way, or the next one, with WakeupError; other threads may call this."""
+        self._thread.call(self._core.wakeup)
+
+    # -------------------------------------------------------------------------------------------------------- positions
+
+    def seek(self, partition: Pair, offset: int | OffsetAndMetadata) -> None:
+        """Continue a partition at an offset."""
+        target = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset, NO_EPOCH)
+        self._call(lambda now_ms: self._core.seek(partition, target.offset, target.leader_epoch, now_ms))
+
+    def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their first offsets."""
+        self._call(lambda now_ms: self._core.reset(partitions, EARLIEST, now_ms))
+
+    def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their ends."""
+        self._call(lambda now_ms: self._core.reset(partitions, LATEST, now_ms))
+
+    def position(self, partition: Pair, timeout: float | None = None) -> int:
+        """Return the offset of the next record of a partition; it is looked up if it is not known."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        found: int = self._ask(partial(self._core.position, partition, timeout_ms=timeout_ms))
+        return found
+
+    def pause(self, partitions: Iterable[Pair]) -> None:
+        """Return no records of partitions until `resume`."""
+        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+
+    def resume(self, partitions: Iterable[Pair]) -> None:
+        """Return records of partitions again."""
+        self._call(lambda now_ms: self._core.resume(partitions, now_ms))
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions that are paused."""
+        return set(named(self._core.subscriptions.paused_partitions))
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+
+    def commit_sync(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
+        """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        with self._used():
+            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
+            self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
+            self._committed(wanted)
+
+    def commit_async(
+        self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
+    ) -> None:
+        """Commit offsets once; `callback(offsets, error)` is called by the consumer's thread."""
+
+        def start(now_ms: int) -> None:
+            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
+
+            def done(error: ClientError | None, now_ms: int) -> None:
+                if error is None:
+                    self._committed(wanted)
+                if callback is not None:
+                    callback({TopicPartition(*partition): offset for partition, offset in wanted.items()}, error)
+
+            self._core.commit(wanted, done, now_ms)
+
+        self._call(start)
+
+    def _committed(self, offsets: Mapping[Pair, OffsetAndMetadata]) -> None:
+        for interceptor in self._interceptors:
+            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in offsets.items()})
+
+    def committed(
+        self, partitions: Iterable[Pair], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets of partitions, None for those without one."""
+        wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
+        found = self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
+        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+
+    def _list_offsets(
+        self, timestamps: Mapping[Pair, int], timeout: float | None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        found = self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
+        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+
+    def offsets_for_times(
+        self, timestamps: Mapping[Pair, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first offset with a timestamp (ms) of at least that of each partition, None if there is none."""
+        return self._list_offsets(timestamps, timeout)
+
+    def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Return the first offsets of partitions."""
+        found = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout)
+        return {partition: one.offset for partition, one in found.items() if one is not None}
+
+    def end_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Return the offsets after the last records of partitions, with read_committed after those that it returns."""
+        found = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
+        return {partition: one.offset for partition, one in found.items() if one is not None}
+
+    # ------------------------------------------------------------------------------------------------------------ others
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> Collection[PartitionInfo]:
+        """Return the partitions of a topic, none if the topic does not exist."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        return self._ask(partial(self._core.partitions_for, topic, timeout_ms=timeout_ms))
+
+    def list_topics(self, timeout: float | None = None) -> dict[str, tuple[PartitionInfo, ...]]:
+        """Return all topics with their partitions."""
+        timeout_ms = milliseconds(timeout, self._api_ms)
+        return self._ask(partial(self._core.list_topics, timeout_ms=timeout_ms))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transactional producer sends of this consumer."""
+        return self._core.group_metadata()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group assigned anew."""
+        self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
+
+    def current_lag(self, partition: Pair) -> int | None:
+        """Return how many offsets are after the position of a partition, None if that is not known yet."""
+        return self._call(lambda now_ms: self._core.lag(partition))
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is counted, by Kafka's names (kcli.client.consumer.fetch_metrics)."""
+        return self._thread.call_lightly(self._core.fetcher.metrics.values)
+
+    def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
+        with self._used():
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._leave(timeout, option)
+            finally:
+                self._thread.close()
+                for interceptor in self._interceptors:
+                    interceptor.close()
+
+    def _leave(self, timeout: float, option: CloseOption) -> None:
+        """Close the core, and call the listener for it."""
+        core, thread = self._core, self._thread
+        end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+        left = thread.start(partial(core.close, option=option))
+        while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
+            self._call_listener()
+            work = thread.start(partial(core.await_work, timeout_ms=left_ms))
+            wait((left, work), left_ms / MILLISECONDS, FIRST_COMPLETED)
+        if left.done():
+            left.result()

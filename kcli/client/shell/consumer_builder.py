@@ -1,0 +1,66 @@
+"""What the blocking consumer and the asyncio consumer have in common: how they are made, and the words of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
+from kcli.client.cluster import TopicPartition as Pair
+from kcli.client.consumer.consumer import ConsumerCore
+from kcli.client.consumer.consumer_config import ConsumerConfig
+from kcli.client.consumer.consumer_protocol import TopicPartition
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.making_membership import make_membership
+from kcli.client.consumer.subscription_state import OffsetAndMetadata
+from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.network.shell.clock import Clock
+
+MILLISECONDS = 1000
+# The rows of one poll_arrow, unless the caller says otherwise.
+ARROW_ROWS = 100_000
+
+
+class ConsumerInterceptor(Protocol):
+    """What may see, and replace, the records that poll returns (Kafka: ConsumerInterceptor)."""
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Return the records that the application gets."""
+        ...
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Take offsets that were committed."""
+        ...
+
+    def close(self) -> None:
+        """Take the end of the consumer."""
+        ...
+
+
+def build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None]) -> ConsumerCore:
+    """Make the core of a consumer from its settings. Raises ConfigError."""
+    properties = property_texts(settings)
+    refuse_unknown(properties, ClientConfig, ConsumerConfig)
+    network = build_network(properties, clock, log)
+    return ConsumerCore(network, read_config(ConsumerConfig, properties), make_membership, log)
+
+
+def milliseconds(timeout: float | None, default_ms: int) -> int:
+    """Return a timeout in seconds as ms; None is `default_ms`."""
+    return default_ms if timeout is None else max(round(timeout * MILLISECONDS), 0)
+
+
+def intercepted(records: list[ConsumerRecord], interceptors: Sequence[ConsumerInterceptor]) -> list[ConsumerRecord]:
+    """Return what the interceptors make of records, one after the other."""
+    for interceptor in interceptors:
+        records = interceptor.on_consume(records)
+    return records
+
+
+def named(partitions: Iterable[Pair]) -> list[TopicPartition]:
+    """Return partitions as the named tuples that an application gets."""
+    return [TopicPartition(*partition) for partition in partitions]
+
+
+def ignore_line(line: str) -> None:
+    """Take a log line and drop it."""

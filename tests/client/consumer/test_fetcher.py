@@ -1,0 +1,297 @@
+"""Protects what a consumer asks brokers for and makes of their answers: sessions, errors, leaders, truncation, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kcli.client.consumer.subscription_state import FetchState, NoOffsetForPartitionError
+from kcli.client.errors import (
+    FetchedRecordError,
+    IllegalStateError,
+    KafkaError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    WakeupError,
+)
+from kcli.format.records import Record
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tests.client.consumer.fake_cluster import TOPIC_ID, FakeCluster, fetch_answer
+from tests.client.consumer.test_completed_fetch import batch
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def records(base: int, count: int = 3) -> bytes:
+    return batch(base, [Record(index, 0, None, b"%d" % (base + index)) for index in range(count)])
+
+
+def listed(offsets: dict[int, int]) -> Any:
+    """A handler of ListOffsets that answers by partition."""
+    kind = API_KEYS[LIST_OFFSETS].response
+
+    def handle(node_id: int, message: Any, version: int) -> Any:
+        topics = []
+        for topic in message.topics:
+            found = [
+                kind.classes["ListOffsetsPartitionResponse"](
+                    partition_index=one.partition_index, offset=offsets[one.partition_index]
+                )
+                for one in topic.partitions
+            ]
+            topics.append(kind.classes["ListOffsetsTopicResponse"](name=topic.name, partitions=found))
+        return kind.new(topics=topics)
+
+    return handle
+
+
+def reading(partitions: int = 1, offset: int = 0, **settings: Any) -> FakeCluster:
+    """A consumer that has asked for records from `offset` on; its Fetch requests wait for answers."""
+    cluster = FakeCluster(partitions, **settings)
+    assigned = [("t", index) for index in range(partitions)]
+
+    def start(now_ms: int) -> None:
+        cluster.core.assign(assigned, now_ms)
+        for partition in assigned:
+            cluster.core.seek(partition, offset, -1, now_ms)
+
+    cluster.call(start)
+    cluster.advance(1000 if not cluster.held else 0)
+    assert [one.api_key for one in cluster.held] == [FETCH]
+    return cluster
+
+
+def asked(cluster: FakeCluster) -> dict[int, int]:
+    """The offsets in the newest Fetch, by partition."""
+    message = cluster.requests(FETCH)[-1].message
+    return {one.partition: one.fetch_offset for topic in message.topics for one in topic.partitions}
+
+
+def offsets(found: list[Any]) -> list[int]:
+    return [one.offset for one in found]
+
+
+def test_a_session_sends_only_what_changed() -> None:
+    """Full first, then incremental; a partition that is paused or has its answers is forgotten, and comes back."""
+    cluster = reading(2)
+    first = cluster.held[0].message
+    assert (first.session_id, first.session_epoch, asked(cluster)) == (0, 0, {0: 0, 1: 0})
+    assert first.topics[0].topic_id == TOPIC_ID
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={}))
+    second = cluster.held[0].message
+    assert (second.session_id, second.session_epoch, asked(cluster)) == (7, 1, {0: 3})
+    cluster.answer(fetch_answer(7, p0={"records": records(3)}))
+    third = cluster.held[0].message
+    assert (third.session_epoch, asked(cluster)) == (2, {})
+    assert [(one.topic_id, one.partitions) for one in third.forgotten_topics_data] == [(TOPIC_ID, [0])]
+    assert offsets(cluster.poll()) == [0, 1, 2, 3, 4, 5]
+    cluster.answer(fetch_answer(7))
+    assert asked(cluster) == {0: 6} and cluster.held[0].message.session_epoch == 3
+
+
+@pytest.mark.parametrize("code", [error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH])
+def test_a_session_that_the_broker_dropped_is_made_again(code: int) -> None:
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={}))
+    cluster.answer(fetch_answer(0, error_code=code))
+    cluster.advance(200)
+    again = cluster.held[0].message
+    assert (again.session_epoch, asked(cluster)) == (0, {0: 0})
+    assert again.session_id == (0 if code == error_codes.FETCH_SESSION_ID_NOT_FOUND else 7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: fetch_answer(7, p0={"records": records(0)}, p5={}),
+        lambda: fetch_answer(7),
+        lambda: fetch_answer(7, p0={"records": records(0)}, p1={}, p00={}),
+    ],
+    ids=["not asked for", "missing", "twice"],
+)
+def test_an_answer_that_does_not_fit_its_request_is_not_used(answer: Any) -> None:
+    cluster = reading(2)
+    cluster.answer(answer())
+    assert cluster.poll() == [] and cluster.lines
+    cluster.advance(200)
+    assert cluster.held[0].message.session_epoch == 0
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={}))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+
+
+def test_a_connection_that_ends_costs_nothing_but_time() -> None:
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.disconnect()
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    cluster.advance(2000)
+    assert (cluster.held[0].message.session_epoch, asked(cluster)) == (0, {0: 3})
+
+
+def test_an_answer_to_an_earlier_position_is_dropped() -> None:
+    """One that came before the seek, and one that comes after it."""
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 50, -1, now_ms))
+    cluster.answer(fetch_answer(7, p0={"records": records(3)}))
+    assert cluster.poll() == []
+    assert asked(cluster) == {0: 50}
+    cluster.answer(fetch_answer(7, p0={"records": records(50)}))
+    assert offsets(cluster.poll()) == [50, 51, 52]
+
+
+def test_a_paused_partition_keeps_its_records() -> None:
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(10)}))
+    cluster.call(lambda now_ms: cluster.core.subscriptions.pause([T0]))
+    cluster.call(lambda now_ms: cluster.core.seek(T1, 0, -1, now_ms))
+    assert cluster.poll() == []
+    cluster.call(lambda now_ms: cluster.core.resume([T0], now_ms))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+
+
+def test_an_offset_out_of_range_is_reset_or_raised() -> None:
+    cluster = reading(offset=70)
+    cluster.handlers[LIST_OFFSETS] = listed({0: 20})
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE}))
+    cluster.advance(200)
+    assert asked(cluster) == {0: 20}
+    cluster = reading(offset=70, auto_offset_reset="none")
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE}))
+    with pytest.raises(OffsetOutOfRangeError, match="t-0@70"):
+        cluster.poll()
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 5, -1, now_ms))
+    cluster.advance(200)
+    assert asked(cluster) == {0: 5}
+
+
+def test_the_leader_that_an_answer_names_is_asked_next() -> None:
+    """KIP-951: without waiting for metadata."""
+    cluster = reading()
+    cluster.leaders[0] = (2, 4)
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.NOT_LEADER_OR_FOLLOWER, "leader": (2, 4)}))
+    cluster.advance(150)
+    assert cluster.held[-1].node_id == 2 and asked(cluster) == {0: 0}
+    assert cluster.requests(FETCH)[-1].message.topics[0].partitions[0].current_leader_epoch == 4
+
+
+def test_the_preferred_replica_is_asked_until_it_fails() -> None:
+    """KIP-392: an offset that a follower does not have is asked of the leader."""
+    cluster = reading(client_rack="r")
+    assert cluster.held[0].message.rack_id == "r"
+    cluster.answer(fetch_answer(7, p0={"preferred_read_replica": 2}))
+    assert cluster.held[0].node_id == 2
+    cluster.answer(fetch_answer(8, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE}))
+    cluster.advance(200)
+    assert cluster.held[0].node_id == 1 and cluster.core.subscriptions.state_of(T0).state is FetchState.FETCHING
+
+
+@pytest.mark.parametrize("strategy", ["earliest", "none"])
+def test_a_truncated_log_is_found_when_the_leader_changes(strategy: str) -> None:
+    """KIP-320: the position goes back to the end of the common log; without a strategy the application decides."""
+    cluster = reading(auto_offset_reset=strategy)
+    cluster.answer(fetch_answer(7, p0={"records": records(0, 10)}))
+    assert len(cluster.poll()) == 10
+    kind = API_KEYS[OFFSET_FOR_LEADER_EPOCH].response
+
+    def epochs(node_id: int, message: Any, version: int) -> Any:
+        one = message.topics[0].partitions[0]
+        assert (node_id, one.leader_epoch, one.current_leader_epoch) == (2, 0, 1)
+        found = kind.classes["EpochEndOffset"](partition=0, leader_epoch=0, end_offset=6)
+        return kind.new(topics=[kind.classes["OffsetForLeaderTopicResult"](topic="t", partitions=[found])])
+
+    cluster.handlers[OFFSET_FOR_LEADER_EPOCH] = epochs
+    cluster.leaders[0] = (2, 1)
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.FENCED_LEADER_EPOCH}))
+    cluster.advance(300)
+    if strategy == "none":
+        with pytest.raises(LogTruncationError) as caught:
+            cluster.poll()
+        assert caught.value.diverging_offsets == {T0: 6}
+    else:
+        assert cluster.held[-1].node_id == 2 and asked(cluster) == {0: 6}
+
+
+def test_errors_that_pass_are_tried_again_and_others_raised() -> None:
+    cluster = reading()
+    for code in (error_codes.UNKNOWN_LEADER_EPOCH, error_codes.UNKNOWN_TOPIC_ID, error_codes.KAFKA_STORAGE_ERROR):
+        before = len(cluster.requests(FETCH))
+        cluster.answer(fetch_answer(7, p0={"error_code": code}))
+        assert cluster.poll() == []
+        assert cluster.held == []
+        cluster.advance(300)
+        assert len(cluster.requests(FETCH)) == before + 1 and asked(cluster) == {}  # the session has it, at the same offset
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.TOPIC_AUTHORIZATION_FAILED}))
+    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+        cluster.poll()
+
+
+def test_memory_is_bounded_by_fetch_max_bytes() -> None:
+    """A consumer that does not poll asks for two answers a partition at most, and for less bytes the more wait."""
+    cluster = reading(fetch_max_bytes=1000, max_partition_fetch_bytes=500)
+    assert cluster.held[0].message.max_bytes == 1000
+    cluster.answer(fetch_answer(7, p0={"records": batch(0, [Record(0, 0, None, b"x" * 300)])}))
+    assert asked(cluster) == {0: 1}
+    cluster.answer(fetch_answer(7, p0={"records": batch(1, [Record(0, 0, None, b"x" * 900)])}))
+    cluster.advance(2000)
+    assert cluster.held == [] and cluster.core.fetcher.buffer.size_bytes < 2000
+    assert offsets(cluster.poll()) == [0, 1]
+    assert asked(cluster) == {0: 2}
+
+
+def test_bytes_without_a_whole_batch_are_an_error() -> None:
+    """Else they would be asked for again and again."""
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={"records": records(0)[:-1]}))
+    with pytest.raises(FetchedRecordError, match=r"t-0@0: the broker sent .* no whole batch"):
+        cluster.poll()
+
+
+def test_positions_that_are_not_there() -> None:
+    """Without subscription, without offsets; and `position` waits for what is looked up."""
+    cluster = FakeCluster(auto_offset_reset="none")
+    with pytest.raises(IllegalStateError, match="subscribe or assign"):
+        cluster.poll()
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    with pytest.raises(NoOffsetForPartitionError, match="t-0"):
+        cluster.poll()
+    cluster = FakeCluster()
+    cluster.handlers[LIST_OFFSETS] = listed({0: 4})
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    found: list[Any] = []
+    cluster.call(lambda now_ms: cluster.core.position(T0, lambda result, now_ms: found.append(result), now_ms, 5000))
+    cluster.advance(1000)
+    assert found == [4]
+
+
+def test_a_wakeup_ends_a_wait_and_is_raised_once() -> None:
+    cluster = reading()
+    ends: list[Any] = []
+    cluster.call(lambda now_ms: cluster.core.await_work(lambda result, now_ms: ends.append(result), now_ms, 5000))
+    assert ends == []
+    cluster.call(cluster.core.wakeup)
+    assert ends == [None]
+    with pytest.raises(WakeupError):
+        cluster.poll()
+    assert cluster.poll() == []
+
+
+def test_metrics_have_kafkas_names() -> None:
+    cluster = reading()
+    cluster.advance(20)
+    cluster.answer(fetch_answer(7, p0={"records": records(0), "high_watermark": 10}))
+    cluster.poll()
+    values = cluster.core.fetcher.metrics.values(cluster.now_ms)
+    assert (values["records-consumed-total"], values["fetch-latency-max"], values["records-lag-max"]) == (3, 20, 7)
+
+
+def test_close_ends_the_sessions() -> None:
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={}))
+    done: list[Any] = []
+    cluster.held.clear()
+    cluster.call(lambda now_ms: cluster.core.close(lambda error, now_ms: done.append(error), now_ms))
+    last = cluster.requests(FETCH)[-1].message
+    assert done == [None] and (last.session_id, last.session_epoch) == (7, -1)
