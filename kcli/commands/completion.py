@@ -5,12 +5,16 @@ part of a command line                               is completed with
 commands, options, arguments with choices            the words that argparse accepts
 PATH and FILE of options; arguments without choices  files and directories
 DIR of options                                       directories
+TOPIC and GROUP of options                           the names that the cluster has, which `kcli topics list` and
+                                                     `kcli groups list` print for the --bootstrap-server of the line, or none
+                                                     if no broker answers within a second
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Iterator
 
 from kcli.commands.output import EXIT_OK, CannotRun, print_text
 
@@ -25,6 +29,22 @@ fish:  kcli completion fish > ~/.config/fish/completions/kcli.fish"""
 SHELLS = ("bash", "zsh", "fish")
 _DIRECTORIES = ("DIR",)
 _FILES = ("PATH", "FILE")
+_NAMES = {"TOPIC": "topics", "TOPIC[:0,1]": "topics", "GROUP": "groups"}  # by metavar: the command that lists them
+_BASH_NAMES = """\
+%s() {
+  local server=
+  # Not COMP_WORDS, where a colon is a word of its own.
+  [[ "$COMP_LINE" =~ --bootstrap-server[\\ =]+([^\\ ]+) ]] && server="${BASH_REMATCH[1]}"
+  compgen -W "$(%s ${server:+--bootstrap-server "$server"} 2>/dev/null)" -- "$1"
+}"""
+_ZSH_NAMES = """\
+%s() {
+  local -a server names
+  local at=${words[(I)--bootstrap-server]}
+  (( at )) && server=(--bootstrap-server ${words[at + 1]})
+  names=(${(f)"$(%s $server 2>/dev/null)"})
+  compadd -a names
+}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         raise CannotRun("completion needs the package shtab: pip install shtab installs it") from None
     parser = whole_parser()
-    for command in parser_of_commands(parser).values():
+    for command in _all_parsers(parser):
         for action in command._actions:  # argparse has no public list of the arguments
             _complete(action, shtab.FILE, shtab.DIRECTORY)
     print_text(shtab.complete(parser, args.shell))
@@ -66,10 +86,34 @@ def parser_of_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Ar
     return dict(commands.choices)
 
 
+def _all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of the commands, and those of their actions."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield inner
+                yield from _all_parsers(inner)
+
+
+def _names(what: str) -> dict[str, object]:
+    """Return how each shell completes the names of topics or groups, as shtab expects it."""
+    function = f"_kcli_{what}_of_cluster"
+    ask = f"kcli {what} list --timeout 1 --output names"
+    fish = f"({ask} (string match -r -- '--bootstrap-server[ =]\\S+' (commandline -p) | string split ' ') 2>/dev/null)"
+    return {
+        "bash": function,
+        "zsh": f"{{{function}}}",
+        "fish": fish,
+        "preamble": {"bash": _BASH_NAMES % (function, ask), "zsh": _ZSH_NAMES % (function, ask)},
+    }
+
+
 def _complete(action: argparse.Action, files: object, directories: object) -> None:
     """Mark an argument that is a path, as shtab expects it."""
     is_path = not action.option_strings and action.choices is None
-    if action.metavar in _DIRECTORIES and action.option_strings:
+    if action.metavar in _NAMES:
+        action.complete = _names(_NAMES[action.metavar])  # type: ignore[attr-defined]
+    elif action.metavar in _DIRECTORIES and action.option_strings:
         action.complete = directories  # type: ignore[attr-defined]
     elif is_path or action.metavar in _FILES:
         action.complete = files  # type: ignore[attr-defined]

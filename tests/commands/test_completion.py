@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,15 @@ from tests.conftest import missing
 # What readline does on a tab, with the words of the command line as arguments.
 TAB = """
 source "$1"; shift
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*"
 "$(complete -p kcli | sed 's/.*-F \\([^ ]*\\) .*/\\1/')" kcli "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
 printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+# A kcli that lists what a cluster has.
+LISTING = """#!/bin/sh
+[ "$2 $3 $4 $5 $6" = "list --timeout 1 --output names" ] || exit 1
+if [ "$1" = topics ]; then echo orders; echo "orders.of.${8:-127.0.0.1:9092}"; else echo readers; fi
 """
 
 
@@ -61,6 +68,29 @@ def test_bash(words: list[str], expected: set[str], tmp_path: Path, capfd: pytes
     (work / "server.properties").touch()
     command = [bash, "--norc", "--noprofile", "-c", TAB, "bash", str(tmp_path / "script"), "kcli", *words]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == expected and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["topics", "describe", "--topic", "or"], {"orders", "orders.of.127.0.0.1:9092"}),
+        (["topics", "delete", "--bootstrap-server", "broker:9092", "--topic", ""], {"orders", "orders.of.broker:9092"}),
+        (["topics", "create", "--part"], {"--partitions"}),
+        (["groups", "describe", "--group", "r"], {"readers"}),
+        (["configs", "describe", "--group", ""], {"readers"}),
+        (["groups", "rese"], {"reset-offsets"}),
+    ],
+)
+def test_names_of_the_cluster(words: list[str], expected: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The names after --topic and --group are those that kcli lists for the --bootstrap-server of the line."""
+    bash = shutil.which("bash") or missing("bash")
+    (tmp_path / "script").write_text(script("bash", capfd))
+    (tmp_path / "kcli").write_text(LISTING)
+    (tmp_path / "kcli").chmod(0o755)
+    command = [bash, "--norc", "--noprofile", "-c", TAB, "bash", str(tmp_path / "script"), "kcli", *words]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=environment)
     assert set(done.stdout.split()) == expected and done.stderr == ""
 
 

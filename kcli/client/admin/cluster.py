@@ -1,0 +1,269 @@
+"""The cluster: nodes, features, the quorum of controllers (Kafka: DescribeClusterResult, FeatureMetadata, QuorumInfo).
+
+    operation                API                                      node
+    -----------------------  ---------------------------------------  --------------
+    describe_cluster         DescribeCluster; Metadata before 2.8     any broker
+    unregister_broker        UnregisterBroker                         the controller
+    describe_features        ApiVersions                              any broker
+    update_features          UpdateFeatures                           the controller
+    describe_metadata_quorum DescribeQuorum                           any broker
+    add_raft_voter           AddRaftVoter                             the controller
+    remove_raft_voter        RemoveRaftVoter                          the controller
+
+The controller of the metadata is a broker that passes requests on, since clients do not reach controllers in KRaft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from kcli.client.admin.driver import refused
+from kcli.client.admin.error_sentences import kafka_error, outcome_error
+from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.errors import ClientError, UnsupportedVersionError
+from kcli.client.metadata import Node
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.apis import (
+    ADD_RAFT_VOTER,
+    API_KEYS,
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
+    METADATA,
+    REMOVE_RAFT_VOTER,
+    UNREGISTER_BROKER,
+    UPDATE_FEATURES,
+)
+from kcli.protocol.message import Message
+
+METADATA_TOPIC = "__cluster_metadata"
+_VALIDATE_SINCE = 1
+
+
+class ClusterDescription(NamedTuple):
+    """The brokers of a cluster; `fenced` are the ids of those that are registered and do not run, if they were asked for."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: tuple[Node, ...]
+    fenced: frozenset[int] = frozenset()
+
+
+class VersionRange(NamedTuple):
+    """The levels of a feature, both included."""
+
+    lowest: int
+    highest: int
+
+
+class FeatureMetadata(NamedTuple):
+    """The finalized levels and their epoch (-1 if it is not known), and what the broker that answered supports."""
+
+    finalized: dict[str, int]
+    finalized_epoch: int
+    supported: dict[str, VersionRange]
+
+
+class UpgradeType(IntEnum):
+    """What an update of a feature may do."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """The level that a feature shall have, 0 for none."""
+
+    max_version_level: int
+    upgrade_type: UpgradeType = UpgradeType.UPGRADE
+
+
+class RaftEndpoint(NamedTuple):
+    """A listener of a controller."""
+
+    name: str
+    host: str
+    port: int
+
+
+class ReplicaState(NamedTuple):
+    """A voter or observer; the timestamps are in ms, -1 if they are not known."""
+
+    replica_id: int
+    directory_id: Uuid
+    log_end_offset: int
+    last_fetch_timestamp: int
+    last_caught_up_timestamp: int
+
+
+class QuorumInfo(NamedTuple):
+    """The state of the metadata quorum; `nodes` has the listeners of the voters by id."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[ReplicaState, ...]
+    observers: tuple[ReplicaState, ...]
+    nodes: dict[int, tuple[RaftEndpoint, ...]]
+
+
+# -------------------------------------------------------------------------------------------------------------------- nodes
+
+
+def describe_cluster(*, include_fenced_brokers: bool = False) -> Operation[ClusterDescription]:
+    """Return the brokers of the cluster, sorted by id. Raises KafkaError."""
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[DESCRIBE_CLUSTER].request.new(include_fenced_brokers=include_fenced_brokers)
+
+    try:
+        answer = yield from run_one(Call(DESCRIBE_CLUSTER, Route.ANY, request, _answer_or_error), "cluster")
+    except UnsupportedVersionError:
+        if include_fenced_brokers:
+            raise
+        return (yield from _describe_by_metadata())
+    nodes = sorted(Node(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers)
+    fenced = frozenset(one.broker_id for one in answer.brokers if one.is_fenced)
+    return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes), fenced)
+
+
+def _describe_by_metadata() -> Operation[ClusterDescription]:
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[METADATA].request.new(topics=[])
+
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, _answer_or_error), "cluster")
+    nodes = sorted(Node(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
+    return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
+
+
+def _answer_or_error(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
+    if answer.error_code:
+        return refused(keys, answer.error_code, getattr(answer, "error_message", None))
+    return [(keys[0], answer)]
+
+
+def unregister_broker(broker_id: int) -> Operation[None]:
+    """Remove the registration of a broker that does not run any more. Raises KafkaError."""
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[UNREGISTER_BROKER].request.new(broker_id=broker_id)
+
+    yield from run_one(Call(UNREGISTER_BROKER, Route.CONTROLLER, request, _answer_or_error), "broker")
+
+
+# ----------------------------------------------------------------------------------------------------------------- features
+
+
+def describe_features() -> Operation[FeatureMetadata]:
+    """Return the features of the cluster. Raises KafkaError."""
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[API_VERSIONS].request.new(client_software_name="kcli", client_software_version="admin")
+
+    answer = yield from run_one(Call(API_VERSIONS, Route.ANY, request, _answer_or_error), "features")
+    return FeatureMetadata(
+        {one.name: one.max_version_level for one in answer.finalized_features},
+        answer.finalized_features_epoch,
+        {one.name: VersionRange(one.min_version, one.max_version) for one in answer.supported_features},
+    )
+
+
+def update_features(updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False) -> Operation[Outcomes[str, None]]:
+    """Set levels of features; `validate_only` checks and changes nothing."""
+
+    def request(keys: Sequence[str], context: RequestContext) -> Message:
+        kind = API_KEYS[UPDATE_FEATURES].request
+        one = kind.classes["FeatureUpdateKey"]
+        asked = []
+        for name in keys:
+            level, upgrade_type = updates[name]
+            if context.version < _VALIDATE_SINCE:
+                is_downgrade = upgrade_type is not UpgradeType.UPGRADE
+                asked.append(one(feature=name, max_version_level=level, allow_downgrade=is_downgrade))
+            else:
+                asked.append(one(feature=name, max_version_level=level, upgrade_type=upgrade_type))
+        return kind.new(timeout_ms=context.timeout_ms, feature_updates=asked, validate_only=validate_only)
+
+    def read(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, ClientError | None]]:
+        if answer.error_code:
+            yield from refused(keys, answer.error_code, answer.error_message)
+            return
+        for one in answer.results:
+            yield one.feature, outcome_error(one.error_code, one.error_message)
+        # From version 2 on all features are updated, or none; those that are named above keep their outcome.
+        yield from ((key, None) for key in keys)
+
+    return (yield from run(Call(UPDATE_FEATURES, Route.CONTROLLER, request, read), updates))
+
+
+# ------------------------------------------------------------------------------------------------------------------- quorum
+
+
+def describe_metadata_quorum() -> Operation[QuorumInfo]:
+    """Return the state of the quorum of controllers. Raises KafkaError."""
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        kind = API_KEYS[DESCRIBE_QUORUM].request
+        partition = kind.classes["PartitionData"](partition_index=0)
+        return kind.new(topics=[kind.classes["TopicData"](topic_name=METADATA_TOPIC, partitions=[partition])])
+
+    answer = yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, _answer_or_error), "quorum")
+    partitions = [one for topic in answer.topics if topic.topic_name == METADATA_TOPIC for one in topic.partitions]
+    if len(partitions) != 1:
+        raise kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
+    (found,) = partitions
+    if found.error_code:
+        raise kafka_error(found.error_code, getattr(found, "error_message", None))
+    nodes = {node.node_id: tuple(RaftEndpoint(one.name, one.host, one.port) for one in node.listeners) for node in answer.nodes}
+    return QuorumInfo(
+        found.leader_id,
+        found.leader_epoch,
+        found.high_watermark,
+        tuple(map(_replica_state, found.current_voters)),
+        tuple(map(_replica_state, found.observers)),
+        nodes,
+    )
+
+
+def _replica_state(one: Message) -> ReplicaState:
+    return ReplicaState(
+        one.replica_id,
+        Uuid(one.replica_directory_id),
+        one.log_end_offset,
+        one.last_fetch_timestamp,
+        one.last_caught_up_timestamp,
+    )
+
+
+def add_raft_voter(
+    voter_id: int, directory_id: Uuid, endpoints: Iterable[RaftEndpoint], *, cluster_id: str | None = None
+) -> Operation[None]:
+    """Add a controller to the voters of the quorum. Raises KafkaError."""
+    listening = list(endpoints)
+
+    def request(_keys: Sequence[str], context: RequestContext) -> Message:
+        kind = API_KEYS[ADD_RAFT_VOTER].request
+        one = kind.classes["Listener"]
+        return kind.new(
+            cluster_id=cluster_id,
+            timeout_ms=context.timeout_ms,
+            voter_id=voter_id,
+            voter_directory_id=directory_id,
+            listeners=[one(name=name, host=host, port=port) for name, host, port in listening],
+        )
+
+    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, _answer_or_error), "voter")
+
+
+def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | None = None) -> Operation[None]:
+    """Remove a controller from the voters of the quorum. Raises KafkaError."""
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[REMOVE_RAFT_VOTER].request.new(
+            cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
+        )
+
+    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, _answer_or_error), "voter")

@@ -1,0 +1,146 @@
+"""How far groups are behind the ends of their partitions (Kafka: ConsumerGroupCommand, ShareGroupCommand).
+
+    type               current offset            lag
+    -----------------  ------------------------  -------------------------------------------
+    classic, consumer  the committed offset      log end offset - current offset
+    streams            the committed offset      the same
+    share              the start offset          as the coordinator reports it (KIP-1226)
+
+A partition is shown if the group has an offset for it, or if it is assigned to a member. Ends of partitions that do not exist
+any more, or have no leader, are not known: they are left out of the request, since it would wait for a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kcli.client.admin.group_offsets import (
+    GroupOffsets,
+    OffsetAndMetadata,
+    SharePartitionOffset,
+    list_consumer_group_offsets,
+    list_share_group_offsets,
+)
+from kcli.client.admin.groups import (
+    SHARE,
+    STREAMS,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    describe_consumer_groups,
+    describe_share_groups,
+)
+from kcli.client.admin.operation import Operation, Outcomes
+from kcli.client.admin.partitions import ListedOffset, OffsetSpec, list_offsets
+from kcli.client.admin.streams import StreamsGroupDescription, describe_streams_groups
+from kcli.client.admin.topics import describe_topics
+from kcli.client.cluster import NO_LEADER, TopicPartition
+from kcli.client.errors import ClientError
+
+AnyDescription = GroupDescription | StreamsGroupDescription
+
+
+class PartitionLag(NamedTuple):
+    """A partition of a group; None: there is no offset, the end is not known, or it is assigned to no member."""
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    member: GroupMember | None
+
+
+class GroupLag(NamedTuple):
+    """A group with its partitions, sorted by topic and number."""
+
+    description: AnyDescription
+    partitions: tuple[PartitionLag, ...]
+
+
+def describe_groups(listings: Iterable[GroupListing]) -> Operation[Outcomes[str, AnyDescription]]:
+    """Return the groups of a list, of all types, with their members."""
+    wanted = {one.group_id: one.type for one in listings}
+    found: dict[str, AnyDescription | ClientError] = {}
+    share = [group for group, kind in wanted.items() if kind == SHARE]
+    streams = [group for group, kind in wanted.items() if kind == STREAMS]
+    found.update((yield from describe_share_groups(share)))
+    found.update((yield from describe_streams_groups(streams)))
+    found.update((yield from describe_consumer_groups([group for group in wanted if group not in found])))
+    return {group: found[group] for group in wanted}
+
+
+def existing_partitions(topics: Iterable[str]) -> Operation[set[TopicPartition]]:
+    """Return the partitions of topics that exist and have a leader."""
+    described = yield from describe_topics(sorted(set(topics)))
+    return {
+        (one.name, each.partition)
+        for one in described.values()
+        if not isinstance(one, ClientError)
+        for each in one.partitions
+        if each.leader != NO_LEADER
+    }
+
+
+def log_end_offsets(partitions: Iterable[TopicPartition]) -> Operation[dict[TopicPartition, int]]:
+    """Return the ends of partitions, of those that exist and whose leader answers."""
+    wanted = set(partitions)
+    existing = yield from existing_partitions(topic for topic, _ in wanted)
+    ends = yield from list_offsets(dict.fromkeys(sorted(wanted & existing), int(OffsetSpec.LATEST)))
+    return {at: end.offset for at, end in ends.items() if isinstance(end, ListedOffset)}
+
+
+def describe_group_lags(listings: Iterable[GroupListing]) -> Operation[Outcomes[str, GroupLag]]:
+    """Return the groups of a list, of all types, with the lags of their partitions."""
+    wanted = list(listings)
+    described = yield from describe_groups(wanted)
+    share = [one.group_id for one in wanted if one.type == SHARE]
+    others = [one.group_id for one in wanted if one.type != SHARE]
+    starts = yield from list_share_group_offsets(dict.fromkeys(share))
+    offsets = yield from list_consumer_group_offsets(dict.fromkeys(others))
+    asked: set[TopicPartition] = set()
+    for group, description in described.items():
+        asked |= _assigned(description).keys()
+        found = starts.get(group) or offsets.get(group)
+        if isinstance(found, dict):
+            asked |= found.keys()
+    ends = yield from log_end_offsets(asked)
+    return {
+        group: _lag(description, starts.get(group) if group in starts else offsets.get(group), ends)
+        for group, description in described.items()
+    }
+
+
+def _assigned(description: AnyDescription | ClientError) -> dict[TopicPartition, GroupMember]:
+    """Return the members by their partitions; those of a streams group have tasks, and a share group's share partitions."""
+    if not isinstance(description, GroupDescription):
+        return {}
+    return {partition: member for member in description.members for partition in member.assignment}
+
+
+def _lag(
+    description: AnyDescription | ClientError,
+    offsets: GroupOffsets | Mapping[TopicPartition, SharePartitionOffset | ClientError | None] | ClientError | None,
+    ends: Mapping[TopicPartition, int],
+) -> GroupLag | ClientError:
+    if isinstance(description, ClientError):
+        return description
+    if isinstance(offsets, ClientError):
+        return offsets
+    owners = _assigned(description)
+    found = []
+    for topic, partition in sorted({*(offsets or {}), *owners}):
+        offset = (offsets or {}).get((topic, partition))
+        end = ends.get((topic, partition))
+        current: int | None = None
+        lag: int | None = None
+        if isinstance(offset, OffsetAndMetadata):
+            current = offset.offset
+            lag = None if end is None else max(end - current, 0)
+        elif isinstance(offset, SharePartitionOffset):
+            current = offset.start_offset
+            lag = offset.lag if offset.lag >= 0 else None
+        owner = owners.get((topic, partition))
+        found.append(PartitionLag(topic, partition, current, end, lag, owner))
+    return GroupLag(description, tuple(found))

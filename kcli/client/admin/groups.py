@@ -1,0 +1,338 @@
+"""Groups of all types: list, describe, delete, remove members (Kafka: GroupListing, ConsumerGroupDescription).
+
+operation                  API                                               node
+-------------------------  ------------------------------------------------  ----------------------------
+list_groups                ListGroups                                        each broker
+describe_consumer_groups   ConsumerGroupDescribe; DescribeGroups for those   the coordinator of each group
+                           that it does not find, or if it is not there
+describe_classic_groups    DescribeGroups                                    the coordinator
+describe_share_groups      ShareGroupDescribe                                the coordinator
+describe_streams_groups    StreamsGroupDescribe (kcli.client.admin.streams)  the coordinator
+delete_groups              DeleteGroups                                      the coordinator
+remove_members_from_group  LeaveGroup                                        the coordinator
+find_coordinators          FindCoordinator                                   any broker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kcli.client.admin.brokers import run_on_each_broker
+from kcli.client.admin.error_sentences import kafka_error, outcome_error
+from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run
+from kcli.client.cluster import TopicPartition
+from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
+from kcli.protocol import error_codes
+from kcli.protocol.apis import (
+    API_KEYS,
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    SHARE_GROUP_DESCRIBE,
+)
+from kcli.protocol.consumer_protocol import decode_assignment_message
+from kcli.protocol.message import Message
+from kcli.protocol.message_errors import DecodeError
+
+CLASSIC, CONSUMER, SHARE, STREAMS = "Classic", "Consumer", "Share", "Streams"
+CONSUMER_PROTOCOL = "consumer"  # protocol type of classic groups of consumers
+DEAD = "Dead"
+NO_EPOCH = -1
+_TYPES_SINCE = 5
+_MEMBERS_SINCE = 3
+_BATCHED_SINCE = 4
+_CLASSIC_MEMBER = 0  # MemberType of a member of a consumer group that uses the classic protocol
+
+
+class GroupListing(NamedTuple):
+    """A group in a list; `type` is empty if the broker does not report types (before 3.8)."""
+
+    group_id: str
+    type: str
+    protocol: str
+    state: str
+
+
+class ListedGroups(NamedTuple):
+    """The groups, sorted by id, and the errors of brokers that did not list theirs."""
+
+    groups: list[GroupListing]
+    errors: dict[int, ClientError]
+
+
+class GroupMember(NamedTuple):
+    """A member; `target_assignment` is None if the protocol has none, `protocol_metadata` is that of classic groups."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    host: str
+    member_epoch: int
+    subscribed_topics: tuple[str, ...]
+    subscribed_regex: str | None
+    assignment: tuple[TopicPartition, ...]
+    target_assignment: tuple[TopicPartition, ...] | None
+    uses_classic_protocol: bool
+    protocol_metadata: bytes = b""
+
+
+class GroupDescription(NamedTuple):
+    """A classic, consumer or share group; the epochs are NO_EPOCH in classic groups."""
+
+    group_id: str
+    type: str
+    protocol: str
+    state: str
+    assignor: str
+    group_epoch: int
+    assignment_epoch: int
+    members: tuple[GroupMember, ...]
+
+
+class MemberToRemove(NamedTuple):
+    """A member that shall leave: a static one by its instance id, any other one by its member id."""
+
+    instance_id: str | None = None
+    member_id: str = ""
+
+
+class CoordinatorNode(NamedTuple):
+    """The broker that coordinates a group or a transactional id."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+# --------------------------------------------------------------------------------------------------------------------- list
+
+
+def list_groups(
+    *, states: Iterable[str] = (), types: Iterable[str] = (), protocols: Iterable[str] = ()
+) -> Operation[ListedGroups]:
+    """Return the groups of the cluster with one of the states, types and protocol types; none named: with any."""
+    wanted_states, wanted_types, wanted_protocols = list(states), list(types), set(protocols)
+
+    def request(_keys: Sequence[int], _context: RequestContext) -> Message:
+        return API_KEYS[LIST_GROUPS].request.new(states_filter=wanted_states, types_filter=wanted_types)
+
+    by_broker = yield from run_on_each_broker(LIST_GROUPS, request, _read_listed)
+    found: dict[str, GroupListing] = {}
+    for outcome in by_broker.values():
+        if not isinstance(outcome, ClientError):
+            found.update({one.group_id: one for one in outcome})
+    groups = [one for _, one in sorted(found.items()) if not wanted_protocols or one.protocol in wanted_protocols]
+    return ListedGroups(groups, {at: error for at, error in by_broker.items() if isinstance(error, ClientError)})
+
+
+def _read_listed(answer: Message) -> list[GroupListing] | ClientError:
+    if answer.error_code:
+        return kafka_error(answer.error_code)
+    return [
+        GroupListing(one.group_id, one.group_type.capitalize(), one.protocol_type, one.group_state) for one in answer.groups
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------- describe
+
+
+def describe_consumer_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
+    """Return groups of consumers of both protocols with their members."""
+    call = Call(CONSUMER_GROUP_DESCRIBE, Route.GROUP, partial(_describe_request, CONSUMER_GROUP_DESCRIBE), _read_consumer)
+    found = yield from run(call, group_ids)
+    others = [group_id for group_id, outcome in found.items() if _may_be_classic(outcome)]
+    classic = yield from describe_classic_groups(others)
+    return {group_id: classic.get(group_id, outcome) for group_id, outcome in found.items()}
+
+
+def _may_be_classic(outcome: GroupDescription | ClientError) -> bool:
+    if isinstance(outcome, KafkaError):
+        return outcome.code in (error_codes.GROUP_ID_NOT_FOUND, error_codes.UNSUPPORTED_VERSION)
+    return isinstance(outcome, UnsupportedVersionError)
+
+
+def describe_share_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
+    """Return share groups with their members."""
+    call = Call(SHARE_GROUP_DESCRIBE, Route.GROUP, partial(_describe_request, SHARE_GROUP_DESCRIBE), _read_share)
+    return (yield from run(call, group_ids))
+
+
+def _describe_request(api_key: int, group_ids: Sequence[str], _context: RequestContext) -> Message:
+    return API_KEYS[api_key].request.new(group_ids=list(group_ids))
+
+
+def assigned_partitions(assignment: Message) -> tuple[TopicPartition, ...]:
+    """Return the partitions of an assignment of a group that is not classic."""
+    return tuple((topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions)
+
+
+def _read_consumer(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
+    for one in answer.groups:
+        if one.error_code:
+            yield one.group_id, kafka_error(one.error_code, one.error_message)
+            continue
+        members = [
+            GroupMember(
+                each.member_id,
+                each.instance_id,
+                each.rack_id,
+                each.client_id,
+                each.client_host,
+                each.member_epoch,
+                tuple(each.subscribed_topic_names),
+                each.subscribed_topic_regex or None,
+                assigned_partitions(each.assignment),
+                assigned_partitions(each.target_assignment),
+                each.member_type == _CLASSIC_MEMBER,
+            )
+            for each in one.members
+        ]
+        yield one.group_id, _modern(one, CONSUMER, members)
+
+
+def _read_share(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
+    for one in answer.groups:
+        if one.error_code:
+            yield one.group_id, kafka_error(one.error_code, one.error_message)
+            continue
+        members = [
+            GroupMember(
+                each.member_id,
+                None,
+                each.rack_id,
+                each.client_id,
+                each.client_host,
+                each.member_epoch,
+                tuple(each.subscribed_topic_names),
+                None,
+                assigned_partitions(each.assignment),
+                None,
+                False,
+            )
+            for each in one.members
+        ]
+        yield one.group_id, _modern(one, SHARE, members)
+
+
+def _modern(one: Message, group_type: str, members: list[GroupMember]) -> GroupDescription:
+    protocol = group_type.lower()
+    epochs = (one.group_epoch, one.assignment_epoch)
+    return GroupDescription(one.group_id, group_type, protocol, one.group_state, one.assignor_name, *epochs, tuple(members))
+
+
+def describe_classic_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
+    """Return classic groups with their members, also those that are not of consumers."""
+
+    def request(keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[DESCRIBE_GROUPS].request.new(groups=list(keys))
+
+    return (yield from run(Call(DESCRIBE_GROUPS, Route.GROUP, request, _read_classic), group_ids))
+
+
+def _read_classic(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
+    for one in answer.groups:
+        if one.error_code:
+            yield one.group_id, kafka_error(one.error_code, one.error_message)
+        elif one.group_state == DEAD and not one.members:
+            # So brokers before 4.0 answer for a group that does not exist.
+            yield one.group_id, kafka_error(error_codes.GROUP_ID_NOT_FOUND, f"Group {one.group_id} not found.")
+        else:
+            members = tuple(_classic_member(one.protocol_type, each) for each in one.members)
+            head = (one.group_id, CLASSIC, one.protocol_type, one.group_state, one.protocol_data)
+            yield one.group_id, GroupDescription(*head, NO_EPOCH, NO_EPOCH, members)
+
+
+def _classic_member(protocol: str, one: Message) -> GroupMember:
+    assignment: tuple[TopicPartition, ...] = ()
+    if protocol == CONSUMER_PROTOCOL and one.member_assignment:
+        try:
+            decoded = decode_assignment_message(one.member_assignment)
+            assignment = tuple((each.topic, index) for each in decoded.assigned_partitions for index in each.partitions)
+        except DecodeError:
+            pass  # an assignor may write what it likes
+    return GroupMember(
+        one.member_id,
+        one.group_instance_id,
+        None,
+        one.client_id,
+        one.client_host,
+        NO_EPOCH,
+        (),
+        None,
+        assignment,
+        None,
+        True,
+        bytes(one.member_metadata),
+    )
+
+
+def find_coordinators(names: Iterable[str], *, of_transactions: bool = False) -> Operation[Outcomes[str, CoordinatorNode]]:
+    """Return the coordinators of groups, or of transactional ids."""
+    key_type = int(of_transactions)
+
+    def request(keys: Sequence[str], context: RequestContext) -> Message:
+        kind = API_KEYS[FIND_COORDINATOR].request
+        if context.version < _BATCHED_SINCE and len(keys) == 1:
+            return kind.new(key_type=key_type, key=keys[0])
+        return kind.new(key_type=key_type, coordinator_keys=list(keys))
+
+    def read(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, CoordinatorNode | ClientError]]:
+        for key, one in [(each.key, each) for each in answer.coordinators] or [(keys[0], answer)]:
+            error = outcome_error(one.error_code, one.error_message)
+            yield key, error or CoordinatorNode(one.node_id, one.host, one.port)
+
+    retried = frozenset((error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.COORDINATOR_LOAD_IN_PROGRESS))
+    return (yield from run(Call(FIND_COORDINATOR, Route.ANY, request, read, retried=retried), names))
+
+
+# ------------------------------------------------------------------------------------------------------------------- change
+
+
+def delete_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, None]]:
+    """Delete groups without members, of any type."""
+
+    def request(keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[DELETE_GROUPS].request.new(groups_names=list(keys))
+
+    def read(_keys: Sequence[str], answer: Message) -> Iterator[tuple[str, ClientError | None]]:
+        for one in answer.results:
+            yield one.group_id, outcome_error(one.error_code, one.error_message)
+
+    return (yield from run(Call(DELETE_GROUPS, Route.GROUP, request, read), group_ids))
+
+
+def remove_members_from_group(
+    group_id: str, members: Iterable[MemberToRemove] | None = None, *, reason: str = "removed by an administrator"
+) -> Operation[Outcomes[MemberToRemove, None]]:
+    """Let members of a group of consumers leave, all members for None. Raises KafkaError if there is no such group."""
+    if members is None:
+        described = yield from describe_consumer_groups([group_id])
+        description = described[group_id]
+        if isinstance(description, ClientError):
+            raise description
+        members = [MemberToRemove(one.instance_id, "" if one.instance_id else one.member_id) for one in description.members]
+
+    def request(keys: Sequence[MemberToRemove], context: RequestContext) -> Message:
+        kind = API_KEYS[LEAVE_GROUP].request
+        if context.version < _MEMBERS_SINCE and len(keys) == 1 and keys[0].instance_id is None:
+            return kind.new(group_id=group_id, member_id=keys[0].member_id)
+        identity = kind.classes["MemberIdentity"]
+        leaving = [identity(member_id=key.member_id, group_instance_id=key.instance_id, reason=reason) for key in keys]
+        return kind.new(group_id=group_id, members=leaving)
+
+    def read(keys: Sequence[MemberToRemove], answer: Message) -> Iterable[tuple[MemberToRemove, ClientError | None]]:
+        if answer.error_code or answer.schema_version < _MEMBERS_SINCE:
+            return [(key, outcome_error(answer.error_code)) for key in keys]
+        codes = {one.group_instance_id or one.member_id: one.error_code for one in answer.members}
+        return [
+            (key, outcome_error(codes.get(key.instance_id or key.member_id, error_codes.UNKNOWN_MEMBER_ID))) for key in keys
+        ]
+
+    call = Call(LEAVE_GROUP, Route.GROUP, request, read, lambda _key: group_id)
+    return (yield from run(call, members))

@@ -1,0 +1,280 @@
+"""What the commands for a running cluster share: actions, connection options, names, tables and JSON, exit codes.
+
+    kcli topics ACTION [OPTIONS]      each action is a parser of its own, with the options of `add_connection`
+
+exit code  meaning
+---------  ------------------------------------------------------------------------------------------------
+0          done
+1          the cluster refused something, such as a topic that exists; or no topic or group matches
+2          could not run: wrong options, no broker can be reached, no answer in time, an API that is missing
+130        interrupted
+
+Text is for people: tables that fit the terminal, with "-" for what is not known or not set. `--output json` is for programs:
+one object a line, with all that is known. Both are printed from the same rows (`show`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from kcli.commands.client_options import add_client_options, client_properties
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
+from kcli.inspect.json_text import JsonObject, JsonValue, dump
+
+if TYPE_CHECKING:
+    from kcli.client.admin.operation import Operation
+    from kcli.client.errors import ClientError
+
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DEFAULT_TIMEOUT_S = 10.0
+EXIT_CODES = """\
+Exit codes: 0 done; 1 the cluster refused something, or no topic or group matches; 2 could not run, or no answer in time.
+docs/administration.md has examples."""
+_Result = TypeVar("_Result")
+_Value = TypeVar("_Value")
+_Key = TypeVar("_Key")
+
+Action = Callable[[argparse.Namespace], int]
+# The title of a column, and the member of the rows that it shows.
+Columns = Sequence[tuple[str, str]]
+
+
+# ------------------------------------------------------------------------------------------------------------------ options
+
+
+def add_actions(
+    parser: argparse.ArgumentParser, metavar: str = "ACTION"
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    """Let a command have actions, one of which must be named."""
+    return parser.add_subparsers(metavar=metavar, dest="action", required=True, prog=parser.prog)
+
+
+def add_action(actions: Actions, name: str, run: Action, text: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Add an action with the options of every one; `text` is a line of help."""
+    description = f"{text[0].upper()}{text[1:]}."
+    parser = actions.add_parser(name, help=text, description=description, epilog=epilog or None)
+    parser.set_defaults(run_action=run)
+    add_connection(parser, has_names=name == "list")
+    return parser
+
+
+def add_connection(parser: argparse.ArgumentParser, has_names: bool = False) -> None:
+    """Add the options for the connection and the output."""
+    group = add_client_options(parser, "connection and output")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        help=f"how long to try before an error (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
+    )
+    help_text = "tables, or one JSON object a line" + ("; or only names" if has_names else "")
+    formats = ["text", "json", "names"] if has_names else ["text", "json"]
+    group.add_argument("--output", choices=formats, default="text", help=help_text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def run_action(args: argparse.Namespace) -> int:
+    """Run the action of a command line and return the exit code. Raises CannotRun."""
+    action: Action = args.run_action
+    return action(args)
+
+
+# --------------------------------------------------------------------------------------------------------------- the client
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of the client for the options; a file may have those of other clients. Raises CannotRun."""
+    from kcli.client.client_config import ClientConfig, property_name
+
+    known = {property_name(field) for field in ClientConfig._fields}
+    settings = {name: value for name, value in client_properties(args).items() if name in known}
+    if args.timeout is not None or "default.api.timeout.ms" not in settings:
+        settings["default.api.timeout.ms"] = str(max(int((args.timeout or DEFAULT_TIMEOUT_S) * 1000), 1))
+    return settings
+
+
+def ask(args: argparse.Namespace, operation: Operation[_Result]) -> _Result:
+    """Execute an operation on the cluster that the options name.
+
+    Raises KafkaError if the cluster refuses it, CannotRun if there is no answer.
+    """
+    from kcli.client.errors import ClientError, KafkaError
+    from kcli.client.shell.admin import Admin
+
+    try:
+        with Admin(settings_of(args)) as admin:
+            return admin.execute(operation)
+    except KafkaError:
+        raise
+    except ClientError as error:
+        raise CannotRun(str(error)) from None
+
+
+def answered(run: Action) -> Action:
+    """Return the action with errors of the cluster as messages and exit code 1."""
+
+    def action(args: argparse.Namespace) -> int:
+        from kcli.client.errors import KafkaError
+
+        try:
+            return run(args)
+        except KafkaError as error:
+            print_message(str(error))
+            return EXIT_FINDINGS
+
+    return action
+
+
+def values_of(outcomes: Mapping[_Key, _Value | ClientError], name: Callable[[_Key], str]) -> tuple[dict[_Key, _Value], int]:
+    """Return the values, after a message for each item that the cluster refused, and the exit code.
+
+    Raises CannotRun for an error that is not one of the item, such as a broker that does not answer.
+    """
+    from kcli.client.errors import ClientError, KafkaError
+
+    values: dict[_Key, _Value] = {}
+    code = EXIT_OK
+    for key, outcome in outcomes.items():
+        if isinstance(outcome, KafkaError):
+            print_message(f"{name(key)}: {outcome}")
+            code = EXIT_FINDINGS
+        elif isinstance(outcome, ClientError):
+            raise CannotRun(str(outcome))
+        else:
+            values[key] = outcome
+    return values, code
+
+
+def partition_name(partition: tuple[str, int]) -> str:
+    """Return the name of a partition for messages."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+# -------------------------------------------------------------------------------------------------------------------- names
+
+
+class Selection(NamedTuple):
+    """The names that patterns matched, and the exit code: EXIT_FINDINGS if a pattern matched none."""
+
+    names: list[str]
+    code: int
+
+
+def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selection:
+    """Select the known names that match any of the patterns, with * and ?, all without patterns.
+
+    A pattern that matches nothing is reported on stderr, with similar names.
+    """
+    from kcli.inspect.suggestions import did_you_mean
+
+    names, wanted = list(known), list(patterns)
+    if not wanted:
+        return Selection(names, EXIT_OK)
+    code = EXIT_OK
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            print_message(f"the cluster has no {what} {pattern!r}{did_you_mean(pattern, names)}")
+            code = EXIT_FINDINGS
+    return Selection([name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)], code)
+
+
+def split_words(values: Iterable[str]) -> list[str]:
+    """Return the words of options that can be repeated, or separated by commas."""
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+
+
+def partitions_of(texts: Iterable[str]) -> list[tuple[str, list[int] | None]]:
+    """Parse Kafka's `topic` and `topic:0,1`: topics with their partitions, None for all. Raises CannotRun."""
+    found: list[tuple[str, list[int] | None]] = []
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        words = [word.strip() for word in numbers.split(",")]
+        if not topic or (colon and not all(word.isascii() and word.isdigit() for word in words)):
+            raise CannotRun(f"{text!r} does not name partitions: write TOPIC, or TOPIC:0,1,2")
+        found.append((topic, [int(word) for word in words] if colon else None))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------------- output
+
+
+def show(args: argparse.Namespace, rows: Sequence[JsonObject], columns: Columns, empty: str = "") -> None:
+    """Print rows as a table of these columns, or as JSON with all their members; `empty` is said on stderr without rows."""
+    if args.output == "json":
+        print_lines(dump(row) for row in rows)
+        return
+    if args.output == "names":
+        print_lines(cell(row[columns[0][1]]) for row in rows)
+        return
+    if rows:
+        print_lines(table(rows, columns))
+    elif empty:
+        print_message(empty)
+
+
+def table(rows: Sequence[JsonObject], columns: Columns) -> Iterator[str]:
+    """Yield the lines of a table: numbers to the right, columns without values are left out."""
+    from kcli.inspect.renderers.text_table import fit_table
+
+    titles = [title for title, _ in columns]
+    shown = [member for _, member in columns if any(cell(row.get(member)) for row in rows)]
+    cells = [[cell(row.get(member)) or ("-" if member in shown else "") for _, member in columns] for row in rows]
+    words = [title for title, member in columns if not all(_is_number(row.get(member)) for row in rows)]
+    fit = shutil.get_terminal_size().columns if is_terminal() else None
+    fitted = fit_table(titles, cells, left=frozenset((titles[0], *words)), drop_empty=True, fit=fit)
+    yield from fitted.head
+    yield from fitted.rows
+
+
+def _is_number(value: JsonValue) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def cell(value: JsonValue) -> str:
+    """Return a value as the text of a cell, "" for one that is not known or not set."""
+    from kcli.inspect.renderers.terminal_text import escape
+
+    if value is None or value == "" or value == [] or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(cell(one) for one in value)
+    if isinstance(value, dict):
+        return ",".join(f"{escape(str(name))}={cell(one)}" for name, one in value.items())
+    return escape(str(value))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout, nothing if there are none. Raises as write_out does."""
+    text = "\n".join(lines)
+    if text:
+        print_text(text)
+
+
+def done(args: argparse.Namespace, row: JsonObject, sentence: str) -> None:
+    """Report one thing that was done: the row as JSON, or the sentence."""
+    from kcli.inspect.renderers.terminal_text import escape
+
+    print_lines([dump(row)] if args.output == "json" else [escape(sentence)])
+
+
+def instant(timestamp_ms: int) -> str | None:
+    """Return a timestamp of a broker as text, None for -1."""
+    from kcli.inspect.instants import format_instant
+
+    return None if timestamp_ms < 0 else format_instant(timestamp_ms)

@@ -1,0 +1,223 @@
+"""`kcli configs`: shows and changes the configurations of a running cluster (Kafka: kafka-configs).
+
+    --entity-type     --entity-name              short form
+    ----------------  -------------------------  --------------------
+    topics            a topic                    --topic TOPIC
+    brokers           a broker's id, or          --broker ID
+                      --entity-default for all
+    broker-loggers    a broker's id              --broker-logger ID
+    groups            a group                    --group GROUP
+    client-metrics    a subscription             --client-metrics NAME
+
+Without a name, all entities of the type that have configurations are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kcli.commands.admin_command import (
+    EXIT_CODES,
+    add_action,
+    add_actions,
+    answered,
+    ask,
+    cell,
+    done,
+    print_lines,
+    run_action,
+    split_words,
+    table,
+    values_of,
+)
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
+from kcli.inspect.json_text import JsonObject, dump
+from kcli.inspect.quantities import format_count
+
+if TYPE_CHECKING:
+    from kcli.client.admin.configs import AlterConfigOp, ConfigEntry, ConfigResource
+
+ARGUMENTS = "ACTION"
+USAGE = "ACTION [OPTIONS]"
+DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
+EPILOG = f"kcli configs ACTION --help has the options of an action.\n{EXIT_CODES}"
+
+# The option of the short form, the words of --entity-type, the name of the resource type.
+_ENTITIES = (
+    ("topic", "topics", "TOPIC"),
+    ("broker", "brokers", "BROKER"),
+    ("broker-logger", "broker-loggers", "BROKER_LOGGER"),
+    ("group", "groups", "GROUP"),
+    ("client-metrics", "client-metrics", "CLIENT_METRICS"),
+)
+_TYPES = {words: kind for _, words, kind in _ENTITIES}
+_METAVARS = {"topic": "TOPIC", "group": "GROUP", "client-metrics": "NAME"}
+_COLUMNS = (("config", "name"), ("value", "value"), ("source", "source"), ("read only", "readOnly"))
+# key=value, or key=[value,with,commas]
+_PAIR = re.compile(r"\s*([^=,\[\]\s]+)\s*=\s*(?:\[([^\]]*)\]|((?!\[)[^,]*))\s*(?:,|$)")
+run = run_action
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `kcli configs`."""
+    actions = add_actions(parser)
+    describing = add_action(actions, "describe", answered(_describe), "show configurations")
+    describing.add_argument("--all", action="store_true", help="also those that have their defaults")
+    altering = add_action(actions, "alter", answered(_alter), "change configurations of one entity; others stay")
+    for one in (describing, altering):
+        one.add_argument("--entity-type", choices=list(_TYPES), metavar="TYPE", help=", ".join(_TYPES))
+        one.add_argument("--entity-name", metavar="NAME", help="the name, or the id of a broker")
+        one.add_argument("--entity-default", action="store_true", help="the defaults of all brokers")
+        for option, words, _ in _ENTITIES:
+            metavar = _METAVARS.get(option, "ID")
+            one.add_argument(f"--{option}", metavar=metavar, help=f"--entity-type {words} --entity-name {metavar}")
+    altering.add_argument(
+        "--add-config", metavar="PAIRS", action="append", default=[], help="KEY=VALUE,KEY=[A,B]: set these; can be repeated"
+    )
+    altering.add_argument(
+        "--delete-config", metavar="KEYS", action="append", default=[], help="KEY,KEY: remove these; can be repeated"
+    )
+    altering.add_argument("--dry-run", action="store_true", help="let the cluster check it, and change nothing")
+
+
+def parse_values(text: str, option: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of KEY=VALUE,KEY=[A,B]. Raises CannotRun."""
+    if option == "--config":  # one pair: commas belong to its value
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CannotRun(f"{option}: {text!r} is not KEY=VALUE")
+        yield name.strip(), value.strip().removeprefix("[").removesuffix("]")
+        return
+    at = 0
+    while at < len(text):
+        found = _PAIR.match(text, at)
+        if found is None:
+            raise CannotRun(f"{option}: {text[at:]!r} is not KEY=VALUE; values with commas are written as KEY=[A,B]")
+        yield found[1], (found[3] if found[2] is None else found[2]).strip()
+        at = found.end()
+
+
+def _named(args: argparse.Namespace) -> tuple[str, str | None]:
+    """Return the type and the name of the entity, None for all of the type. Raises CannotRun."""
+    short = [(kind, getattr(args, option.replace("-", "_"))) for option, _, kind in _ENTITIES]
+    given = [(kind, name) for kind, name in short if name is not None]
+    if len(given) + (args.entity_type is not None) != 1:
+        options = ", ".join(f"--{option}" for option, _, _ in _ENTITIES)
+        raise CannotRun(f"name one entity: --entity-type with --entity-name, or one of {options}")
+    kind, name = given[0] if given else (_TYPES[args.entity_type], args.entity_name)
+    if args.entity_default:
+        if kind != "BROKER" or name is not None:
+            raise CannotRun("--entity-default is for --entity-type brokers without a name")
+        name = ""
+    if name and kind in ("BROKER", "BROKER_LOGGER") and not (name.isascii() and name.isdigit()):
+        raise CannotRun(f"{name!r} is not the id of a broker")
+    return kind, name
+
+
+def _resource(kind: str, name: str) -> ConfigResource:
+    from kcli.client.admin.configs import ConfigResource, ResourceType
+
+    return ConfigResource(ResourceType[kind], name)
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from kcli.client.admin.configs import describe_configs, list_config_resources
+
+    kind, name = _named(args)
+    if name is None:
+        listed = ask(args, list_config_resources([_resource(kind, "").type]))
+        resources = sorted(listed)
+        if kind == "BROKER":
+            resources = [_resource(kind, ""), *(one for one in resources if one.name)]
+    else:
+        resources = [_resource(kind, name)]
+    outcomes = ask(args, describe_configs(resources, include_synonyms=True))
+    found, code = values_of(outcomes, lambda resource: resource.name or "defaults of all brokers")
+    for resource, entries in found.items():
+        rows = [_row(one) for _, one in sorted(entries.items()) if args.all or _is_set(resource, one)]
+        if args.output == "json":
+            head = {"entityType": resource.type.name, "entityName": resource.name}
+            print_lines([dump({**head, "configs": rows})])
+            continue
+        title = f"{resource.type.name.lower().replace('_', ' ')} {cell(resource.name) or '(defaults of all)'}"
+        print_lines([title, *(table(rows, _COLUMNS) if rows else ["  nothing is set; --all shows the defaults"])])
+    return code
+
+
+def _is_set(resource: ConfigResource, one: ConfigEntry) -> bool:
+    """Return whether a configuration was set for the resource itself, as kafka-configs shows without --all."""
+    from kcli.client.admin.configs import ConfigSource, ResourceType
+
+    sources = {
+        ResourceType.TOPIC: ConfigSource.TOPIC_CONFIG,
+        ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+        ResourceType.BROKER_LOGGER: ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+        ResourceType.GROUP: ConfigSource.DYNAMIC_GROUP_CONFIG,
+        ResourceType.CLIENT_METRICS: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+    }
+    if resource.type is ResourceType.BROKER and not resource.name:
+        return one.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return one.source is sources[resource.type]
+
+
+def _row(one: ConfigEntry) -> JsonObject:
+    return {
+        "name": one.name,
+        "value": one.value,
+        "source": one.source.name,
+        "sensitive": one.is_sensitive,
+        "readOnly": one.is_read_only,
+        "type": one.type.name,
+        "synonyms": {f"{each.source.name}:{each.name}": each.value for each in one.synonyms},
+    }
+
+
+def _changes(args: argparse.Namespace) -> list[AlterConfigOp]:
+    from kcli.client.admin.configs import AlterConfigOp, AlterOperation
+
+    changes = [
+        AlterConfigOp(name, AlterOperation.SET, value)
+        for text in args.add_config
+        for name, value in parse_values(text, "--add-config")
+    ]
+    changes += (AlterConfigOp(name, AlterOperation.DELETE) for name in split_words(args.delete_config))
+    if not changes:
+        raise CannotRun("name what to change: --add-config KEY=VALUE or --delete-config KEY")
+    names = [one.name for one in changes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CannotRun(f"{twice[0]} is named twice")
+    return changes
+
+
+def _alter(args: argparse.Namespace) -> int:
+    from kcli.client.admin.configs import describe_configs, incremental_alter_configs
+    from kcli.client.errors import ClientError
+
+    kind, name = _named(args)
+    if name is None:
+        raise CannotRun("name the entity: --entity-name, or --entity-default for all brokers")
+    resource, changes = _resource(kind, name), _changes(args)
+    deleted = [one.name for one in changes if one.value is None]
+    if deleted:
+        known = ask(args, describe_configs([resource]))[resource]
+        entries = {} if isinstance(known, ClientError) else known
+        for missing in (one for one in deleted if one not in entries or not _is_set(resource, entries[one])):
+            print_message(f"{missing} is not set for {resource.name or 'all brokers'}")
+            return EXIT_FINDINGS
+    _, code = values_of(
+        ask(args, incremental_alter_configs({resource: changes}, validate_only=args.dry_run)), lambda one: one.name
+    )
+    if code == EXIT_OK:
+        row = {
+            "entityType": resource.type.name,
+            "entityName": resource.name,
+            "altered": not args.dry_run,
+            "changes": {one.name: one.value for one in changes},
+        }
+        what = f"{resource.type.name.lower().replace('_', ' ')} {resource.name or '(defaults of all)'}"
+        done(args, row, f"{'would change' if args.dry_run else 'changed'} {format_count(len(changes), 'config')} of {what}")
+    return code

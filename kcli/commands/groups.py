@@ -1,0 +1,336 @@
+"""`kcli groups`: lists, describes, resets and deletes the groups of a running cluster, of all types (Kafka: kafka-groups,
+kafka-consumer-groups, kafka-share-groups, kafka-streams-groups).
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from kcli.commands.admin_command import (
+    EXIT_CODES,
+    add_action,
+    add_actions,
+    answered,
+    ask,
+    cell,
+    done,
+    partition_name,
+    partitions_of,
+    print_lines,
+    run_action,
+    select,
+    show,
+    split_words,
+    table,
+    values_of,
+)
+from kcli.commands.group_reset_options import add_reset_options, planned
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
+from kcli.inspect.json_text import JsonObject, dump
+from kcli.inspect.quantities import format_count
+
+if TYPE_CHECKING:
+    from kcli.client.admin.group_lag import AnyDescription, GroupLag
+    from kcli.client.admin.groups import GroupListing, ListedGroups
+
+ARGUMENTS = "ACTION"
+USAGE = "ACTION [OPTIONS]"
+DESCRIPTION = (
+    "Lists, describes, resets and deletes the groups of a running cluster: classic, consumer, share and streams groups."
+)
+EPILOG = f"kcli groups ACTION --help has the options of an action.\n{EXIT_CODES}"
+
+_LISTED = (("group", "group"), ("type", "type"), ("protocol", "protocol"), ("state", "state"))
+_LAGS = (
+    ("topic", "topic"),
+    ("partition", "partition"),
+    ("current offset", "currentOffset"),
+    ("log end offset", "logEndOffset"),
+    ("lag", "lag"),
+    ("member", "memberId"),
+    ("host", "host"),
+    ("client", "clientId"),
+)
+_MEMBERS = (
+    ("member", "memberId"),
+    ("instance", "instanceId"),
+    ("host", "host"),
+    ("client", "clientId"),
+    ("epoch", "memberEpoch"),
+    ("partitions", "partitionCount"),
+    ("assignment", "assignment"),
+    ("target", "targetAssignment"),
+)
+_STATES = (
+    ("group", "group"),
+    ("type", "type"),
+    ("state", "state"),
+    ("assignor", "assignor"),
+    ("epoch", "groupEpoch"),
+    ("members", "memberCount"),
+    ("coordinator", "coordinator"),
+)
+_RESET = (("topic", "topic"), ("partition", "partition"), ("current offset", "currentOffset"), ("new offset", "newOffset"))
+run = run_action
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `kcli groups`."""
+    actions = add_actions(parser)
+    listing = add_action(actions, "list", answered(_list), "list groups with their types and states")
+    listing.add_argument("--state", metavar="STATES", action="append", default=[], help="such as Stable, Empty; any of them")
+    listing.add_argument("--type", metavar="TYPES", action="append", default=[], help="classic, consumer, share, streams")
+    listing.add_argument("--protocol", metavar="NAME", help="groups of this protocol type, such as consumer")
+
+    describing = add_action(actions, "describe", answered(_describe), "show offsets and lag, members or states of groups")
+    _add_groups(describing)
+    what = describing.add_mutually_exclusive_group()
+    what.add_argument("--offsets", action="store_true", help="offsets and lag of each partition; this is the default")
+    what.add_argument("--members", action="store_true", help="the members with what is assigned to them")
+    what.add_argument("--state", action="store_true", help="a line for each group")
+
+    resetting = add_action(
+        actions, "reset-offsets", answered(_reset), "plan new offsets of a group, and set them with --execute"
+    )
+    add_reset_options(resetting)
+
+    deleting = add_action(actions, "delete", answered(_delete), "delete groups without members")
+    _add_groups(deleting)
+    deleting.add_argument("--dry-run", action="store_true", help="print their names, and delete nothing")
+
+    offsets = add_action(actions, "delete-offsets", answered(_delete_offsets), "delete offsets of a group")
+    offsets.add_argument("--group", metavar="GROUP", required=True, help="its id")
+    offsets.add_argument("--topic", metavar="TOPIC[:0,1]", action="append", required=True, help="a topic, or some partitions")
+
+
+def _add_groups(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--group", metavar="GROUP", action="append", default=[], help="groups of this id, * and ? allowed")
+    which.add_argument("--all-groups", action="store_true", help="all groups")
+
+
+# --------------------------------------------------------------------------------------------------------------------- list
+
+
+def listed_groups(args: argparse.Namespace, listed: ListedGroups) -> dict[str, GroupListing]:
+    """Return the groups by id; a broker that did not list its groups is reported, CannotRun if none did."""
+    for broker, error in listed.errors.items():
+        print_message(f"broker {broker} did not list its groups: {error}")
+    if listed.errors and not listed.groups:
+        raise CannotRun("no groups are known")
+    return {one.group_id: one for one in listed.groups}
+
+
+def _list(args: argparse.Namespace) -> int:
+    from kcli.client.admin.groups import list_groups
+
+    states = [_state(word) for word in split_words(args.state)]
+    types = [word.lower() for word in split_words(args.type)]
+    protocols = [] if args.protocol is None else [args.protocol]
+    listed = ask(args, list_groups(states=states, types=types, protocols=protocols))
+    groups = listed_groups(args, listed)
+    rows = [
+        {"group": one.group_id, "type": one.type or None, "protocol": one.protocol, "state": one.state or None}
+        for one in groups.values()
+    ]
+    show(args, rows, _LISTED, "there are no groups")
+    return EXIT_FINDINGS if listed.errors else EXIT_OK
+
+
+def _state(word: str) -> str:
+    """Return a state as brokers write it: PreparingRebalance also for preparing_rebalance."""
+    words = word.replace("-", "_").split("_")
+    return "".join(part[:1].upper() + part[1:] for part in words)
+
+
+def _chosen(args: argparse.Namespace) -> tuple[list[GroupListing], int]:
+    """Return the groups that the options name, and the exit code so far."""
+    from kcli.client.admin.groups import list_groups
+
+    groups = listed_groups(args, ask(args, list_groups()))
+    chosen = select("group", args.group, groups)
+    return [groups[name] for name in chosen.names], chosen.code
+
+
+# ----------------------------------------------------------------------------------------------------------------- describe
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from kcli.client.admin.group_lag import describe_group_lags
+    from kcli.client.admin.groups import CoordinatorNode, find_coordinators
+
+    listings, code = _chosen(args)
+    if not listings:
+        return code
+    if args.state:
+        described, refused = _described(args, listings)
+        nodes = ask(args, find_coordinators(described))
+        hosts = {
+            name: f"{one.host}:{one.port} ({one.node_id})" for name, one in nodes.items() if isinstance(one, CoordinatorNode)
+        }
+        show(args, [_state_row(one, hosts.get(name)) for name, one in described.items()], _STATES)
+    elif args.members:
+        described, refused = _described(args, listings)
+        for one in described.values():
+            _show_block(args, _state_row(one), "members", _member_rows(one), _MEMBERS)
+    else:
+        lags, refused = values_of(ask(args, describe_group_lags(listings)), str)
+        for lag in lags.values():
+            _show_block(args, _state_row(lag.description), "partitions", _lag_rows(lag), _LAGS)
+    return max(code, refused)
+
+
+def _described(args: argparse.Namespace, listings: list[GroupListing]) -> tuple[dict[str, AnyDescription], int]:
+    """Return descriptions by group id, and the exit code."""
+    from kcli.client.admin.group_lag import describe_groups
+
+    outcomes = ask(args, describe_groups(listings))
+    described: tuple[dict[str, AnyDescription], int] = values_of(outcomes, str)
+    return described
+
+
+def _show_block(
+    args: argparse.Namespace, head: JsonObject, name: str, rows: list[JsonObject], columns: tuple[tuple[str, str], ...]
+) -> None:
+    """Print one group: an object with its rows, or a line and a table."""
+    if args.output == "json":
+        print_lines([dump({**head, name: rows})])
+        return
+    members = format_count(head["memberCount"], "member")
+    title = f"{cell(head['group'])}  {head['type'].lower()} group, {head['state']}, {members}"
+    print_lines([title, *(table(rows, columns) if rows else [f"  no {name}"])])
+
+
+def _state_row(one: AnyDescription, coordinator: str | None = None) -> JsonObject:
+    from kcli.client.admin.groups import STREAMS, GroupDescription
+
+    row: JsonObject = {
+        "group": one.group_id,
+        "type": one.type if isinstance(one, GroupDescription) else STREAMS,
+        "state": one.state,
+        "assignor": (one.assignor or None) if isinstance(one, GroupDescription) else None,
+        "groupEpoch": one.group_epoch if one.group_epoch >= 0 else None,
+        "memberCount": len(one.members),
+    }
+    return row if coordinator is None else {**row, "coordinator": coordinator}
+
+
+def _member_rows(one: AnyDescription) -> list[JsonObject]:
+    from kcli.client.admin.groups import GroupMember
+    from kcli.client.admin.partitions import by_topic
+
+    rows: list[JsonObject] = []
+    for member in one.members:
+        row: JsonObject = {
+            "memberId": member.member_id,
+            "instanceId": member.instance_id,
+            "host": member.host,
+            "clientId": member.client_id,
+            "memberEpoch": member.member_epoch if member.member_epoch >= 0 else None,
+        }
+        if isinstance(member, GroupMember):
+            target = member.target_assignment
+            row["partitionCount"] = len(member.assignment)
+            row["assignment"] = {topic: sorted(at) for topic, at in by_topic(member.assignment).items()}
+            row["targetAssignment"] = None if target is None else {topic: sorted(at) for topic, at in by_topic(target).items()}
+            row["subscribedTopics"] = list(member.subscribed_topics)
+            row["subscribedRegex"] = member.subscribed_regex
+        else:
+            tasks = member.assignment.active_tasks
+            row["partitionCount"] = sum(map(len, tasks.values()))
+            row["assignment"] = {name: sorted(at) for name, at in tasks.items()}
+            row["standbyTasks"] = {name: sorted(at) for name, at in member.assignment.standby_tasks.items()}
+            row["warmupTasks"] = {name: sorted(at) for name, at in member.assignment.warmup_tasks.items()}
+            row["processId"] = member.process_id
+        rows.append(row)
+    return rows
+
+
+def _lag_rows(one: GroupLag) -> list[JsonObject]:
+    rows: list[JsonObject] = []
+    for lag in one.partitions:
+        owner = lag.member
+        rows.append(
+            {
+                "topic": lag.topic,
+                "partition": lag.partition,
+                "currentOffset": lag.current_offset,
+                "logEndOffset": lag.log_end_offset,
+                "lag": lag.lag,
+                "memberId": None if owner is None else owner.member_id,
+                "host": None if owner is None else owner.host,
+                "clientId": None if owner is None else owner.client_id,
+            }
+        )
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------------------- change
+
+
+def _reset(args: argparse.Namespace) -> int:
+    from kcli.client.admin.group_reset import commit_plan
+
+    plan = planned(args)
+    rows: list[JsonObject] = [
+        {"group": args.group, "topic": topic, "partition": partition, "currentOffset": one.current, "newOffset": one.new}
+        for (topic, partition), one in sorted(plan.offsets.items())
+    ]
+    code = plan.code
+    if args.execute and plan.offsets:
+        values, refused = values_of(ask(args, commit_plan(args.group, plan.offsets, is_share=plan.is_share)), partition_name)
+        rows = [row for row in rows if (row["topic"], row["partition"]) in values]
+        code = max(code, refused)
+    if args.export:
+        print_lines(f"{row['topic']},{row['partition']},{row['newOffset']}" for row in rows)
+    else:
+        show(args, rows, _RESET, "" if code else f"group {args.group} has no partitions to reset")
+    if not args.execute and rows:
+        print_message("this is a plan, nothing is changed; --execute sets these offsets")
+    return code
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from kcli.client.admin.groups import delete_groups
+
+    listings, code = _chosen(args)
+    names = [one.group_id for one in listings]
+    if names and not args.dry_run:
+        values, refused = values_of(ask(args, delete_groups(names)), str)
+        names, code = list(values), max(code, refused)
+    for name in names:
+        row = {"group": name, "deleted": not args.dry_run}
+        done(args, row, f"{'would delete' if args.dry_run else 'deleted'} group {name}")
+    return code
+
+
+def _delete_offsets(args: argparse.Namespace) -> int:
+    from kcli.client.admin.group_offsets import delete_consumer_group_offsets, delete_share_group_offsets
+    from kcli.client.admin.group_reset import current_offsets
+    from kcli.client.admin.groups import SHARE
+
+    args.all_groups, args.group, group = False, [args.group], args.group
+    listings, code = _chosen(args)
+    if not listings:
+        return code
+    is_share = listings[0].type == SHARE
+    wanted = partitions_of(args.topic)
+    if is_share:
+        if any(numbers is not None for _, numbers in wanted):
+            raise CannotRun("a share group loses its offsets of whole topics: name them without partitions")
+        topics, refused = values_of(ask(args, delete_share_group_offsets(group, [topic for topic, _ in wanted])), str)
+        for topic in topics:
+            done(args, {"group": group, "topic": topic, "deleted": True}, f"deleted the offsets of {topic}")
+        return max(code, refused)
+    known = ask(args, current_offsets(group))
+    partitions = [at for at in known if any(at[0] == topic and numbers is None for topic, numbers in wanted)]
+    partitions += [(topic, number) for topic, numbers in wanted if numbers is not None for number in numbers]
+    deleted, refused = values_of(ask(args, delete_consumer_group_offsets(group, partitions)), partition_name)
+    for at in deleted:
+        row = {"group": group, "topic": at[0], "partition": at[1], "deleted": True}
+        done(args, row, f"deleted the offset of {partition_name(at)}")
+    if not partitions:
+        print_message(f"group {group} has no offsets of {', '.join(topic for topic, _ in wanted)}")
+        code = EXIT_FINDINGS
+    return max(code, refused)

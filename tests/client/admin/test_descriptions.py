@@ -1,0 +1,90 @@
+"""Protects how descriptions are put together from the answers of brokers: pages of partitions, streams groups, old brokers."""
+
+from __future__ import annotations
+
+from kcli.client.admin import groups, streams, topics
+from kcli.client.admin.operation import value_of
+from kcli.client.errors import KafkaError
+from kcli.protocol.apis import (
+    API_KEYS,
+    CONSUMER_GROUP_DESCRIBE,
+    DESCRIBE_GROUPS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FIND_COORDINATOR,
+    METADATA,
+    STREAMS_GROUP_DESCRIBE,
+)
+from kcli.protocol.message import Message
+from tests.client.admin.scripted_cluster import ScriptedCluster, metadata
+from tests.client.admin.test_driver import coordinators
+
+PARTITIONS = {"a": 3, "b": 5, "c": 1}
+PAGE = 2
+
+
+def pages(node: int | None, version: int, request: Message) -> Message:
+    """An answer to DescribeTopicPartitions: two partitions from the cursor on."""
+    kind = API_KEYS[DESCRIBE_TOPIC_PARTITIONS].response
+    of_topic, of_partition = (kind.classes[f"DescribeTopicPartitionsResponse{name}"] for name in ("Topic", "Partition"))
+    first = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
+    wanted = [(one.name, at) for one in request.topics for at in range(PARTITIONS[one.name]) if (one.name, at) >= first]
+    found: dict[str, list[Message]] = {}
+    for name, at in wanted[:PAGE]:
+        found.setdefault(name, []).append(of_partition(partition_index=at, leader_id=1, replica_nodes=[1], isr_nodes=[1]))
+    rest = wanted[PAGE:]
+    cursor = kind.classes["Cursor"](topic_name=rest[0][0], partition_index=rest[0][1]) if rest else None
+    return kind.new(topics=[of_topic(name=name, partitions=parts) for name, parts in found.items()], next_cursor=cursor)
+
+
+def test_topics_come_in_pages() -> None:
+    script = ScriptedCluster({DESCRIBE_TOPIC_PARTITIONS: pages})
+    described = script.execute(topics.describe_topics(["c", "b", "a"]))
+    assert {name: [one.partition for one in value_of(topic).partitions] for name, topic in described.items()} == {
+        "c": [0],
+        "b": [0, 1, 2, 3, 4],
+        "a": [0, 1, 2],
+    }
+    assert len(script.requests(DESCRIBE_TOPIC_PARTITIONS)) == 5
+
+
+def test_a_broker_without_pages_is_asked_for_metadata() -> None:
+    script = ScriptedCluster({METADATA: lambda *_: metadata(leaders={("a", 0): 2})}, versions={DESCRIBE_TOPIC_PARTITIONS: -1})
+    described = script.execute(topics.describe_topics(["a"]))
+    (partition,) = value_of(described["a"]).partitions
+    assert (partition.leader, partition.eligible_leader_replicas) == (2, None)
+
+
+def test_a_streams_group() -> None:
+    kind = API_KEYS[STREAMS_GROUP_DESCRIBE].response
+    new = {
+        name: kind.classes[name] for name in ("DescribedGroup", "Topology", "Subtopology", "Member", "Assignment", "TaskIds")
+    }
+    tasks = new["Assignment"](active_tasks=[new["TaskIds"](subtopology_id="0", partitions=[1, 2])])
+    topology = new["Topology"](epoch=4, subtopologies=[new["Subtopology"](subtopology_id="0", source_topics=["in"])])
+    endpoint = kind.classes["Endpoint"](host="h", port=60_000)
+    member = new["Member"](
+        member_id="m", assignment=tasks, target_assignment=new["Assignment"](), user_endpoint=endpoint, topology_epoch=4
+    )
+    group = new["DescribedGroup"](group_id="s", group_state="Stable", topology=topology, members=[member])
+    script = ScriptedCluster(
+        {FIND_COORDINATOR: coordinators(iter((2,))), STREAMS_GROUP_DESCRIBE: lambda *_: kind.new(groups=[group])}
+    )
+    described = value_of(script.execute(streams.describe_streams_groups(["s"]))["s"])
+    assert (described.state, described.topology_epoch, described.subtopologies[0].source_topics) == ("Stable", 4, ("in",))
+    (found,) = described.members
+    assert (found.user_endpoint, found.assignment.active_tasks) == (("h", 60_000), {"0": (1, 2)})
+
+
+def test_an_old_broker_answers_for_classic_groups_and_for_none() -> None:
+    """Without ConsumerGroupDescribe, and with Dead for a group that does not exist."""
+    kind = API_KEYS[DESCRIBE_GROUPS].response
+    one = kind.classes["DescribedGroup"]
+    answer = kind.new(groups=[one(group_id="dead", group_state="Dead"), one(group_id="g", group_state="Empty")])
+    script = ScriptedCluster(
+        {FIND_COORDINATOR: coordinators(iter((2, 2, 2, 2))), DESCRIBE_GROUPS: lambda *_: answer},
+        versions={CONSUMER_GROUP_DESCRIBE: -1, DESCRIBE_GROUPS: 4},
+    )
+    found = script.execute(groups.describe_consumer_groups(["g", "dead"]))
+    assert value_of(found["g"]).type == groups.CLASSIC
+    error = found["dead"]
+    assert isinstance(error, KafkaError) and error.name == "GROUP_ID_NOT_FOUND"

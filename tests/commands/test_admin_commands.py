@@ -1,0 +1,225 @@
+"""Protects the commands for running clusters from bad input: one sentence, the right exit code, and no longer than the timeout.
+
+What they print of real clusters is judged by tests/oracle/test_client_admin.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main
+from kcli.commands.configs import parse_values
+from kcli.commands.group_reset_options import duration_ms
+from kcli.commands.output import CannotRun
+
+TIMEOUT_S = 0.6
+SLACK_S = 5.0  # of a loaded machine
+
+
+@contextmanager
+def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that does this with each connection -> its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            accepted.append(connection)
+            try:
+                answer(connection)
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        for connection in accepted:
+            connection.close()
+        thread.join(SLACK_S)
+
+
+def http(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def tls(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.sendall(b"\x15\x03\x03\0\x02\x02\x46")
+
+
+def nonsense(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.sendall(b"\0\0\0\x08" + b"\xff" * 8)
+
+
+def huge(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.sendall(b"\x7f\xff\xff\xff" + b"\0" * 100)
+
+
+def silent(connection: socket.socket) -> None:
+    connection.recv(100)
+
+
+def closing(connection: socket.socket) -> None:
+    connection.recv(100)
+    connection.close()
+
+
+SERVERS: dict[str, tuple[Callable[[socket.socket], None], str]] = {
+    "http": (http, "it is an HTTP server and not a Kafka broker"),
+    "tls": (tls, "it expects TLS"),
+    "nonsense": (nonsense, "its answer to ApiVersions cannot be read"),
+    "huge": (huge, "no broker answered"),
+    "silent": (silent, "no broker answered"),
+    "closing": (closing, "it closed the connection"),
+}
+
+
+def ran(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """A command within the timeout -> exit code and stderr, which is one sentence."""
+    began = time.monotonic()
+    code = main([*words, "--timeout", str(TIMEOUT_S)])
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("kcli: ") and err.count("\n") == 1, (out, err)
+    return code, err
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_that_is_not_a_broker(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    answer, reason = SERVERS[name]
+    with server(answer) as address:
+        code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
+    assert code == 2 and reason in err and f"{TIMEOUT_S * 1000:.0f} ms" in err, err
+
+
+COMMANDS = [
+    ("topics", "describe", "--topic", "x"),
+    ("topics", "create", "--topic", "x"),
+    ("configs", "describe", "--topic", "x"),
+    ("groups", "list"),
+    ("groups", "reset-offsets", "--group", "x", "--all-topics", "--to-latest"),
+    ("transactions", "list"),
+    ("cluster", "quorum"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, err = ran(capfd, *words, "--bootstrap-server", f"127.0.0.1:{port}")
+    assert code == 2 and f"127.0.0.1:{port}: Connection refused" in err, err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("topics", "list", "--bootstrap-server", "nowhere"), "'nowhere' is not an address"),
+        (("topics", "list", "--bootstrap-server", "host:99999"), "'host:99999' is not an address"),
+        (("topics", "list", "--bootstrap-server", ","), "bootstrap.servers is empty"),
+        (("topics", "list", "--bootstrap-server", "kcli.invalid:9092"), "kcli.invalid:9092: "),
+        (("topics", "create", "--topic", "x", "--partitions", "0"), "--partitions must be 1 or more"),
+        (("topics", "create", "--topic", "x", "--config", "y"), "'y' is not KEY=VALUE"),
+        (("topics", "create", "--topic", "x", "--replica-assignment", "a"), "is not a list such as 1:2,2:3"),
+        (("configs", "describe"), "name one entity"),
+        (("configs", "describe", "--broker", "one"), "'one' is not the id of a broker"),
+        (("configs", "alter", "--topic", "x"), "name what to change"),
+        (("configs", "alter", "--topic", "x", "--add-config", "a=1,a=2"), "a is named twice"),
+        (("transactions", "find-hanging"), "name where to search"),
+        (("transactions", "abort", "--topic", "x", "--partition", "0"), "name the transaction"),
+        (("cluster", "log-dirs", "--broker-list", "x"), "write ids of brokers"),
+    ],
+)
+def test_wrong_options(words: tuple[str, ...], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, err = ran(capfd, *words)
+    assert code == 2 and sentence in err, err
+
+
+def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Settings of the client count, those of other clients do not, and those that would be secret are refused."""
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\nkey.deserializer=x\nsecurity.protocol=PLAINTEXT\n")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and "127.0.0.1:1: " in err
+    file.write_text("security.protocol=SASL_SSL\n")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and "does not support security.protocol yet" in err
+    file.write_text("retry.backoff.ms=soon\n")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and "retry.backoff.ms must be a whole number" in err
+    code, err = ran(capfd, "topics", "list", "--command-config", str(tmp_path / "none"))
+    assert code == 2 and "none: No such file or directory" in err
+
+
+def test_an_interrupt_ends_it_at_once() -> None:
+    """Ctrl-C while a broker does not answer."""
+    with server(silent) as address:
+        command = [sys.executable, "-m", "kcli", "topics", "list", "--bootstrap-server", address, "--timeout", "60"]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
+            connected = threading.Event()
+            deadline = time.monotonic() + 30
+            while process.poll() is None and time.monotonic() < deadline and not _has_peer(address):
+                connected.wait(0.02)  # a poll of another process, which gives no other sign
+            process.send_signal(2)
+            assert process.wait(20) == 130
+
+
+def _has_peer(address: str) -> bool:
+    """Whether some process has a connection to an address."""
+    port = f"{int(address.rpartition(':')[2]):04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[2].endswith(f":{port}") and line.split()[3] == "01" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1", [("a", "1")]),
+        ("a=1, b=[x,y],c=", [("a", "1"), ("b", "x,y"), ("c", "")]),
+        ("a=b=c", [("a", "b=c")]),
+        ("a=[]", [("a", "")]),
+    ],
+)
+def test_pairs_of_add_config(text: str, pairs: list[tuple[str, str]]) -> None:
+    assert list(parse_values(text, "--add-config")) == pairs
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=1,b", "a=[1", "a=[1]x"])
+def test_no_pairs(text: str) -> None:
+    with pytest.raises(CannotRun, match="is not KEY=VALUE"):
+        list(parse_values(text, "--add-config"))
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("PT1H", 3_600_000), ("P1DT2M3.5S", 86_523_500), ("-PT1S", -1000), ("PT0S", 0), ("P7D", 604_800_000)]
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1H", "PT1", "P1M", "PTH"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(CannotRun, match="is not a duration"):
+        duration_ms(text)
