@@ -1,0 +1,202 @@
+"""One run of `kcli replay`: the source, the clients on their threads, the tables and sentences."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from types import TracebackType
+from typing import Self
+
+from kcli.client.client_config import ClientConfig
+from kcli.client.errors import ClientError
+from kcli.client.network_client import NetworkClient
+from kcli.client.shell.client_thread import ClientThread
+from kcli.commands.output import EXIT_FINDINGS, CannotRun, exit_code, print_message, print_text
+from kcli.commands.paths import distinct_paths
+from kcli.commands.progress import progress_bar
+from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.quantities import format_count
+from kcli.log.disk.os_disk import OsDisk
+from kcli.network.shell.clock import Clock
+from kcli.replay.checking import Checker
+from kcli.replay.cluster_source import SCHEME, ClusterSource
+from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.group_offsets import GroupProgress
+from kcli.replay.preparation import Preparation, ReplayOptions
+from kcli.replay.progress import FileProgress, ProgressStore
+from kcli.replay.replayer import Replayer
+from kcli.replay.report import plan, plan_lines, result_lines
+from kcli.replay.scheduling import Schedule, parse_bytes
+from kcli.replay.source import CommittedOffset, TopicPartition
+from kcli.replay.topic_mapping import TopicMapping
+
+POLL_S = 0.2
+STREAM_POLL_S = 0.002
+CLIENT_ID = "kcli-replay"
+
+
+class ReplayRun:
+    """A run; as a context manager it ends the threads of its clients. Raises CannotRun, SourceError, ClientError."""
+
+    def __init__(
+        self, args: argparse.Namespace, selection: Selection, mapping: TopicMapping, schedule: Schedule, problems: Problems
+    ) -> None:
+        self._args = args
+        self._selection = selection
+        self._schedule = schedule
+        self._problems = problems
+        self._clock = Clock()
+        self._threads: list[ClientThread] = []
+        self._mapping = mapping
+
+    def __enter__(self) -> Self:
+        try:
+            self._source = self._open_source()
+            self._names = self._mapping.targets(dict.fromkeys(topic for topic, _ in self._source.partitions()))
+            if not self._names:
+                globs = self._mapping.globs
+                raise CannotRun("no topic is left to replay" + (f"; --topic {globs[0]} matches none" if globs else ""))
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for thread in reversed(self._threads):
+            thread.close()
+
+    # ----------------------------------------------------------------------------------------------------------- source
+
+    def _open_source(self) -> DirectorySource | ClusterSource:
+        paths = self._args.paths
+        wants = self._wants
+        join_bytes = parse_bytes("--join", self._args.join) if self._args.join else 0
+        clusters = [path for path in paths if path.startswith(SCHEME)]
+        if not clusters:
+            named = distinct_paths(paths)
+            return DirectorySource(OsDisk(), named, self._selection, wants, self._problems, os.path.abspath, join_bytes)
+        if len(paths) > 1:
+            raise CannotRun(f"{clusters[0]} must be the only source")
+        for name in ("limit", "tail", "aborted"):
+            if getattr(self._args, name):
+                raise CannotRun(f"--{name} is for log directories; a cluster does not say how many records it has")
+        source = ClusterSource(
+            self._network(clusters[0].removeprefix(SCHEME).rstrip("/")), self._selection, wants, self._problems
+        )
+        thread = self._start(source, "kcli-replay-source")
+        source.wake = thread.wake
+        thread.start(source.discover).result()
+        return source
+
+    def _wants(self, topic: str) -> bool:
+        return self._mapping.target_of(topic) is not None
+
+    def _committed(self) -> dict[TopicPartition, list[CommittedOffset]]:
+        globs = self._args.group
+        if not self._args.groups and not globs:
+            return {}
+        source = self._source
+        if isinstance(source, DirectorySource):
+            offsets = source.committed_offsets(globs)
+        else:
+            offsets = self._threads[0].start(source.find_committed(globs)).result()
+        found: dict[TopicPartition, list[CommittedOffset]] = {}
+        for one in offsets:
+            found.setdefault((one.topic, one.partition), []).append(one)
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- clients
+
+    def _network(self, servers: str) -> NetworkClient:
+        timeout_ms = int(self._args.timeout * 1000)
+        config = ClientConfig(
+            bootstrap_servers=tuple(part.strip() for part in servers.split(",") if part.strip()),
+            client_id=CLIENT_ID,
+            request_timeout_ms=timeout_ms,
+            default_api_timeout_ms=timeout_ms,
+            allow_auto_create_topics=False,
+        )
+        # A connection that fails is reported if the call fails for which it was made.
+        return NetworkClient(config, random.Random(), lambda line: None, self._clock.now_ms(), self._clock.wall_time)
+
+    def _start(self, core: Replayer | ClusterSource, name: str) -> ClientThread:
+        thread = ClientThread(core, self._clock, name)
+        self._threads.append(thread)
+        return thread
+
+    # ------------------------------------------------------------------------------------------------------------- runs
+
+    def dry_run(self) -> int:
+        """Print what would be sent."""
+        rows = plan(self._source, self._names, lambda: time.sleep(STREAM_POLL_S))
+        print_text("\n".join(plan_lines(rows)))
+        return self._exit_code()
+
+    def run(self) -> int:
+        """Send, print the table, and return the exit code."""
+        args = self._args
+        committed = self._committed()
+        network = self._network(args.to)
+        store = self._store(network)
+        options = ReplayOptions(not args.no_create, args.replication_factor, args.restart)
+        preparation = Preparation(network, self._source, store, self._names, options, committed, print_message)
+        checker = Checker(network, self._source, print_message) if args.check else None
+        check = None if checker is None else checker.steps
+        replayer = Replayer(network, self._source, store, preparation.steps, self._schedule, committed, check)
+        failure = self._wait_for(replayer)
+        if replayer.partitions:
+            print_text("\n".join(result_lines(replayer.partitions)))
+        for group, count in replayer.committed_groups.items():
+            print_message(f"{format_count(count, 'offset')} of the group {group!r} committed")
+        for group, reason in replayer.group_problems.items():
+            print_message(f"the offsets of the group {group!r} are not committed: {reason}")
+        if failure is not None:
+            raise failure
+        if checker is not None and not checker.differences:
+            print_message(f"checked: all {format_count(checker.records, 'record')} of the target are those of the source")
+        is_different = bool(replayer.group_problems) or (checker is not None and bool(checker.differences))
+        return self._exit_code() or (EXIT_FINDINGS if is_different else 0)
+
+    def _exit_code(self) -> int:
+        return exit_code(is_sound=not self._problems.damages, all_opened=not self._problems.unopened)
+
+    def _store(self, network: NetworkClient) -> ProgressStore:
+        name = self._args.name or self._identity()
+        if self._args.progress:
+            return FileProgress(OsDisk(), self._args.progress, name)
+        return GroupProgress(network, f"{CLIENT_ID}-{name}")
+
+    def _identity(self) -> str:
+        """Return the name of the replay: the same command line has the same."""
+        args = self._args
+        paths = sorted(path if path.startswith(SCHEME) else os.path.realpath(path) for path in args.paths)
+        parts = [*paths, repr(self._selection), repr(sorted(args.map)), repr(sorted(args.topic)), repr(args.join)]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def _wait_for(self, replayer: Replayer) -> ClientError | None:
+        """Run the client until the replay has ended, and return its error."""
+        thread = self._start(replayer, CLIENT_ID)
+        if isinstance(self._source, ClusterSource):
+            self._source.on_data = thread.wake
+        ended: Future[None] = thread.start(replayer.run)
+        done = 0
+        with progress_bar(sum(map(self._source.size_bytes, self._source.partitions()))) as bar:
+            while True:
+                try:
+                    ended.result(POLL_S)
+                    return None
+                except NotYet:
+                    if bar is not None:
+                        now = sum(partition.source_bytes for partition in replayer.partitions)
+                        bar.advance(now - done)
+                        done = now
+                except ClientError as error:
+                    return error

@@ -1,0 +1,305 @@
+"""A cluster as the source of a replay: kafka://HOST:PORT.
+
+    part                      source
+    ------------------------  ----------------------------------------------------------------------------------------------
+    topics and settings       Metadata and DescribeConfigs: the settings that the topics themselves have
+    records                   Fetch, whole batches, up to the end that the partition has when the run begins
+    aborted transactions      the list in each answer to Fetch, and the markers (Kafka: CompletedFetch)
+    offsets of groups         ListGroups of each broker, OffsetFetch of each group
+
+The reader is a client of its own, on a thread of its own: it fetches ahead, up to BUFFERED_BYTES of each partition, and the
+replay takes batches from the queues (`ClusterStream`). The two threads share these queues only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from kcli.client.errors import ClientError, KafkaError
+from kcli.client.network_client import NetworkClient
+from kcli.format.end_transaction_marker import UnreadableMarkerError
+from kcli.format.primitives import INT64_MAX, InvalidRecordError
+from kcli.format.record_batch import RecordBatch
+from kcli.inspect.description.remarks import missing_name
+from kcli.inspect.dumping.record_filter import RecordFilter
+from kcli.inspect.dumping.selected_log import Budget
+from kcli.inspect.dumping.selection import Selection
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import Damage, LogBatch
+from kcli.log.reading.transaction_filter import AbortedTransactions
+from kcli.protocol.apis import API_KEYS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS
+from kcli.replay.batch_maker import BatchMaker
+from kcli.replay.directory_source import Problems
+from kcli.replay.fetching import Aborted, OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.group_offsets import fetch_offsets
+from kcli.replay.outgoing_batch import OutgoingBatch
+from kcli.replay.progress import decode_metadata
+from kcli.replay.source import CommittedOffset, SourceTopic, TopicPartition
+from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, ask
+from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets
+
+SCHEME = "kafka://"
+BUFFERED_BYTES = 4 * 1024 * 1024
+_FULL_PAUSE_MS = 2
+_DYNAMIC_TOPIC_CONFIG = 1
+_READ_COMMITTED = 1
+
+
+class FetchedTransactions(AbortedTransactions):
+    """The transactions of answers to Fetch: `take` gets their lists, `pass_batch` each batch in order."""
+
+    def __init__(self) -> None:
+        super().__init__([], [], INT64_MAX)
+        self._coming: deque[Aborted] = deque()
+        self._now: set[int] = set()
+        self._scanner = RecordScanner(1)
+
+    def take(self, aborted: Sequence[Aborted]) -> None:
+        """Take the list of an answer, which has all transactions that reach into it."""
+        self._now.clear()
+        self._coming = deque(sorted(aborted, key=lambda one: one.first_offset))
+
+    def pass_batch(self, batch: LogBatch) -> None:
+        """Begin the transactions up to a batch, and end one if the batch is its marker."""
+        header = batch.header
+        while self._coming and self._coming[0].first_offset <= header.last_offset:
+            self._now.add(self._coming.popleft().producer_id)
+        if isinstance(header, RecordBatch) and header.is_control and header.producer_id in self._now:
+            try:
+                marker = batch.read_marker(self._scanner)
+            except (InvalidRecordError, UnreadableMarkerError):
+                return
+            if marker is not None and marker.is_abort:
+                self._now.discard(header.producer_id)
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Return whether the batch that was passed last, of that producer, is aborted."""
+        return producer_id in self._now
+
+
+class ClusterStream:
+    """The queue of one partition."""
+
+    def __init__(self) -> None:
+        self.queue: deque[OutgoingBatch] = deque()
+        self.is_read = False  # the reader has put in all
+        self.is_closed = False
+        self.failure: ClientError | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no batch comes any more."""
+        return self.is_read and not self.queue
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes wait."""
+        return sum(len(batch.data) for batch in tuple(self.queue))
+
+    def peek(self) -> OutgoingBatch | None:
+        """Return the next batch, None if there is none now. Raises ClientError if the partition cannot be read."""
+        if self.queue:
+            return self.queue[0]
+        if self.failure is not None:
+            raise self.failure
+        return None
+
+    def take(self) -> None:
+        """Remove the batch that `peek` returned."""
+        self.queue.popleft()
+
+    def close(self) -> None:
+        """Stop the reader."""
+        self.is_closed = True
+
+
+class ClusterSource:
+    """The core of the reader, which a shell runs; `discover` comes before all else.
+
+    `on_data` is called on the reader's thread when there is something new, `wake` on the replay's when a stream is opened.
+    """
+
+    def __init__(
+        self,
+        network: NetworkClient,
+        selection: Selection,
+        wants: Callable[[str], bool],
+        problems: Problems,
+        join_bytes: int = 0,
+    ) -> None:
+        self.network = network
+        self.join_bytes = join_bytes
+        self.selection = selection
+        self.on_data: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
+        self._wants = wants
+        self._problems = problems
+        self._runner = StepRunner(network)
+        self._topics: dict[str, SourceTopic] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._sizes: dict[TopicPartition, int] = {}
+        self._opened: deque[Steps[None]] = deque()
+
+    def poll(self, now_ms: int) -> None:
+        """Start to read the partitions that were opened."""
+        while self._opened:
+            self._runner.start(self._opened.popleft(), lambda result, now_ms: None)
+
+    # --------------------------------------------------------------------------------------------------------- discovery
+
+    def discover(self, done: Callable[[ClientError | None, int], None], now_ms: int) -> None:
+        """Find topics, settings, offsets and sizes."""
+        self._runner.start(self._discover(), done)
+
+    def _discover(self) -> Steps[None]:
+        metadata = self.network.metadata
+        metadata.want_all_topics(True)
+        yield from connect(self.network, "source")
+        partitions = [(one.topic, one.partition) for one in metadata.cluster.partitions if self._wants(one.topic)]
+        configs = yield from self._read_configs({topic for topic, _ in partitions})
+        for topic in {topic for topic, _ in partitions}:
+            self._topics[topic] = SourceTopic(len(metadata.cluster.partitions_for_topic(topic)), configs.get(topic, {}))
+        self._starts = yield from list_offsets(self.network, partitions, EARLIEST)
+        isolation = _READ_COMMITTED if self.selection.read_committed else 0
+        self._ends = yield from list_offsets(self.network, partitions, isolation=isolation)
+        yield from self._read_sizes()
+
+    def _read_configs(self, topics: set[str]) -> Steps[dict[str, dict[str, str]]]:
+        kind = API_KEYS[DESCRIBE_CONFIGS].request
+        of_topic = kind.classes["DescribeConfigsResource"]
+        resources = [
+            of_topic(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None) for name in sorted(topics)
+        ]
+        if not resources:
+            return {}
+        answer = yield from ask(self.network, DESCRIBE_CONFIGS, kind.new(resources=resources))
+        for result in answer.results:
+            if result.error_code:
+                raise KafkaError(result.error_code, f"the settings of the topic {result.resource_name!r}")
+        return {
+            result.resource_name: {
+                config.name: config.value
+                for config in result.configs
+                if config.config_source == _DYNAMIC_TOPIC_CONFIG and config.value is not None
+            }
+            for result in answer.results
+        }
+
+    def _read_sizes(self) -> Steps[None]:
+        request = API_KEYS[DESCRIBE_LOG_DIRS].request.new(topics=None)
+        for node_id in sorted(self.network.metadata.nodes):
+            answer = yield from ask(self.network, DESCRIBE_LOG_DIRS, request, node_id)
+            for directory in answer.results:
+                for topic in directory.topics:
+                    for part in topic.partitions:
+                        where = topic.name, part.partition_index
+                        self._sizes[where] = max(part.partition_size, self._sizes.get(where, 0))
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster."""
+        return self.network.metadata.cluster_id
+
+    def topics(self) -> Mapping[str, SourceTopic]:
+        """Return the topics to replay."""
+        return self._topics
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions to replay, sorted."""
+        return sorted(self._ends)
+
+    def size_bytes(self, partition: TopicPartition) -> int:
+        """Return the size of a replica."""
+        return self._sizes.get(partition, 0)
+
+    def find_committed(self, globs: Sequence[str]) -> Callable[[Done[list[CommittedOffset]], int], None]:
+        """Return the operation that fetches the committed offsets of the groups (all without `globs`)."""
+        return lambda done, now_ms: self._runner.start(self._find_committed(globs), done)
+
+    def _find_committed(self, globs: Sequence[str]) -> Steps[list[CommittedOffset]]:
+        groups: set[str] = set()
+        for node_id in sorted(self.network.metadata.nodes):
+            answer = yield from ask(self.network, LIST_GROUPS, API_KEYS[LIST_GROUPS].request.new(), node_id)
+            groups |= {group.group_id for group in answer.groups}
+        for sentence in (missing_name("group", glob, groups) for glob in globs):
+            if sentence is not None:
+                raise ReplayError(sentence)
+        found = []
+        for group in sorted(groups):
+            if globs and not any(fnmatchcase(group, glob) for glob in globs):
+                continue
+            try:
+                offsets = yield from fetch_offsets(self.network, group, None)
+            except KafkaError as error:
+                self._problems.report(f"the offsets of the group {group!r} are left out: {error}")
+                continue
+            found += [
+                CommittedOffset(group, *where, commit.offset, commit.metadata)
+                for where, commit in sorted(offsets.items())
+                if where in self._ends and decode_metadata(commit.offset, commit.metadata) is None
+            ]
+        return found
+
+    # ----------------------------------------------------------------------------------------------------------- records
+
+    def open(self, partition: TopicPartition, from_offset: int, watched: list[int]) -> ClusterStream:
+        """Return the queue of a partition, which the reader fills from now on."""
+        stream = ClusterStream()
+        self._opened.append(self._read(partition, from_offset, watched, stream))
+        self.wake()
+        return stream
+
+    def _read(self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream) -> Steps[None]:
+        """Fill a queue to the end of its partition."""
+        try:
+            yield from self._fill(partition, from_offset, watched, stream)
+        except ClientError as error:
+            stream.failure = error
+        stream.is_read = stream.failure is None
+        self.on_data()
+
+    def _fill(self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream) -> Steps[None]:
+        transactions = FetchedTransactions()
+        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, self.join_bytes)
+        isolation = _READ_COMMITTED if self.selection.read_committed else 0
+        wanted = self.selection.offsets
+        offset = max(from_offset, self._starts[partition], wanted.first or 0)
+        end = self._ends[partition] if wanted.end is None else min(self._ends[partition], wanted.end)
+        while offset < end and not stream.is_closed:
+            if stream.buffered_bytes >= BUFFERED_BYTES:
+                yield Pause(_FULL_PAUSE_MS)
+                continue
+            try:
+                fetched = yield from fetch(self.network, *partition, offset, isolation)
+            except OffsetOutOfRangeError:
+                start = (yield from list_offsets(self.network, [partition], EARLIEST))[partition]
+                if start <= offset:
+                    raise
+                topic, number = partition
+                self._problems.report(f"{topic}-{number}: the source has deleted the offsets {offset} to {start - 1}; left out")
+                offset = start
+                continue
+            transactions.take(fetched.aborted)
+            for batch in batches_in(fetched.records, offset):
+                if batch.header.base_offset >= end:
+                    offset = end
+                    break
+                offset = batch.header.last_offset + 1
+                transactions.pass_batch(batch)
+                self._make(partition, batch, maker, from_offset, stream)
+            self.on_data()
+        stream.queue.extend(maker.finish())
+
+    def _make(
+        self, partition: TopicPartition, batch: LogBatch, maker: BatchMaker, from_offset: int, stream: ClusterStream
+    ) -> None:
+        for made in maker.make(batch):
+            if isinstance(made, Damage):
+                topic, number = partition
+                self._problems.damages += 1
+                self._problems.report(f"{topic}-{number}: offset {batch.header.base_offset}: {made.message}; left out")
+            elif made.next_offset > from_offset:
+                stream.queue.append(made)

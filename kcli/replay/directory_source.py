@@ -1,0 +1,372 @@
+"""Segments, partitions and log directories as the source of a replay.
+
+    path                    what is replayed
+    ----------------------  ------------------------------------------------------------------------------------------------
+    a log directory         its partitions that are in use (not those with -delete, -future or -stray in their names)
+    a partition             its segments
+    a `.log` file           that segment; files of one partition are one log
+
+Several replicas of a partition, as in the directories of several nodes: the one whose log ends last is replayed.
+
+    of a topic                 source
+    -------------------------  ---------------------------------------------------------------------------------------------
+    partitions and settings    the newest metadata log among the log directories (`__cluster_metadata-0`); without one the
+                               number of partitions is the highest that is there plus one, and there are no settings
+    offsets of groups          `__consumer_offsets` in the log directories
+
+The selection is that of dump-log, with the same damage in the same words: what dump-log does not show is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from kcli.format.file_names import DirectoryState, FileKind
+from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
+from kcli.inspect.description.coordinators import read_groups
+from kcli.inspect.description.remarks import Remarks, missing_name
+from kcli.inspect.dumping.log_start import segments_in_range, start_position
+from kcli.inspect.dumping.log_tail import find_tail
+from kcli.inspect.dumping.record_filter import RecordFilter
+from kcli.inspect.dumping.selected_log import Budget, Limit, Selector
+from kcli.inspect.dumping.selection import Range, Selection
+from kcli.log.disk.port import Disk, base_name, parent_path
+from kcli.log.files.log_directory import (
+    FoundFile,
+    LogDirectory,
+    PartitionDirectory,
+    Segment,
+    log_bytes,
+    read_partition,
+    resolve_paths,
+)
+from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.log.reading.segment_reader import Damage, SegmentReader
+from kcli.log.reading.transaction_filter import AbortedTransactions
+from kcli.replay.batch_maker import BatchMaker
+from kcli.replay.outgoing_batch import OutgoingBatch
+from kcli.replay.progress import decode_metadata
+from kcli.replay.source import CommittedOffset, SourceError, SourceTopic, TopicPartition
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+
+
+@dataclass
+class Problems:
+    """What a run reports: `report` gets a sentence for each; `damages` and `unopened` decide the exit code."""
+
+    report: Callable[[str], object]
+    damages: int = 0
+    unopened: int = 0
+
+    def damage(self, path: str, found: Damage) -> None:
+        """Report bytes that were left out."""
+        self.damages += 1
+        self.report(f"{path}: byte {found.position}: {found.message}; left out")
+
+    def problem(self, path: str, message: str, *, is_unopened: bool = False) -> None:
+        """Report a file that cannot be read."""
+        self.damages += 1
+        self.unopened += is_unopened
+        self.report(f"{path}: {message}")
+
+
+@dataclass
+class _Found:
+    """A partition to replay, with all or some of its segments."""
+
+    directory: PartitionDirectory
+    segments: list[Segment] = field(default_factory=list)
+
+
+class DirectorySource:
+    """The partitions at `paths` whose topics `wants` accepts. Raises SourceError if there are none."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Iterable[str],
+        selection: Selection,
+        wants: Callable[[str], bool],
+        problems: Problems,
+        absolute: Callable[[str], str] = str,
+        join_bytes: int = 0,
+    ) -> None:
+        self.disk = disk
+        self.join_bytes = join_bytes
+        self.selection = selection
+        self.problems = problems
+        self._absolute = absolute
+        self._found: dict[TopicPartition, _Found] = {}
+        self._log_directories: dict[str, LogDirectory] = {}
+        self._wants = wants
+        self._quotas: dict[TopicPartition, int] | None = None
+        self._resolve(paths)
+        self._metadata = self._read_metadata()
+
+    def _resolve(self, paths: Iterable[str]) -> None:
+        targets, faults = resolve_paths(self.disk, paths)
+        for path, message in faults:
+            self.problems.problem(path, message.removeprefix(f"{path}: "), is_unopened=True)
+        for target in targets:
+            if target.log_directory is not None:
+                self._add_log_directory(target.log_directory)
+            elif target.partition is not None:
+                self._add(target.partition, target.partition.segments)
+            elif target.file is not None:
+                self._add_file(target.file)
+        if not targets:
+            raise SourceError("there is nothing to replay")
+
+    def _add_log_directory(self, directory: LogDirectory) -> None:
+        self._log_directories[directory.path.rstrip("/") or "/"] = directory
+        for path, message in directory.unreadable:
+            self.problems.problem(path, f"cannot be read: {message}")
+        for partition in directory.partitions:
+            if partition.state is DirectoryState.CURRENT:
+                self._add(partition, partition.segments)
+
+    def _add_file(self, file: FoundFile) -> None:
+        if file.kind is not FileKind.LOG or not file.is_current:
+            self.problems.problem(file.path, "a file without records; replay takes .log files", is_unopened=True)
+            return
+        try:
+            partition = read_partition(self.disk, parent_path(file.path) or ".")
+        except OSError as error:
+            self.problems.problem(file.path, error.strerror or str(error), is_unopened=True)
+            return
+        segments = [segment for segment in partition.segments if base_name(segment.log) == file.name]
+        self._add(partition, segments, is_file=True)
+
+    def _add(self, directory: PartitionDirectory, segments: Sequence[Segment], *, is_file: bool = False) -> None:
+        if not directory.is_named:
+            named = read_partition(self.disk, self._absolute(directory.path))
+            if not named.is_named:
+                self.problems.problem(
+                    directory.path,
+                    "the name of the directory is not that of a partition, <topic>-<number>, so the topic is not known",
+                    is_unopened=True,
+                )
+                return
+            directory = directory._replace(topic=named.topic, partition=named.partition, is_named=True)
+        if not self._wants(directory.topic):
+            return
+        key = directory.topic, directory.partition
+        other = self._found.get(key)
+        if other is None or (other.directory.path != directory.path and self._end(segments) > self._end(other.segments)):
+            self._found[key] = _Found(directory, list(segments))
+        elif other.directory.path == directory.path and is_file:
+            other.segments = sorted({*other.segments, *segments})
+
+    def _end(self, segments: Sequence[Segment]) -> int:
+        try:
+            with OffsetLookup(self.disk, segments[-1]) as lookup:
+                return lookup.end_offset()
+        except (OSError, IndexError):
+            return -1
+
+    # ---------------------------------------------------------------------------------------------------------- metadata
+
+    def _read_metadata(self) -> ClusterTopics | None:
+        for path in [*self._log_directories, *dict.fromkeys(found.directory.log_directory for found in self._found.values())]:
+            try:
+                topics = read_cluster_topics(self.disk, path)
+            except OSError:
+                continue
+            if topics is not None:
+                return topics
+        return None
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None: a backup may go back to its cluster."""
+        return None
+
+    def topics(self) -> Mapping[str, SourceTopic]:
+        """Return the topics of the partitions to replay."""
+        found = {}
+        for topic in dict.fromkeys(topic for topic, _ in self.partitions()):
+            count = 1 + max(partition for name, partition in self._found if name == topic)
+            configs: Mapping[str, str] = {}
+            is_known = self._metadata is not None and topic in self._metadata.ids
+            if self._metadata is not None and is_known:
+                configs = self._metadata.configs.get(topic, {})
+                count = max(count, sum(name == topic for name, _ in self._metadata.partitions))
+            found[topic] = SourceTopic(count, configs, is_known)
+        return found
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions to replay, sorted."""
+        return sorted(self._found)
+
+    def size_bytes(self, partition: TopicPartition) -> int:
+        """Return the size of the segments."""
+        found = self._found[partition]
+        return log_bytes(self.disk, found.directory._replace(segments=found.segments))
+
+    def path(self, partition: TopicPartition) -> str:
+        """Return the directory of a partition."""
+        return self._found[partition].directory.path
+
+    def committed_offsets(self, globs: Sequence[str] = ()) -> list[CommittedOffset]:
+        """Return the committed offsets of the groups (all without `globs`) for these partitions. Raises SourceError."""
+        partitions = [
+            partition
+            for directory in self._log_directories.values()
+            for partition in directory.partitions
+            if partition.topic == CONSUMER_OFFSETS and partition.state is DirectoryState.CURRENT
+        ]
+        if not partitions:
+            raise SourceError(f"--groups needs a log directory with {CONSUMER_OFFSETS}; there is none among the paths")
+        remarks = Remarks()
+        found: dict[tuple[str, str, int], tuple[int, CommittedOffset]] = {}
+        groups: set[str] = set()
+        for partition in partitions:
+            for key, value in read_groups(self.disk, partition, remarks).committed_offsets.items():
+                groups.add(key.group_id)
+                if (key.topic, key.partition) not in self._found or decode_metadata(value.offset, value.metadata) is not None:
+                    continue
+                if globs and not any(fnmatchcase(key.group_id, glob) for glob in globs):
+                    continue
+                committed = CommittedOffset(key.group_id, key.topic, key.partition, value.offset, value.metadata)
+                if key not in found or found[key][0] < value.commit_timestamp_ms:
+                    found[key] = value.commit_timestamp_ms, committed
+        for path, message in remarks.problems:
+            self.problems.problem(path, message)
+        for sentence in (missing_name("group", glob, groups) for glob in globs):
+            if sentence is not None:
+                raise SourceError(sentence)
+        return [committed for _, committed in sorted(found.values())]
+
+    # ----------------------------------------------------------------------------------------------------------- records
+
+    def open(self, partition: TopicPartition, from_offset: int, watched: list[int]) -> DirectoryStream:
+        """Return the batches of a partition that end above `from_offset`."""
+        if self.selection.limit is not None and self._quotas is None:
+            self._quotas = self._count_quotas()
+        limit = Limit(None if self._quotas is None else self._quotas[partition])
+        return DirectoryStream(self, self._found[partition], from_offset, watched, limit)
+
+    def _count_quotas(self) -> dict[TopicPartition, int]:
+        """Divide --limit among the partitions: the first ones get as much as they have, as dump-log shows them."""
+        left, quotas = self.selection.limit or 0, {}
+        silent = Problems(lambda sentence: None)
+        loud, self.problems = self.problems, silent
+        for key in self.partitions():
+            limit = Limit(left)
+            stream = DirectoryStream(self, self._found[key], 0, [], limit)
+            while stream.peek() is not None:
+                stream.take()
+            quotas[key] = left - (limit.left or 0)
+            left = limit.left or 0
+        self.problems = loud
+        return quotas
+
+
+class DirectoryStream:
+    """The batches of one partition; files are read as batches are taken."""
+
+    def __init__(self, source: DirectorySource, found: _Found, from_offset: int, watched: list[int], limit: Limit) -> None:
+        self._source = source
+        self._found = found
+        self._from_offset = from_offset
+        self._watched = watched
+        self._batches = self._read(limit)
+        self._next: OutgoingBatch | None = None
+        self._is_ended = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether all batches were taken."""
+        return self._is_ended
+
+    def peek(self) -> OutgoingBatch | None:
+        """Return the next batch, None at the end."""
+        if self._next is None and not self._is_ended:
+            self._next = next(self._batches, None)
+            self._is_ended = self._next is None
+        return self._next
+
+    def take(self) -> None:
+        """Remove the batch that `peek` returned."""
+        self._next = None
+
+    def close(self) -> None:
+        """Close the file that is read."""
+        self._batches.close()
+
+    def _read(self, limit: Limit) -> Generator[OutgoingBatch, None, None]:
+        disk, selection, problems = self._source.disk, self._source.selection, self._source.problems
+        budget = Budget(limit)
+        is_counted = selection.limit is not None or selection.tail is not None
+        if not is_counted:
+            first = max(selection.offsets.first or 0, self._from_offset)
+            selection = selection._replace(offsets=Range(first or None, selection.offsets.end))
+        segments = segments_in_range(self._found.segments, selection.offsets)
+        if not segments:
+            return
+        try:
+            maker, slot, position = self._start(selection, segments, budget)
+        except OSError as error:
+            problems.problem(error.filename or segments[0].log, error.strerror or str(error))
+            return
+        for at in range(slot, len(segments)):
+            segment = segments[at]
+            try:
+                if at > slot or position is None:
+                    position = start_position(disk, segment, selection)
+                for batch in self._read_segment(segment, position, selection, maker):
+                    if batch.next_offset > self._from_offset:
+                        yield batch
+            except OSError as error:
+                problems.problem(segment.log, error.strerror or str(error))
+            if budget.is_spent():
+                break
+        yield from maker.finish()
+
+    def _start(self, selection: Selection, segments: list[Segment], budget: Budget) -> tuple[BatchMaker, int, int | None]:
+        """Return the maker, the number of the first segment, and the byte in it (None: by its indexes)."""
+        source, directory = self._source, self._found.directory
+        transactions = None
+        if selection.needs_transactions:
+            if segments[0] not in directory.segments:
+                directory = directory._replace(segments=segments, snapshots=[])
+            transactions = AbortedTransactions.for_partition(source.disk, directory)
+            for problem in transactions.problems:
+                source.problems.report(problem)
+        # The range without the part that is done: it must not cut a batch.
+        own = selection._replace(offsets=source.selection.offsets)
+        maker = BatchMaker(RecordFilter(own, transactions), budget, self._watched, source.join_bytes)
+        if selection.tail is None:
+            return maker, 0, None
+        selector = Selector(maker.filter, Budget(), only_sound=True)
+        tail = find_tail(source.disk, segments, selector, selection.tail)
+        budget.skip = tail.skip
+        return maker, tail.segment, tail.position
+
+    def _read_segment(
+        self, segment: Segment, position: int, selection: Selection, maker: BatchMaker
+    ) -> Iterator[OutgoingBatch]:
+        end_offset, beyond = selection.offsets.end, 0
+        if maker.budget.is_spent():
+            return
+        with SegmentReader(self._source.disk, segment.log) as reader:
+            for found in reader.batches(position):
+                if isinstance(found, Damage):
+                    self._source.problems.damage(segment.log, found)
+                    continue
+                # Two in a row, as in dump-log: the offset of one may be a flipped bit.
+                beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
+                if beyond > 1:
+                    return
+                if found.header.next_offset <= self._from_offset and maker.budget.limit.left is None and not maker.budget.skip:
+                    continue
+                for made in maker.make(found):
+                    if isinstance(made, Damage):
+                        self._source.problems.damage(segment.log, made)
+                    else:
+                        yield made
+                if maker.budget.is_spent():
+                    return

@@ -1,0 +1,150 @@
+"""Whole batches of a cluster's partitions, as the broker stores them: no record is decoded.
+
+One Fetch of one partition is one call of `fetch`. The last batch of an answer may be cut off and is then left out, as are the
+batches below the offset that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kcli.client.cluster import NO_LEADER
+from kcli.client.errors import KafkaError, KafkaTimeoutError
+from kcli.client.network_client import NetworkClient
+from kcli.format.primitives import crc32c
+from kcli.format.record_batch import CRC_START, ENTRY_HEAD_BYTES, RecordBatch, entry_size, read_entry_header
+from kcli.log.reading.segment_reader import LogBatch
+from kcli.network.peers import PeerFailure
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, FETCH
+from kcli.protocol.message import Message
+from kcli.replay.steps import Call, Pause, Steps
+from kcli.replay.target import refresh, topic_id
+
+FETCH_BYTES = 8 * 1024 * 1024
+_IDS_FROM_VERSION = 13
+
+
+class OffsetOutOfRangeError(KafkaError):
+    """An offset that the log of the partition does not have (any more)."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(error_codes.OFFSET_OUT_OF_RANGE, detail)
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction in an answer: its producer, and the offset of its first record."""
+
+    producer_id: int
+    first_offset: int
+
+
+class Fetched(NamedTuple):
+    """The answer for one partition."""
+
+    records: memoryview
+    high_watermark: int
+    last_stable_offset: int
+    aborted: list[Aborted]
+
+
+class FetchedFile:
+    """The bytes of an answer, as a file for LogBatch."""
+
+    name = "an answer to Fetch"
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return len(self._data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return bytes."""
+        return bytes(self._data[position : position + size])
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Copy bytes, and return their number."""
+        data = self._data[position : position + len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def next_data(self, position: int) -> int:
+        """Return the position: there are no holes."""
+        return position
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def fetch_request(network: NetworkClient, topic: str, partition: int, offset: int, isolation: int, wait_ms: int) -> Call:
+    """Return the Fetch of one partition, for its leader."""
+    kind = API_KEYS[FETCH].request
+
+    def request(version: int) -> Message:
+        part = kind.classes["FetchPartition"](partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        name = {"topic_id": topic_id(network, topic)} if version >= _IDS_FROM_VERSION else {"topic": topic}
+        asked = kind.classes["FetchTopic"](**name, partitions=[part])
+        return kind.new(max_wait_ms=wait_ms, min_bytes=1, max_bytes=FETCH_BYTES, isolation_level=isolation, topics=[asked])
+
+    return Call(FETCH, request, network.metadata.cluster.leader_for(topic, partition))
+
+
+def fetch(
+    network: NetworkClient, topic: str, partition: int, offset: int, isolation: int = 0, wait_ms: int = 500
+) -> Steps[Fetched]:
+    """Fetch from a partition. Raises OffsetOutOfRangeError, KafkaError, KafkaTimeoutError."""
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+    while True:
+        reason = "it has no leader"
+        if network.metadata.cluster.leader_for(topic, partition) != NO_LEADER:
+            answer: Message | PeerFailure = yield fetch_request(network, topic, partition, offset, isolation, wait_ms)
+            code, found = _part(answer)
+            if found is not None and not code:
+                return _fetched(found)
+            if code == error_codes.OFFSET_OUT_OF_RANGE:
+                raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
+            if code not in error_codes.RETRIABLE and not isinstance(answer, PeerFailure):
+                raise KafkaError(code, f"{topic}-{partition}")
+            reason = network.failure_reason() if isinstance(answer, PeerFailure) else error_codes.NAMES[code]
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"{topic}-{partition} cannot be read: {reason}")
+        yield Pause(network.config.retry_backoff_ms)
+        yield from refresh(network)
+
+
+def _part(answer: Message | PeerFailure) -> tuple[int, Message | None]:
+    if isinstance(answer, PeerFailure):
+        return 0, None
+    if answer.error_code or not answer.responses:
+        return answer.error_code, None
+    part: Message = answer.responses[0].partitions[0]
+    return part.error_code, part
+
+
+def _fetched(part: Message) -> Fetched:
+    records = memoryview(part.records) if part.records is not None else memoryview(b"")
+    aborted = [Aborted(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
+    return Fetched(records, part.high_watermark, part.last_stable_offset, aborted)
+
+
+def batches_in(records: memoryview, from_offset: int) -> Iterator[LogBatch]:
+    """Yield the whole batches of an answer that end at or above `from_offset`."""
+    file = FetchedFile(records)
+    position, end = 0, len(records)
+    while end - position >= ENTRY_HEAD_BYTES:
+        size = entry_size(records, position)
+        if size < ENTRY_HEAD_BYTES or size > end - position:
+            return
+        header = read_entry_header(records, position, position)
+        data = records[position : position + size]
+        if header.last_offset >= from_offset:
+            if isinstance(header, RecordBatch):
+                yield LogBatch(header, data, crc32c(data[CRC_START:]), file)
+            else:
+                from kcli.format.legacy_message_set import legacy_crc
+
+                yield LogBatch(header, data, legacy_crc(data), file)
+        position += size

@@ -1,0 +1,183 @@
+"""One partition while it is replayed: its stream, its batches in flight, its progress.
+
+    a batch is   until
+    -----------  --------------------------------------------------------------------------------------------------------------
+    WAITING      it is sent; after a failure again, in order, as soon as no later one is under way
+    SENT         its answer comes
+    FAILED       all batches in flight are answered, and the backoff is over
+    ACKED        those before it are, too: then it counts as progress
+
+At most MAX_IN_FLIGHT batches are under way, since a broker remembers as many sequences of a producer: it recognises a batch
+that it has already and answers as if it were new.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from kcli.replay.outgoing_batch import OutgoingBatch, sequence_after
+from kcli.replay.progress import PartitionProgress
+from kcli.replay.recovery import UNKNOWN_OFFSET, Found, FoundBatch
+from kcli.replay.source import BatchStream, TopicPartition
+from kcli.replay.steps import ReplayError
+
+MAX_IN_FLIGHT = 5
+
+
+class BatchState(Enum):
+    """The states of the table above."""
+
+    WAITING = 0
+    SENT = 1
+    FAILED = 2
+    ACKED = 3
+
+
+class InFlightBatch:
+    """A batch that was taken from the stream and has no final answer yet."""
+
+    __slots__ = ("base_offset", "batch", "replay", "sequence", "state")
+
+    def __init__(self, replay: PartitionReplay, batch: OutgoingBatch, sequence: int) -> None:
+        self.replay = replay
+        self.batch = batch
+        self.sequence = sequence
+        self.state = BatchState.WAITING
+        self.base_offset = UNKNOWN_OFFSET
+
+
+class PartitionReplay:
+    """The replay of the partition `source` into `target`. Counts are those of this run."""
+
+    def __init__(self, source: TopicPartition, target: TopicPartition, progress: PartitionProgress, watched: list[int]) -> None:
+        self.source = source
+        self.target = target
+        self.progress = progress
+        self.stream: BatchStream | None = None
+        self.in_flight: deque[InFlightBatch] = deque()
+        self.next_sequence = sequence_after(0, progress.records)
+        self.records = self.bytes = self.batches = self.source_bytes = self.found_records = 0
+        self.max_message_bytes: int | None = None
+        self.paused_until_ms = 0
+        self.failing_since_ms: int | None = None
+        self.failure = ""
+        self.is_saved = True
+        # Offsets of the source, ascending; the places in the target of those that became known and are not taken yet.
+        self.watched = [offset for offset in watched if offset >= progress.source_offset]
+        self.passed = frozenset(offset for offset in watched if offset < progress.source_offset)
+        self._places: dict[int, int] = {}
+        self._unplaced = set(self.watched)
+        self._found: deque[FoundBatch] = deque()
+        self._found_left = 0
+
+    @property
+    def name(self) -> str:
+        """The partition of the target, as orders-0."""
+        return f"{self.target[0]}-{self.target[1]}"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether all batches are acknowledged."""
+        return self.stream is not None and self.stream.is_ended and not self.in_flight
+
+    def skip_found(self, found: Found) -> None:
+        """Take what the target has above the saved progress."""
+        self._found = deque(found.batches)
+        self._found_left = found.records
+
+    def peek(self) -> OutgoingBatch | None:
+        """Return the next batch to send, None if there is none now. Raises ReplayError if the source is another one now."""
+        assert self.stream is not None
+        while True:
+            batch = self.stream.peek()
+            if batch is None:
+                return None
+            if self._found:
+                self._pass_over(batch, self._found.popleft())
+            elif self._found_left > 0:
+                self._found_left -= batch.record_count
+                self._pass_over(batch, FoundBatch(self.next_sequence, batch.record_count, UNKNOWN_OFFSET))
+            else:
+                return batch
+
+    def _pass_over(self, batch: OutgoingBatch, found: FoundBatch) -> None:
+        """Count a batch that an earlier run has sent."""
+        assert self.stream is not None
+        if (found.sequence, found.record_count) != (self.next_sequence, batch.record_count) or self._found_left < 0:
+            raise ReplayError(
+                f"{self.name}: the target has a batch of {found.record_count} records of this replay from its record "
+                f"{found.sequence} on, where the source now has {batch.record_count} from {self.next_sequence} on: the source "
+                "or the options have changed since; --restart begins anew"
+            )
+        self.stream.take()
+        self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
+        self.found_records += batch.record_count
+        self.source_bytes += batch.source_bytes
+        self._advance(batch, found.base_offset)
+
+    def take(self, producer_id: int, producer_epoch: int) -> InFlightBatch:
+        """Move the batch of `peek` from the stream into flight."""
+        assert self.stream is not None
+        batch = self.stream.peek()
+        assert batch is not None
+        self.stream.take()
+        batch.stamp(producer_id, producer_epoch, self.next_sequence)
+        taken = InFlightBatch(self, batch, self.next_sequence)
+        self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
+        self.in_flight.append(taken)
+        return taken
+
+    def next_waiting(self) -> InFlightBatch | None:
+        """Return the first batch that has to be sent (again), None if there is none or later ones are under way."""
+        states = [one.state for one in self.in_flight]
+        if BatchState.FAILED in states:
+            if BatchState.SENT in states:
+                return None
+            for one in self.in_flight:
+                if one.state is BatchState.FAILED:
+                    one.state = BatchState.WAITING
+        return next((one for one in self.in_flight if one.state is BatchState.WAITING), None)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a batch has to be sent again first."""
+        return any(one.state in (BatchState.FAILED, BatchState.WAITING) for one in self.in_flight)
+
+    def acknowledge(self) -> None:
+        """Count the acknowledged batches at the front as progress."""
+        while self.in_flight and self.in_flight[0].state is BatchState.ACKED:
+            done = self.in_flight.popleft()
+            self.failing_since_ms = None
+            self.records += done.batch.record_count
+            self.bytes += len(done.batch.data)
+            self.batches += 1
+            self.source_bytes += done.batch.source_bytes
+            self._advance(done.batch, done.base_offset)
+
+    def _advance(self, batch: OutgoingBatch, base_offset: int) -> None:
+        progress = self.progress
+        at = base_offset if base_offset != UNKNOWN_OFFSET else progress.target_offset
+        for watched in batch.watched:
+            self.place(watched.offset, at + watched.slot)
+        self.progress = progress._replace(
+            source_offset=batch.next_offset,
+            records=progress.records + batch.record_count,
+            target_offset=max(at + batch.record_count, progress.target_offset),
+        )
+        self.is_saved = False
+
+    def place_rest(self) -> None:
+        """Give the watched offsets that no record follows the end of the replay in the target."""
+        for offset in sorted(self._unplaced):
+            self.place(offset, self.progress.target_offset)
+
+    def place(self, offset: int, target_offset: int) -> None:
+        """Note the place of a watched offset in the target."""
+        self._places[offset] = target_offset
+        self._unplaced.discard(offset)
+
+    def take_places(self) -> dict[int, int]:
+        """Return the places in the target, by the watched offset, that became known since the last call."""
+        places, self._places = self._places, {}
+        return places

@@ -1,0 +1,151 @@
+"""The steps before the first record: topics, progress, what the target already has, producer id.
+
+    state of a partition                what happens
+    ----------------------------------  ------------------------------------------------------------------------------------
+    no progress is saved                it begins at offset 0 of the source, behind the target's last record
+    progress of this replay             what the target has above it is found out (kcli.replay.recovery)
+    progress, but the topic was made    it begins anew
+    again since (another topic id)
+    with --restart                      it begins anew, as a new producer
+
+The progress of new partitions is saved before anything is sent: the next run could not find records without the producer id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kcli.client.network_client import NetworkClient
+from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.inspect.quantities import format_count
+from kcli.replay.partition_replay import PartitionReplay
+from kcli.replay.progress import PartitionProgress, ProgressStore
+from kcli.replay.recovery import find_sent
+from kcli.replay.replayer import Prepared
+from kcli.replay.source import CommittedOffset, Source, TopicPartition
+from kcli.replay.steps import ReplayError, Steps
+from kcli.replay.target import (
+    DEFAULT_REPLICATION,
+    MAX_MESSAGE_BYTES,
+    RETENTION_MS,
+    TIMESTAMP_TYPE,
+    WantedTopic,
+    connect,
+    create_topics,
+    init_producer_id,
+    list_offsets,
+    missing_topics,
+    read_configs,
+    short_list,
+    topic_id,
+)
+
+DAY_MS = 86_400_000
+
+
+class ReplayOptions(NamedTuple):
+    """What the command line asks for, as far as the target is concerned."""
+
+    may_create: bool = True
+    replication: int = DEFAULT_REPLICATION
+    is_restarted: bool = False
+
+
+def wanted_topics(source: Source, names: Mapping[str, str]) -> dict[str, WantedTopic]:
+    """Return the topics that the target needs, by their names there; `names` are those of the source and the target."""
+    highest: dict[str, int] = {}
+    for topic, partition in source.partitions():
+        highest[topic] = max(partition, highest.get(topic, 0))
+    topics = source.topics()
+    return {names[topic]: WantedTopic(topic, topics[topic], highest[topic]) for topic in highest}
+
+
+class Preparation:
+    """The preparation of one run; `note` gets a sentence for what the user should know, `names` are as in `wanted_topics`."""
+
+    def __init__(
+        self,
+        network: NetworkClient,
+        source: Source,
+        store: ProgressStore,
+        names: Mapping[str, str],
+        options: ReplayOptions,
+        committed: Mapping[TopicPartition, list[CommittedOffset]],
+        note: Callable[[str], object],
+    ) -> None:
+        self._network = network
+        self._source = source
+        self._store = store
+        self._names = names
+        self._options = options
+        self._committed = committed
+        self._note = note
+
+    def steps(self) -> Steps[Prepared]:
+        """Prepare the target. Raises ReplayError, KafkaError, KafkaTimeoutError."""
+        configs = yield from self._prepare_topics()
+        pairs = [(source, (self._names[source[0]], source[1])) for source in self._source.partitions()]
+        targets = [target for _, target in pairs]
+        loaded = yield from self._store.load(targets)
+        if self._options.is_restarted:
+            loaded = {}
+        known = {target: one for target, one in loaded.items() if self._is_of_topic(target, one)}
+        ends = yield from list_offsets(self._network, targets)
+        producers = {(one.producer_id, one.producer_epoch) for one in known.values()}
+        if len(producers) > 1:
+            raise ReplayError(f"{self._store.where} has the progress of several producers; --restart begins anew")
+        producer = producers.pop() if producers else (yield from init_producer_id(self._network))
+        new = {
+            target: PartitionProgress(*producer, 0, 0, ends[target], ends[target], topic_id(self._network, target[0]))
+            for target in targets
+            if target not in known
+        }
+        if new:
+            yield from self._store.save(new)
+        replays = []
+        for source, target in pairs:
+            watched = sorted({committed.offset for committed in self._committed.get(source, ())})
+            replay = PartitionReplay(source, target, known.get(target) or new[target], watched)
+            limit = configs.get(target[0], {}).get(MAX_MESSAGE_BYTES, "")
+            replay.max_message_bytes = int(limit) if limit.isdecimal() else None
+            if target in known:
+                replay.skip_found((yield from find_sent(self._network, target, known[target], ends[target])))
+            replays.append(replay)
+        if known:
+            self._note(f"going on with the progress in {self._store.where}")
+        return Prepared(replays, *producer)
+
+    def _is_of_topic(self, target: TopicPartition, progress: PartitionProgress) -> bool:
+        current = topic_id(self._network, target[0])
+        return ZERO_UUID in (current, progress.topic_id) or current == progress.topic_id
+
+    def _prepare_topics(self) -> Steps[dict[str, dict[str, str]]]:
+        yield from connect(self._network, "target")
+        own = [topic for topic, target in self._names.items() if topic == target]
+        if own and self._source.cluster_id is not None and self._source.cluster_id == self._network.metadata.cluster_id:
+            raise ReplayError(
+                f"source and target are the same cluster: the topic {own[0]!r} would be copied onto itself; "
+                "give it another name with --map"
+            )
+        wanted = wanted_topics(self._source, self._names)
+        missing = yield from missing_topics(self._network, wanted)
+        if missing:
+            if not self._options.may_create:
+                names = ", ".join(missing)
+                raise ReplayError(f"the target does not have the topics {names}; create them, or leave out --no-create")
+            for note in (yield from create_topics(self._network, missing, wanted, self._options.replication)):
+                self._note(note)
+        configs = yield from read_configs(self._network, wanted)
+        by_retention: dict[int, list[str]] = {}
+        for name, values in configs.items():
+            if values.get(TIMESTAMP_TYPE) == "LogAppendTime":
+                self._note(f"the topic {name!r} of the target has {TIMESTAMP_TYPE}=LogAppendTime: it replaces the timestamps")
+            if int(values.get(RETENTION_MS, "-1")) >= 0:
+                by_retention.setdefault(int(values[RETENTION_MS]), []).append(name)
+        for retention_ms, topics in by_retention.items():
+            self._note(
+                f"the target deletes records older than {retention_ms / DAY_MS:g} days ({RETENTION_MS}) of "
+                f"{format_count(len(topics), 'topic')} ({short_list(topics)})"
+            )
+        return configs

@@ -1,0 +1,171 @@
+"""How far a replay is, so that a run that was interrupted goes on and sends nothing twice.
+
+    of a partition of the target   meaning
+    -----------------------------  ----------------------------------------------------------------------------------------
+    source offset                  all selected records below it have been acknowledged
+    records                        their number, which modulo 2**31 is the next sequence of the producer
+    target offset                  the end of the target's log after the last of them: records of the replay above it are not
+                                   counted yet
+    start offset                   the end of the target's log before the first of them
+    producer id and epoch          those that the replay has in all its runs
+    topic id                       of the topic in the target, since a topic that was made again does not have the records
+
+The progress is saved before the first record is sent, then each second and at the end. It is behind what the target has; the
+next run reads the headers of the target's batches from `target offset` on and finds its own by the producer id. It makes the
+same batches again, and the sequences show which of them are there (kcli.replay.recovery). So no transaction is needed, the
+target's log has no markers, and also a consumer with read_uncommitted sees each record once.
+
+    kept in                                  as
+    ---------------------------------------  ------------------------------------------------------------------------------
+    the target, in the group of the replay   the committed offset of each partition; the rest is its metadata, as text
+    a file (--progress FILE)                 JSON
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from kcli.format import limits
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import FormatError
+from kcli.log.disk.port import Disk
+from kcli.replay.source import TopicPartition
+from kcli.replay.steps import ReplayError, Steps
+
+_KIND = "kcli-replay"
+_VERSION = 1
+
+
+class PartitionProgress(NamedTuple):
+    """The progress of one partition; see the table above."""
+
+    producer_id: int
+    producer_epoch: int
+    source_offset: int
+    records: int
+    target_offset: int
+    start_offset: int
+    topic_id: Uuid = ZERO_UUID
+
+
+Progress = Mapping[TopicPartition, PartitionProgress]
+
+
+class ProgressStore(Protocol):
+    """Where the progress is kept; `where` names it for messages."""
+
+    @property
+    def where(self) -> str:
+        """Name the place."""
+        ...
+
+    def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
+        """Return the progress of those partitions that have any. Raises ReplayError."""
+        ...
+
+    def save(self, progress: Progress) -> Steps[None]:
+        """Keep the progress of these partitions. Raises ReplayError."""
+        ...
+
+
+def encode_metadata(progress: PartitionProgress) -> str:
+    """Return what is kept next to the source offset, as the metadata of a committed offset."""
+    return " ".join(
+        map(
+            str,
+            (
+                _KIND,
+                _VERSION,
+                progress.producer_id,
+                progress.producer_epoch,
+                progress.records,
+                progress.target_offset,
+                progress.start_offset,
+                progress.topic_id,
+            ),
+        )
+    )
+
+
+def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | None:
+    """Return the progress in a committed offset, None if no replay wrote it."""
+    words = metadata.split(" ")
+    if words[:2] != [_KIND, str(_VERSION)] or len(words) != 8:
+        return None
+    try:
+        producer_id, epoch, records, target, start = map(int, words[2:7])
+        return PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
+    except (ValueError, FormatError):
+        return None
+
+
+class FileProgress:
+    """The progress in a file, which is replaced as a whole. `identity` is that of the replay: another one is refused."""
+
+    def __init__(self, disk: Disk, path: str, identity: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._identity = identity
+        self._known: dict[TopicPartition, PartitionProgress] = {}
+
+    @property
+    def where(self) -> str:
+        """Name the file."""
+        return f"the file {self._path}"
+
+    def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
+        """Read the file; nothing if there is none. Raises ReplayError."""
+        yield from ()
+        if not self._disk.exists(self._path):
+            return {}
+        try:
+            value = json.loads(self._disk.read_file(self._path, limits.MAX_TEXT_FILE_BYTES))
+            if value["kind"] != _KIND or value["version"] != _VERSION:
+                raise ValueError
+            if value["replay"] != self._identity:
+                raise ReplayError(
+                    f"{self._path} has the progress of another replay: its paths, selection, --map or target differ; "
+                    "name another file, or give --restart to begin anew"
+                )
+            for row in value["partitions"]:
+                where = str(row["topic"]), int(row["partition"])
+                self._known[where] = PartitionProgress(
+                    int(row["producerId"]),
+                    int(row["producerEpoch"]),
+                    int(row["sourceOffset"]),
+                    int(row["records"]),
+                    int(row["targetOffset"]),
+                    int(row["startOffset"]),
+                    Uuid.parse(row["topicId"]),
+                )
+        except OSError as error:
+            raise ReplayError(f"{self._path}: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError, FormatError):
+            raise ReplayError(f"{self._path} does not have the progress of a replay") from None
+        return {where: self._known[where] for where in partitions if where in self._known}
+
+    def save(self, progress: Progress) -> Steps[None]:
+        """Write the file. Raises ReplayError."""
+        yield from ()
+        self._known.update(progress)
+        rows = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "sourceOffset": one.source_offset,
+                "records": one.records,
+                "targetOffset": one.target_offset,
+                "startOffset": one.start_offset,
+                "producerId": one.producer_id,
+                "producerEpoch": one.producer_epoch,
+                "topicId": str(one.topic_id),
+            }
+            for (topic, partition), one in sorted(self._known.items())
+        ]
+        value = {"kind": _KIND, "version": _VERSION, "replay": self._identity, "partitions": rows}
+        try:
+            self._disk.write_file(self._path, json.dumps(value, indent=1).encode() + b"\n")
+        except OSError as error:
+            raise ReplayError(f"{self._path}: {error.strerror or error}") from None

@@ -1,0 +1,77 @@
+"""Which records of a replay the target has above the saved progress: those of its producer id, found by the batches' headers.
+
+The target's log is read from the saved target offset on; that is what was sent since the progress was saved last, some seconds
+at most. Batches of other producers are passed over.
+
+If that part of the log was deleted (retention), the leader's state of the producer has the last sequence (DescribeProducers);
+if that has expired too, the run ends: it is not known what was sent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.client.cluster import NO_LEADER
+from kcli.client.network_client import NetworkClient
+from kcli.format.record_batch import RecordBatch
+from kcli.protocol.apis import API_KEYS, DESCRIBE_PRODUCERS
+from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.outgoing_batch import SEQUENCES
+from kcli.replay.progress import PartitionProgress
+from kcli.replay.source import TopicPartition
+from kcli.replay.steps import ReplayError, Steps, ask
+
+UNKNOWN_OFFSET = -1
+
+
+class FoundBatch(NamedTuple):
+    """A batch of the replay that the target has; `base_offset` is UNKNOWN_OFFSET if only its sequence is known."""
+
+    sequence: int
+    record_count: int
+    base_offset: int
+
+
+class Found(NamedTuple):
+    """The batches of the replay after the saved progress, or, without them, the number of their records."""
+
+    batches: list[FoundBatch]
+    records: int = 0
+
+
+def find_sent(network: NetworkClient, where: TopicPartition, progress: PartitionProgress, end_offset: int) -> Steps[Found]:
+    """Return what the target has above the saved progress, below `end_offset`. Raises ReplayError, KafkaError."""
+    offset = progress.target_offset
+    found: list[FoundBatch] = []
+    try:
+        while offset < end_offset:
+            fetched = yield from fetch(network, *where, offset)
+            next_offset = offset
+            for batch in batches_in(fetched.records, offset):
+                header = batch.header
+                next_offset = header.last_offset + 1
+                if isinstance(header, RecordBatch) and header.producer_id == progress.producer_id and not header.is_control:
+                    count = header.last_offset_delta + 1
+                    found.append(FoundBatch(header.base_sequence, count, header.base_offset))
+            offset = next_offset
+    except OffsetOutOfRangeError:
+        records = yield from _count_by_sequence(network, where, progress)
+        return Found([], records)
+    return Found(found)
+
+
+def _count_by_sequence(network: NetworkClient, where: TopicPartition, progress: PartitionProgress) -> Steps[int]:
+    topic, partition = where
+    leader = network.metadata.cluster.leader_for(topic, partition)
+    kind = API_KEYS[DESCRIBE_PRODUCERS].request
+    asked = kind.classes["TopicRequest"](name=topic, partition_indexes=[partition])
+    if leader != NO_LEADER:
+        answer = yield from ask(network, DESCRIBE_PRODUCERS, kind.new(topics=[asked]), leader)
+        for part in answer.topics[0].partitions:
+            for producer in part.active_producers:
+                if producer.producer_id == progress.producer_id:
+                    return int(producer.last_sequence + 1 - progress.records) % SEQUENCES
+    raise ReplayError(
+        f"{topic}-{partition}: the target has deleted the records from offset {progress.target_offset} on, and it is not known "
+        "which of the replay were among them; --restart begins anew"
+    )

@@ -1,0 +1,260 @@
+"""The target cluster before the first record is sent: its topics, their settings, a producer id.
+
+topic in the target     then
+----------------------  ------------------------------------------------------------------------------------------------
+missing                 it is created with the partitions and settings of the source, except for
+                        message.timestamp.type=LogAppendTime (records keep their timestamps) and settings that name
+                        brokers of the source; refused with --no-create
+has enough partitions   used as it is
+has fewer partitions    refused, before anything is sent
+
+setting of the topic            is used for
+------------------------------  ---------------------------------------------------------------------------------------
+max.message.bytes               a larger batch ends the run before it is sent
+message.timestamp.type          a note if it is LogAppendTime: the target replaces the timestamps
+retention.ms                    a note if it is below the age of the records: the target deletes them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kcli.client.cluster import NO_LEADER
+from kcli.client.errors import KafkaError, KafkaTimeoutError
+from kcli.client.network_client import NetworkClient
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.inspect.quantities import format_count
+from kcli.protocol import error_codes
+from kcli.protocol.apis import (
+    API_KEYS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+)
+from kcli.protocol.message import Message
+from kcli.replay.source import SourceTopic, TopicPartition
+from kcli.replay.steps import Pause, ReplayError, Steps, ask
+
+TOPIC_RESOURCE = 2
+LATEST, EARLIEST = -1, -2
+DEFAULT_REPLICATION = -1
+# How long a cluster may take to answer the first request.
+FIRST_CONTACT_MS = 10_000
+MOST_NAMES = 3
+MAX_MESSAGE_BYTES = "max.message.bytes"
+TIMESTAMP_TYPE = "message.timestamp.type"
+RETENTION_MS = "retention.ms"
+_READ_CONFIGS = (MAX_MESSAGE_BYTES, TIMESTAMP_TYPE, RETENTION_MS)
+_NOT_CREATED = frozenset(
+    (
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    )
+)
+# Settings of old topics that brokers no longer have.
+_REMOVED = frozenset(("message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms"))
+
+
+class WantedTopic(NamedTuple):
+    """A topic of the target: its name in the source, what the source says of it, and the highest partition with records."""
+
+    source: str
+    topic: SourceTopic
+    highest_partition: int
+
+
+def short_list(names: Sequence[str]) -> str:
+    """Return the first names of a list."""
+    return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+
+
+def connect(network: NetworkClient, what: str) -> Steps[None]:
+    """Ask for metadata for the first time; `what` names the cluster. Raises ReplayError if it cannot be reached in time."""
+    limit_ms = min(FIRST_CONTACT_MS, network.config.default_api_timeout_ms)
+    try:
+        yield from refresh(network, limit_ms)
+    except KafkaTimeoutError:
+        servers = ",".join(network.config.bootstrap_servers)
+        raise ReplayError(f"the {what} {servers} cannot be reached: {network.failure_reason()}") from None
+
+
+def refresh(network: NetworkClient, limit_ms: int | None = None) -> Steps[None]:
+    """Ask for the metadata of the topics that are wanted. Raises KafkaTimeoutError."""
+    while True:
+        answer = yield from ask(network, METADATA, network.metadata.request, limit_ms=limit_ms)
+        if answer.brokers:
+            network.metadata.update(answer, network.timer.clock_ms)
+            return
+        yield Pause(network.config.retry_backoff_ms)
+
+
+def missing_topics(network: NetworkClient, wanted: Mapping[str, WantedTopic]) -> Steps[list[str]]:
+    """Return the topics that the target does not have. Raises ReplayError for one with too few partitions."""
+    for name in wanted:
+        network.metadata.want_topic(name)
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+    while True:
+        yield from refresh(network)
+        errors = network.metadata.topic_errors
+        fatal = [name for name in wanted if (code := errors.get(name, 0)) and code not in error_codes.RETRIABLE]
+        if fatal:
+            raise KafkaError(errors[fatal[0]], f"the topic {fatal[0]!r} of the target")
+        waiting = [name for name in wanted if errors.get(name) == error_codes.LEADER_NOT_AVAILABLE]
+        if not waiting or network.timer.clock_ms >= deadline_ms:
+            break
+        yield Pause(network.config.retry_backoff_ms)
+    for name, topic in wanted.items():
+        count = len(network.metadata.cluster.partitions_for_topic(name))
+        if 0 < count <= topic.highest_partition:
+            raise ReplayError(
+                f"the topic {name!r} of the target has {count} partitions, and partition {topic.highest_partition} of "
+                f"{topic.source!r} has records; add partitions (kafka-topics --alter --partitions "
+                f"{topic.highest_partition + 1}), or give it another name with --map"
+            )
+    return [name for name in wanted if not network.metadata.cluster.partitions_for_topic(name)]
+
+
+def create_topics(
+    network: NetworkClient, names: Sequence[str], wanted: Mapping[str, WantedTopic], replication: int
+) -> Steps[list[str]]:
+    """Create topics, and wait for their leaders; return notes on settings that differ. Raises ReplayError, KafkaError."""
+    kind = API_KEYS[CREATE_TOPICS].request
+    notes, topics = [], []
+    unknown = [name for name in names if not wanted[name].topic.is_known]
+    if unknown:
+        notes.append(
+            f"there are no metadata of {format_count(len(unknown), 'topic')} ({short_list(unknown)}) among the paths; they are "
+            "created with as many partitions as are there, and the settings of the target"
+        )
+    for name in names:
+        configs = {key: value for key, value in wanted[name].topic.configs.items() if key not in _NOT_CREATED | _REMOVED}
+        if configs.get(TIMESTAMP_TYPE) == "LogAppendTime":
+            del configs[TIMESTAMP_TYPE]
+            notes.append(
+                f"the topic {name!r} is created with {TIMESTAMP_TYPE}=CreateTime, so that records keep their timestamps"
+            )
+        topics.append(
+            kind.classes["CreatableTopic"](
+                name=name,
+                num_partitions=wanted[name].topic.partitions,
+                replication_factor=replication,
+                configs=[kind.classes["CreatableTopicConfig"](name=key, value=value) for key, value in configs.items()],
+            )
+        )
+    request = kind.new(topics=topics, timeout_ms=network.config.request_timeout_ms)
+    answer = yield from ask(network, CREATE_TOPICS, request)
+    for topic in answer.topics:
+        if topic.error_code not in (0, error_codes.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(topic.error_code, f"the topic {topic.name!r} cannot be created: {topic.error_message or ''}")
+    yield from _wait_for_leaders(network, names)
+    return notes
+
+
+def _wait_for_leaders(network: NetworkClient, names: Iterable[str]) -> Steps[None]:
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+    while True:
+        yield from refresh(network)
+        cluster = network.metadata.cluster
+        leaderless = [
+            name
+            for name in names
+            if not cluster.partitions_for_topic(name)
+            or len(cluster.available_partitions_for_topic(name)) < len(cluster.partitions_for_topic(name))
+        ]
+        if not leaderless:
+            return
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"the topic {leaderless[0]!r} of the target has partitions without a leader")
+        yield Pause(network.config.retry_backoff_ms)
+
+
+def read_configs(network: NetworkClient, names: Iterable[str]) -> Steps[dict[str, dict[str, str]]]:
+    """Return the settings of topics that a replay uses; a topic that may not be described has none."""
+    kind = API_KEYS[DESCRIBE_CONFIGS].request
+    of_topic = kind.classes["DescribeConfigsResource"]
+    resources = [
+        of_topic(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=list(_READ_CONFIGS)) for name in names
+    ]
+    answer = yield from ask(network, DESCRIBE_CONFIGS, kind.new(resources=resources))
+    return {
+        result.resource_name: {config.name: config.value for config in result.configs if config.value is not None}
+        for result in answer.results
+        if not result.error_code
+    }
+
+
+def init_producer_id(network: NetworkClient) -> Steps[tuple[int, int]]:
+    """Return a new producer id and its epoch. Raises KafkaError, KafkaTimeoutError."""
+    request = API_KEYS[INIT_PRODUCER_ID].request.new(transactional_id=None, transaction_timeout_ms=60_000)
+    while True:
+        answer = yield from ask(network, INIT_PRODUCER_ID, request)
+        if not answer.error_code:
+            return answer.producer_id, answer.producer_epoch
+        if answer.error_code not in error_codes.RETRIABLE:
+            raise KafkaError(answer.error_code, "a producer id of the target")
+        yield Pause(network.config.retry_backoff_ms)
+
+
+def list_offsets(
+    network: NetworkClient, partitions: Iterable[TopicPartition], timestamp: int = LATEST, isolation: int = 0
+) -> Steps[dict[TopicPartition, int]]:
+    """Return the offsets of partitions for a timestamp, LATEST or EARLIEST. Raises KafkaError, KafkaTimeoutError."""
+    kind = API_KEYS[LIST_OFFSETS].request
+    found: dict[TopicPartition, int] = {}
+    missing = set(partitions)
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+    while missing:
+        by_leader: dict[int, dict[str, list[Message]]] = {}
+        for topic, partition in sorted(missing):
+            leader = network.metadata.cluster.leader_for(topic, partition)
+            if leader != NO_LEADER:
+                part = kind.classes["ListOffsetsPartition"](partition_index=partition, timestamp=timestamp)
+                by_leader.setdefault(leader, {}).setdefault(topic, []).append(part)
+        for leader, topics in by_leader.items():
+            asked = [kind.classes["ListOffsetsTopic"](name=name, partitions=parts) for name, parts in topics.items()]
+            request = kind.new(replica_id=-1, isolation_level=isolation, topics=asked)
+            answer = yield from ask(network, LIST_OFFSETS, request, leader)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if not part.error_code:
+                        found[topic.name, part.partition_index] = part.offset
+                        missing.discard((topic.name, part.partition_index))
+                    elif part.error_code not in error_codes.RETRIABLE:
+                        raise KafkaError(part.error_code, f"{topic.name}-{part.partition_index}")
+        if missing:
+            if network.timer.clock_ms >= deadline_ms:
+                topic_name, number = min(missing)
+                raise KafkaTimeoutError(f"the end of {topic_name}-{number} is not known: it has no leader that answers")
+            yield Pause(network.config.retry_backoff_ms)
+            yield from refresh(network)
+    return found
+
+
+def find_coordinator(network: NetworkClient, group: str) -> Steps[int]:
+    """Return the broker that coordinates a group; its address is known afterwards. Raises KafkaError, KafkaTimeoutError."""
+    kind = API_KEYS[FIND_COORDINATOR].request
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+
+    def request(version: int) -> Message:
+        return kind.new(coordinator_keys=[group]) if version >= 4 else kind.new(key=group)
+
+    while True:
+        answer = yield from ask(network, FIND_COORDINATOR, request)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if not found.error_code and found.node_id in network.metadata.nodes:
+            return int(found.node_id)
+        if found.error_code and found.error_code not in error_codes.RETRIABLE:
+            raise KafkaError(found.error_code, f"the coordinator of the group {group!r}")
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"the group {group!r} has no coordinator that answers")
+        yield Pause(network.config.retry_backoff_ms)
+        yield from refresh(network)
+
+
+def topic_id(network: NetworkClient, name: str) -> Uuid:
+    """Return the id of a topic, zero if it is not known."""
+    return Uuid(network.metadata.topic_ids.get(name, ZERO_UUID))

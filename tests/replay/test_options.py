@@ -1,0 +1,89 @@
+"""Protects what --map, --speed and --rate mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, ScheduleError, Sent, parse_schedule
+from kcli.replay.topic_mapping import MappingError, parse_mapping
+
+
+@pytest.mark.parametrize(
+    ("options", "topic", "target"),
+    [
+        ((), "orders", "orders"),
+        (("orders=copy",), "orders", "copy"),
+        (("orders=copy",), "orders2", "orders2"),
+        (("a.b=c",), "axb", "axb"),  # a name, not a regular expression
+        ((r"(.*)=backup.\1",), "orders", "backup.orders"),
+        ((r"(?P<all>.+)=\g<all>-2",), "orders", "orders-2"),
+        ((r"(.*)=x.\1", "orders=copy"), "orders", "copy"),  # a name is preferred
+        ((r"o(.*)=1.\1", r"(.*)=2.\1"), "orders", "1.rders"),
+        ((r"(.*)=x.\1",), "__consumer_offsets", None),
+        (("__consumer_offsets=old-offsets",), "__consumer_offsets", "old-offsets"),
+        (("orders=__transaction_state",), "orders", None),
+        ((), "__cluster_metadata", None),
+    ],
+)
+def test_names_in_the_target(options: tuple[str, ...], topic: str, target: str | None) -> None:
+    assert parse_mapping(options).target_of(topic) == target
+
+
+def test_topics_by_pattern() -> None:
+    mapping = parse_mapping((), ("ord*", "x"))
+    assert mapping.targets(["orders", "x", "y"]) == {"orders": "orders", "x": "x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("orders",), "write OLD=NEW"),
+        (("=x",), "write OLD=NEW"),
+        (("a(=x",), "is not a regular expression"),
+        (("a=b", "a=c"), "two names"),
+        ((r"(a)=\2",), "the new name cannot be made"),
+        (("a=b/c",), "a name that no topic can have"),
+        ((r"(a|b)=c",), "would both become 'c'"),
+    ],
+)
+def test_mappings_that_cannot_be(options: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(MappingError, match=sentence):
+        parse_mapping(options).targets(["a", "b"])
+
+
+def test_pace_is_a_function_of_timestamps_and_of_what_was_sent() -> None:
+    assert parse_schedule(None, None).due_ms(5000, 0, Sent(9, 9)) == 0
+    assert isinstance(parse_schedule(None, None), AtOnce)
+    assert parse_schedule("1x", None).due_ms(5000, 2000, Sent()) == 3000
+    assert parse_schedule("10x", None).due_ms(5000, 2000, Sent()) == 300
+    assert parse_schedule("0.5", None).due_ms(5000, 2000, Sent()) == 6000
+    assert parse_schedule("2x", None).due_ms(1000, 2000, Sent()) == 0  # older than the first
+    assert parse_schedule("2x", None).due_ms(-1, 2000, Sent()) == 0  # without a timestamp
+    assert parse_schedule(None, "100").due_ms(0, 0, Sent(50, 7)) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("5000", AtRate(5000, is_bytes=False)),
+        ("20K", AtRate(20_000, is_bytes=False)),
+        ("500KB", AtRate(500_000, is_bytes=True)),
+        ("1.5MB/s", AtRate(1_500_000, is_bytes=True)),
+        ("1GiB", AtRate(1024**3, is_bytes=True)),
+        ("100B", AtRate(100, is_bytes=True)),
+    ],
+)
+def test_rates(text: str, rate: AtRate) -> None:
+    assert parse_schedule(None, text) == rate
+
+
+@pytest.mark.parametrize(
+    ("speed", "rate"), [("0x", None), ("fast", None), ("1x", "5"), (None, "0"), (None, "x"), (None, "5iB"), ("-1", None)]
+)
+def test_paces_that_cannot_be(speed: str | None, rate: str | None) -> None:
+    with pytest.raises(ScheduleError):
+        parse_schedule(speed, rate)
+
+
+def test_speeds() -> None:
+    assert parse_schedule("1X", None) == AtSpeed(1)

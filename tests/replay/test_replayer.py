@@ -1,0 +1,247 @@
+"""Protects "nothing is lost and nothing is sent twice": a replay on an unreliable network, killed at any event, run again.
+
+The cluster checks sequences as Kafka does (tests/replay/fake_cluster); what arrives is compared with what the source has.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kcli.client.errors import ClientError
+from kcli.format.compression import inflate
+from kcli.format.record_batch import HEADER_BYTES, check_batch
+from kcli.format.records import read_records
+from kcli.inspect.dumping.selection import Selection, parse_selection
+from kcli.log.disk.os_disk import OsDisk
+from kcli.replay.checking import Checker
+from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.group_offsets import GroupProgress
+from kcli.replay.preparation import Preparation, ReplayOptions
+from kcli.replay.progress import FileProgress, ProgressStore
+from kcli.replay.replayer import Replayer
+from kcli.replay.scheduling import AtRate, AtSpeed, Schedule
+from kcli.replay.source import CommittedOffset, TopicPartition
+from tests.log_builder import PartitionBuilder
+from tests.replay.fake_cluster import FakeCluster, FakeLog, FakeNetwork
+
+COMMITTED = Selection(read_committed=True)
+
+
+def build(root: Path, partitions: int = 3, batches: int = 40) -> dict[TopicPartition, list[bytes]]:
+    """Partitions of the topic t -> the values that a consumer with read_committed reads."""
+    expected: dict[TopicPartition, list[bytes]] = {}
+    for number in range(partitions):
+        builder = PartitionBuilder(root / f"t-{number}")
+        values: list[bytes] = []
+        for batch in range(batches):
+            records = [(b"k", b"%d-%d-%d" % (number, batch, at)) for at in range(1 + batch % 4)]
+            producer = 7 if batch % 10 == 3 else -1
+            builder.append(records, codec=batch % 2, producer=producer, transactional=producer > 0)
+            if producer > 0:
+                builder.end_transaction(producer, commit=batch % 20 == 3)
+            if producer < 0 or batch % 20 == 3:
+                values += [value for _, value in records]
+            if batch % 15 == 14:
+                builder.roll()
+        builder.flush()
+        expected["t", number] = values
+    return expected
+
+
+def values_of(log: FakeLog) -> list[bytes]:
+    found = []
+    for batch in log.batches:
+        header = check_batch(batch)
+        records = inflate(header.codec, batch[HEADER_BYTES:], limit=1 << 20)
+        found += [record.value or b"" for record in read_records(records, header.record_count)]
+    return found
+
+
+class Scene:
+    """One replay of `root`, in as many runs as it takes."""
+
+    def __init__(self, root: Path, seed: int, faults: float, progress: Path | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.cluster = FakeCluster(self.rng)
+        self.network = FakeNetwork(self.cluster, self.rng, faults)
+        self.root = root
+        self.progress = progress
+        self.selection = COMMITTED
+        self.committed: dict[TopicPartition, list[CommittedOffset]] = {}
+        self.schedule: Schedule | None = None
+        self.notes: list[str] = []
+        self.options = ReplayOptions()
+        self.is_checked = False
+        self.join_bytes = 0
+
+    def run(self, most_events: int = 1_000_000) -> Replayer | None:
+        """Run -> None if it was killed after so many events. Raises what ended it."""
+        client = self.network.client()
+        problems = Problems(self.notes.append)
+        source = DirectorySource(OsDisk(), [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes)
+        names = {topic: f"copy-{topic}" for topic in source.topics()}
+        store: ProgressStore = GroupProgress(client, "replay")
+        if self.progress is not None:
+            store = FileProgress(OsDisk(), str(self.progress), "name")
+        prepare = Preparation(client, source, store, names, self.options, self.committed, self.notes.append).steps
+        self.checker = Checker(client, source, self.notes.append)
+        check = self.checker.steps if self.is_checked else None
+        replayer = Replayer(client, source, store, prepare, self.schedule, self.committed, check)
+        ended: list[ClientError | None] = []
+        replayer.run(lambda result, now_ms: ended.append(result), self.network.now_ms)
+        if not self.network.run(replayer.poll, lambda: bool(ended), most_events):
+            return None
+        if ended[0] is not None:
+            raise ended[0]
+        return replayer
+
+    def arrived(self) -> dict[TopicPartition, list[bytes]]:
+        logs = self.cluster.logs["copy-t"]
+        return {("t", number): values_of(log) for number, log in enumerate(logs)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_killed_at_any_event_and_run_again(tmp_path: Path, seed: int, kept: str) -> None:
+    expected = build(tmp_path / "data")
+    scene = Scene(tmp_path / "data", seed, 0.1, tmp_path / "progress" if kept == "file" else None)
+    scene.is_checked = True
+    scene.join_bytes = 200 * (seed % 3)
+    kills = 0
+    while scene.run(scene.rng.randint(5, 120)) is None:
+        kills += 1
+        assert kills < 400
+    assert scene.arrived() == expected
+    assert not scene.checker.differences and scene.checker.records == sum(map(len, expected.values()))
+    assert scene.run() is not None and scene.arrived() == expected  # all is there, nothing is sent
+
+
+def test_batches_go_as_they_are(tmp_path: Path) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for codec in range(5):
+        builder.append([(b"a", b"x" * 50), (None, None)], codec=codec)
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    replayer = scene.run()
+    assert replayer is not None
+    sources = bytes(builder.path(".log").read_bytes())
+    position = 0
+    for stored in scene.cluster.logs["copy-t"][0].batches:
+        size = len(stored)
+        assert stored[HEADER_BYTES:] == sources[position : position + size][HEADER_BYTES:]
+        header = check_batch(stored)
+        assert (header.producer_id, header.producer_epoch) == (101, 0)
+        position += size
+    assert position == len(sources)
+
+
+def test_a_topic_that_was_made_again_gets_all_records(tmp_path: Path) -> None:
+    expected = build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    scene.cluster.create("copy-t", 1)
+    scene.cluster.topic_id = lambda name: b"another".ljust(16, b"\2")  # type: ignore[method-assign]
+    scene.run()
+    assert scene.arrived() == expected
+
+
+def test_another_source_is_refused(tmp_path: Path) -> None:
+    build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    events = 10
+    while "copy-t" not in scene.cluster.logs or not scene.cluster.logs["copy-t"][0].batches:
+        assert scene.run(events) is None
+        events += 1
+    scene.selection = parse_selection(isolation="read_committed", offset="3..")
+    with pytest.raises(ClientError, match="--restart begins anew"):
+        scene.run()
+
+
+def test_restarted_everything_is_sent_again(tmp_path: Path) -> None:
+    expected = build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    scene.options = ReplayOptions(is_restarted=True)
+    scene.run()
+    assert scene.arrived()["t", 0] == expected["t", 0] * 2
+
+
+def test_fewer_partitions_are_refused(tmp_path: Path) -> None:
+    build(tmp_path / "data", 3)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.cluster.create("copy-t", 2)
+    with pytest.raises(ClientError, match=r"has 2 partitions, and partition 2 of 't' has records"):
+        scene.run()
+    assert not any(log.batches for log in scene.cluster.logs["copy-t"])
+
+
+def test_a_batch_too_large_for_the_target(tmp_path: Path) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"a", b"x")])
+    builder.append([(b"a", b"x" * 5000)])
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.cluster.create("copy-t", 1)
+    scene.cluster.configs["copy-t"] = {"max.message.bytes": "1000"}
+    with pytest.raises(ClientError, match=r"at offset 1 of t-0 is larger than max\.message\.bytes=1000 of the topic 'copy-t'"):
+        scene.run()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_offsets_of_groups_are_translated(tmp_path: Path, seed: int, is_late: bool) -> None:
+    """A group that has read up to an offset of the source finds the same records ahead of it in the target.
+
+    Late: records of the first runs were sent without a thought of groups.
+    """
+    build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", seed, 0.05)
+    scene.join_bytes = 200 * (seed % 2)
+    scene.schedule = AtRate(40, is_bytes=False)  # so that the progress is saved several times
+    ends = dict.fromkeys((("t", 0), ("t", 1)), 200)
+    scene.committed = {
+        where: [CommittedOffset(f"g{offset}", *where, offset, "m") for offset in range(0, end, 7)]
+        for where, end in ends.items()
+    }
+    committed, scene.committed = scene.committed, {} if is_late else scene.committed
+    while scene.run(scene.rng.randint(20, 400)) is None:
+        scene.committed = committed if scene.rng.random() < 0.2 else scene.committed
+    scene.committed = committed
+    if is_late:
+        assert scene.run() is not None
+    for where, offsets in scene.committed.items():
+        for one in offsets:
+            ahead = len(sent_from(tmp_path / "data", where, one.offset))
+            target, metadata = scene.cluster.offsets[one.group, "copy-t", where[1]]
+            assert (scene.cluster.logs["copy-t"][where[1]].end - target, metadata) == (ahead, "m"), one
+
+
+def sent_from(root: Path, where: TopicPartition, offset: int) -> list[int]:
+    """The offsets of the records that a consumer at `offset` would read."""
+    selection = parse_selection(isolation="read_committed", offset=f"{offset}..")
+    source = DirectorySource(OsDisk(), [str(root)], selection, lambda topic: True, Problems(lambda sentence: None))
+    stream = source.open(where, 0, [])
+    found: list[int] = []
+    while (batch := stream.peek()) is not None:
+        stream.take()
+        found += range(batch.record_count)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("schedule", "least_ms", "most_ms"),
+    [(AtSpeed(1), 900, 1100), (AtSpeed(10), 90, 300), (AtRate(100, False), 800, 1100)],
+)
+def test_pace(tmp_path: Path, schedule: Schedule, least_ms: int, most_ms: int) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for _ in range(101):
+        builder.append([(b"a", b"x")])  # 10 ms apart
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = schedule
+    replayer = scene.run()
+    assert replayer is not None and len(scene.arrived()["t", 0]) == 101
+    assert least_ms <= scene.network.now_ms <= most_ms + 100
