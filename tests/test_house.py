@@ -6,6 +6,7 @@ the parts of docs/ that are generated from the program instead of comparing them
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import re
@@ -32,7 +33,7 @@ LONG_LOOPS = {
     "kcli/format/record_scan.py scan": 203,
     # A compiled inner function made it 20 % slower.
     "kcli/log/cleaner/offset_map.py hash_keys": 80,
-    "kcli/spark/arrow_columns.py put_headers": 69,
+    "kcli/format/arrow_columns.py put_headers": 69,
 }
 # Packages that do input and output for the cores below them.
 SHELLS = ("kcli/server/shell/", "kcli/network/shell/", "kcli/client/shell/")
@@ -180,8 +181,17 @@ def commands_page() -> str:
         "# Commands\n\nWhat `kcli COMMAND --help` prints. This page is kept in step by tests/test_house.py.\n",
         f"## kcli\n\n```\n{overview()}```\n",
     ]
-    parts += [f"## kcli {command}\n\n```\n{build_parser(command).format_help()}```\n" for command in COMMANDS]
+    for command in COMMANDS:
+        parser = build_parser(command)
+        parts.append(f"## kcli {command}\n\n```\n{parser.format_help()}```\n")
+        parts += (f"### {one.prog}\n\n```\n{one.format_help()}```\n" for one in actions_of(parser))
     return "\n".join(parts)
+
+
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of the actions that a command has, such as those of `kcli topics list`."""
+    found = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    return [inner for one in found for inner in one.choices.values()]
 
 
 def test_help_is_in_the_docs() -> None:

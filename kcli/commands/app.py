@@ -21,7 +21,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "describe": ("describe", "list what a log directory holds: topics, offsets, groups, transactions, configs"),
     "verify": ("verify", "check everything in a log directory that a broker relies on; with --repair, repair it"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
+    "replay": ("replay", "publish what segments, partitions or log directories hold to a Kafka cluster"),
     "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
+    "produce": ("produce", "send lines as records to a topic of a running cluster"),
+    "consume": ("consume", "print the records of topics of a running cluster"),
+    "bench": ("bench", "measure how fast a topic of a running cluster is written and read"),
+    "topics": ("topics", "list, describe, create, delete and extend topics of a running cluster"),
+    "configs": ("configs", "show and change configurations of a running cluster"),
+    "groups": ("groups", "list, describe, reset and delete groups of a running cluster"),
+    "transactions": ("transactions", "list, describe, find and abort transactions of a running cluster"),
+    "cluster": ("cluster", "show nodes, quorum, features and log directories of a running cluster"),
     "simulate": ("simulate", "run a broker in virtual time with crashes and disk errors, from a random seed"),
     "completion": ("completion", "print the completion script of kcli for bash, zsh or fish"),
 }
@@ -29,7 +38,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("run a broker", (("serve", ""), ("format", ""))),
     ("inspect log directories without changing them", (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", ""))),
+    ("send records to a cluster", (("replay", ""),)),
     ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
+    ("write and read a running cluster", (("produce", ""), ("consume", ""), ("bench", ""))),
+    (
+        "administer a running cluster",
+        (("topics", ""), ("configs", ""), ("groups", ""), ("transactions", ""), ("cluster", "")),
+    ),
     (
         "learn and test",
         (("simulate", ""), ("completion", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does")),
@@ -40,11 +55,12 @@ ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fs
 
 DESCRIPTION = """\
 Kafka in one Python program: a broker of one node for Kafka's clients and tools (security is not
-supported yet), and tools that show, check, repair, compact and export log directories of Apache
-Kafka and of kcli, with no broker running."""
+supported yet), tools that show, check, repair, compact and export log directories of Apache
+Kafka and of kcli, with no broker running, and tools that write, read and administer running clusters."""
 EPILOG = """\
-Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name;
-2 could not run, or a path is missing; 3 no damage, but offsets are missing (verify); 130 interrupted.
+Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name,
+or a cluster refused something; 2 could not run, a path is missing, or no broker answers; 3 no damage,
+but offsets are missing (verify); 130 interrupted.
 docs/ and the README have examples."""
 
 
@@ -67,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         if option.startswith("--"):
             from kcli.inspect.suggestions import did_you_mean
 
-            message += did_you_mean(option, self._option_string_actions)
+            message += did_you_mean(option, options_of(self))
         super().error(message)
 
     def print_help(self, file: object = None) -> None:
@@ -75,12 +91,21 @@ class Parser(argparse.ArgumentParser):
         print_text(self.format_help())
 
 
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options of a parser and of its actions."""
+    found = list(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found += (option for inner in action.choices.values() for option in options_of(inner))
+    return list(dict.fromkeys(found))
+
+
 def build_parser(command: str) -> argparse.ArgumentParser:
     """Return the parser of one command. Raises KeyError for an unknown command."""
     module = importlib.import_module(f"kcli.commands.{COMMANDS[command][0]}")
     parser = Parser(
         prog=f"kcli {command}",
-        usage=f"kcli {command} [OPTIONS] {module.ARGUMENTS}",
+        usage=f"kcli {command} {getattr(module, 'USAGE', f'[OPTIONS] {module.ARGUMENTS}')}",
         description=module.DESCRIPTION,
         epilog=getattr(module, "EPILOG", None),
         allow_abbrev=command == "dump-log",

@@ -4,9 +4,11 @@ exit code  meaning
 ---------  ----------------------------------------------------------------------
 0          done, no damage
 1          done, but data is damaged, or there are findings; or no topic or group matches
-           --topic or --group: a message on stderr suggests similar names
+           --topic or --group: a message on stderr suggests similar names; or a
+           cluster refused something, such as a topic that exists
 2          could not run: wrong options, nothing to read, no permission; or a named path
-           is missing or cannot be opened (the other paths are done)
+           is missing or cannot be opened (the other paths are done); or no broker
+           answers
 3          done, no damage, but offsets are missing (verify and repair)
 130        interrupted
 """

@@ -30,9 +30,12 @@ import re
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.json_text import JsonObject, bytes_member, headers_array, quote
+
+if TYPE_CHECKING:
+    from kcli.client import ConsumerRecord
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 
@@ -41,50 +44,6 @@ TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 class FormatTextError(ValueError):
     """A --format that cannot be used, or a line that is no record; the message is one sentence."""
-
-
-class ConsumedRecord(Protocol):
-    """What is printed of a record."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """The partition's number."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """The offset."""
-        ...
-
-    @property
-    def timestamp(self) -> int:
-        """The time in ms since 1970, -1 if there is none."""
-        ...
-
-    @property
-    def timestamp_type(self) -> int:
-        """0 for CreateTime, 1 for LogAppendTime, -1 for none."""
-        ...
-
-    @property
-    def key(self) -> bytes | None:
-        """The key."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """The value."""
-        ...
-
-    @property
-    def headers(self) -> Headers:
-        """The headers in their order."""
-        ...
 
 
 class ProducedRecord(NamedTuple):
@@ -99,15 +58,16 @@ class ProducedRecord(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------------- out
 
-Printer = Callable[[ConsumedRecord], bytes]
-_Part = Callable[[ConsumedRecord], bytes]
+# Key and value are bytes or None: the consumer has no deserializers.
+Printer = Callable[["ConsumerRecord"], bytes]
+_Part = Printer
 
 
 def value_printer(null_text: bytes = b"", separator: bytes = b"\n") -> Printer:
     """Return the printer of values."""
 
-    def printed(record: ConsumedRecord) -> bytes:
-        value = record.value
+    def printed(record: ConsumerRecord) -> bytes:
+        value = _bytes_of(record.value)
         return (null_text if value is None else value) + separator
 
     return printed
@@ -116,29 +76,36 @@ def value_printer(null_text: bytes = b"", separator: bytes = b"\n") -> Printer:
 def json_printer() -> Printer:
     """Return the printer of JSON lines."""
 
-    def printed(record: ConsumedRecord) -> bytes:
-        key, value = record.key, record.value
+    def printed(record: ConsumerRecord) -> bytes:
+        key, value = _bytes_of(record.key), _bytes_of(record.value)
+        headers = [(name.encode("utf-8", "surrogateescape"), data) for name, data in record.headers]
         kind = TIMESTAMP_TYPES.get(record.timestamp_type, "NoTimestampType")
         text = (
             f'{{"type":"record","topic":{quote(record.topic)},"partition":{record.partition},"offset":{record.offset},'
             f'"timestamp":{record.timestamp},"timestampType":"{kind}",'
             f'"keySize":{_size(key)},"valueSize":{_size(value)},'
-            f'{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers_array(record.headers)}}}\n'
+            f'{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers_array(headers)}}}\n'
         )
         return text.encode()
 
     return printed
 
 
-def _size(data: bytes | None) -> int:
-    return -1 if data is None else len(data)
+def _bytes_of(data: object) -> bytes | None:
+    assert data is None or isinstance(data, bytes)
+    return data
+
+
+def _size(data: object) -> int:
+    return -1 if data is None else len(_bytes_of(data) or b"")
 
 
 def format_printer(template: str, null_text: bytes = b"") -> Printer:
     """Return the printer of a --format text. Raises FormatTextError for a token that does not exist."""
 
-    def or_null(data: bytes | None) -> bytes:
-        return null_text if data is None else data
+    def or_null(data: object) -> bytes:
+        found = _bytes_of(data)
+        return null_text if found is None else found
 
     tokens: dict[str, _Part] = {
         "t": lambda record: record.topic.encode(),
@@ -150,7 +117,7 @@ def format_printer(template: str, null_text: bytes = b"") -> Printer:
         "s": lambda record: or_null(record.value),
         "S": lambda record: b"%d" % _size(record.value),
         "R": lambda record: _size(record.value).to_bytes(4, "big", signed=True),
-        "h": lambda record: b",".join(key + b"=" + or_null(value) for key, value in record.headers),
+        "h": lambda record: b",".join(_bytes(key) + b"=" + or_null(value) for key, value in record.headers),
     }
     parts: list[_Part] = []
     for literal, token in _split_template(template):

@@ -22,7 +22,7 @@ from kcli.commands.record_formats import (
 class Record(NamedTuple):
     value: bytes | None
     key: bytes | None = None
-    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int = 3
     timestamp: int = 1_700_000_000_000
     topic: str = "orders"
@@ -34,7 +34,7 @@ RECORDS = [
     Record(b"v", b"k"),
     Record(None, None),
     Record(b"", b""),
-    Record(b"\xff\x00", "Gr\u00fc\u00dfe \U0001f600\x7f\n".encode(), ((b"a", b"1"), (b"a", None), (b"\xfe", b"\xff"))),
+    Record(b"\xff\x00", "Gr\u00fc\u00dfe \U0001f600\x7f\n".encode(), (("a", b"1"), ("a", None), ("\u00e9", b"\xff"))),
     Record(b'{"a":[1,2]}', b'"', timestamp=-1),
 ]
 
@@ -44,7 +44,8 @@ def test_what_is_printed_as_json_is_read_back_as_it_was(record: Record) -> None:
     line = json_printer()(record)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
     timestamp = None if record.timestamp == -1 else record.timestamp
-    assert json_parser()(line) == ProducedRecord(record.value, record.key, record.headers, record.partition, timestamp)
+    headers = tuple((name.encode(), value) for name, value in record.headers)
+    assert json_parser()(line) == ProducedRecord(record.value, record.key, headers, record.partition, timestamp)
 
 
 def test_json_members_are_those_of_dump_log() -> None:
@@ -102,7 +103,7 @@ def test_values_with_keys_and_null() -> None:
 
 def test_tokens_have_kcats_meaning() -> None:
     printed = format_printer("%t[%p]@%o %T %k(%K)=%s(%S) %h%%\\n\\t\\x41\\\\", b"NULL")
-    record = Record(None, b"k", ((b"a", b"1"), (b"b", None)))
+    record = Record(None, b"k", (("a", b"1"), ("b", None)))
     assert printed(record) == b"orders[3]@7 1700000000000 k(1)=NULL(-1) a=1,b=NULL%\n\tA\\"
     assert format_printer("%R")(Record(b"abc")) == b"\x00\x00\x00\x03"
     assert format_printer("%R")(Record(None)) == b"\xff\xff\xff\xff"

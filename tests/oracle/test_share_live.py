@@ -257,7 +257,8 @@ class Judge:
         if client == "java":
             command = self._peer().java_command("LiveShare", self._words)
         else:
-            command = [sys.executable, "-m", "tests.oracle.clients.share_member", *self._words]
+            module = "kcli_share_member" if client == "kcli" else "share_member"
+            command = [sys.executable, "-m", f"tests.oracle.clients.{module}", *self._words]
         self.members.append(MemberProcess(command))
         return self.members[-1]
 

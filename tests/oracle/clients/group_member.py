@@ -176,10 +176,56 @@ async def _run_aiokafka(settings: dict[str, Any]) -> None:
     await consumer.stop()
 
 
+def run_kcli(settings: dict[str, Any]) -> None:
+    from kcli.client.errors import ClientError
+    from kcli.client.shell.consumer import Consumer
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            note_partitions("assigned", partitions)
+
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            note_partitions("revoked", partitions)
+
+        def on_partitions_lost(self, partitions: Any) -> None:
+            note_partitions("lost", partitions)
+
+    config: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": settings["bootstrap"],
+        "group.id": settings["group"],
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+    if settings.get("protocol") == "consumer":
+        config["group.protocol"] = "consumer"
+        if "assignor" in settings:
+            config["group.remote.assignor"] = settings["assignor"]
+    else:
+        config |= {
+            "session.timeout.ms": settings["session_ms"],
+            "heartbeat.interval.ms": settings["session_ms"] // 5,
+            "partition.assignment.strategy": settings.get("assignor", "range"),
+        }
+    if "instance" in settings:
+        config["group.instance.id"] = settings["instance"]
+    with Consumer(config) as consumer:
+        consumer.subscribe([settings["topic"]], Listener())
+        while not stopped.is_set():
+            try:
+                read = consumer.poll(POLL_S)
+                for record in read:
+                    note("read", record.partition, record.offset)
+                if read:
+                    consumer.commit_sync()
+            except ClientError as error:
+                note("error", repr(error))
+
+
 CLIENTS: dict[str, Callable[[dict[str, Any]], None]] = {
     "confluent": run_confluent,
     "kafka-python": run_kafka_python,
     "aiokafka": run_aiokafka,
+    "kcli": run_kcli,
 }
 
 

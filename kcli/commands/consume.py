@@ -1,0 +1,292 @@
+"""`kcli consume`: prints the records of topics of a running cluster.
+
+    what is read                         begins                                   ends
+    -----------------------------------  ---------------------------------------  ------------------------------------------
+    by default                           at the first record                      at the end that the partition has at the
+                                                                                  start of the command
+    --offset A..B, --time A..B, --tail   where they say                           the same, or before B
+    --follow                             the same                                 never, or after --limit records, or when
+                                                                                  no record comes for --timeout-ms
+    --group                              at the group's committed offset, else    as without it; what is printed is committed
+                                         at the first record
+
+Partitions are read side by side: the order is that of each partition, as with any consumer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.commands.client_options import add_client_options, client_properties
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
+from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
+
+if TYPE_CHECKING:
+    from kcli.client import Consumer, ConsumerRecord, TopicPartition
+    from kcli.inspect.dumping.selection import Selection
+
+ARGUMENTS = "--topic TOPIC"
+DESCRIPTION = """\
+Prints the records of topics of a running cluster: those that are there, and with --follow those that come. The
+options that select are those of dump-log."""
+EPILOG = """\
+Exit codes: 0 done; 1 there is no such topic; 2 could not run. docs/console.md has examples, docs/json-output.md the
+members of --output json."""
+
+POLL_MS = 500  # the longest wait before the end is compared
+
+
+class Plan(NamedTuple):
+    """Where each partition begins, and the offset at which it ends, None for never."""
+
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int] | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `kcli consume`."""
+    parser.add_argument("--topic", action="append", default=[], metavar="TOPIC", help="a topic; may be repeated")
+    parser.add_argument("--include", metavar="REGEX", help="topics whose whole name matches")
+    add_client_options(parser)
+    _add_selecting(parser.add_argument_group("selecting, as in dump-log"))
+    group = parser.add_argument_group("reading")
+    group.add_argument("--from-beginning", action="store_true", help="begin at the first record (the default)")
+    group.add_argument("--follow", action="store_true", help="go on with the records that come")
+    group.add_argument("--timeout-ms", type=int, metavar="MS", help="with --follow: end when no record comes for so long")
+    group.add_argument("--group", metavar="GROUP", help="read as a member of this consumer group, and commit what was printed")
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--output", choices=["value", "json"], default="value", help="value: the value and a line feed; json (%(default)s)"
+    )
+    group.add_argument(
+        "--format",
+        metavar="TEXT",
+        help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K %%S sizes, \\n",
+    )
+    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="what follows a value (\\n)")
+    group.add_argument("--null-text", default="", metavar="TEXT", help="what is printed for null (nothing)")
+
+
+def _add_selecting(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--partition", type=int, action="append", default=[], metavar="N", help="a partition; may be repeated")
+    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
+    group.add_argument("--time", metavar="A..B", help="timestamps from A up to B: ISO 8601 or ms; a day may be alone")
+    group.add_argument("--key", action="append", default=[], metavar="KEY", help="records with this key; several: any of them")
+    group.add_argument(
+        "--header", action="append", default=[], metavar="NAME[=VALUE]", help="records with this header; several: all of them"
+    )
+    group.add_argument(
+        "--isolation",
+        choices=["read_uncommitted", "read_committed"],
+        help="read_committed: nothing of open or aborted transactions (read_uncommitted)",
+    )
+    group.add_argument("--limit", "--max-messages", metavar="N", help="at most N records")
+    group.add_argument("--tail", metavar="N", help="the last N offsets of each partition")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the records and return the exit code. Raises CannotRun, and ReaderGone when the reader has enough."""
+    from kcli.inspect.dumping.selection import SelectionError, parse_selection
+
+    if not args.topic and args.include is None:
+        raise CannotRun("name a topic with --topic, or topics with --include REGEX")
+    try:
+        selection = parse_selection(
+            offset=args.offset,
+            time=args.time,
+            keys=args.key,
+            headers=args.header,
+            isolation=args.isolation,
+            limit=args.limit,
+            tail=args.tail,
+        )
+    except SelectionError as error:
+        raise CannotRun(str(error)) from None
+    _check(args, selection)
+    own = {"enable.auto.commit": "false", "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    if args.isolation is not None:
+        own["isolation.level"] = args.isolation
+    if args.group is not None:
+        own["group.id"] = args.group
+    properties = client_properties(args, own)
+    printer = _printer(args)
+    from kcli.client import ClientError, Consumer
+
+    try:
+        with Consumer(properties) as consumer:
+            topics = _topics(consumer, args)
+            if not topics:
+                return EXIT_FINDINGS
+            reading = _Reading(consumer, selection, printer, args)
+            if args.group is not None:
+                consumer.subscribe(topics)
+                reading.read_group()
+            else:
+                reading.read(_plan(consumer, topics, args, selection))
+    except ClientError as error:
+        raise CannotRun(str(error)) from error
+    return EXIT_OK
+
+
+def _check(args: argparse.Namespace, selection: Selection) -> None:
+    """Raise CannotRun for options that exclude each other."""
+    if args.timeout_ms is not None and not args.follow:
+        raise CannotRun("--timeout-ms is for --follow: without it the command ends at the last record")
+    chosen = [name for name in ("offset", "time", "tail", "partition") if getattr(args, name)]
+    if args.group is not None and chosen:
+        raise CannotRun(f"--group and --{chosen[0]} exclude each other: a group's offsets and assignor say what is read")
+    if args.tail is not None and (args.offset is not None or args.time is not None):
+        raise CannotRun("--tail excludes --offset and --time")
+    if args.format is not None and args.output != "value":
+        raise CannotRun("--format and --output json exclude each other")
+
+
+def _printer(args: argparse.Namespace) -> Printer:
+    null_text = os.fsencode(args.null_text)
+    try:
+        if args.format is not None:
+            return format_printer(args.format, null_text)
+        return json_printer() if args.output == "json" else value_printer(null_text, unescape(args.delimiter))
+    except FormatTextError as error:
+        raise CannotRun(str(error)) from None
+
+
+def _topics(consumer: Consumer, args: argparse.Namespace) -> list[str]:
+    """Return the topics that are asked for and exist; a message is printed if there are none."""
+    import re
+
+    known = consumer.list_topics()
+    found = list(dict.fromkeys(topic for topic in args.topic if topic in known))
+    missing = [topic for topic in args.topic if topic not in known]
+    if args.include is not None:
+        try:
+            found += [topic for topic in sorted(known) if re.fullmatch(args.include, topic) and topic not in found]
+        except re.error as error:
+            raise CannotRun(f"--include {args.include}: it is no regular expression: {error}") from None
+        if not found:
+            missing.append(args.include)
+    for topic in missing:
+        from kcli.inspect.suggestions import did_you_mean
+
+        print_message(f"there is no topic {topic}{did_you_mean(topic, known)}")
+    return [] if missing else found
+
+
+def _plan(consumer: Consumer, topics: Iterable[str], args: argparse.Namespace, selection: Selection) -> Plan:
+    """Look up where each partition begins and ends. Raises CannotRun for a partition that does not exist."""
+    from kcli.client import TopicPartition
+
+    partitions: list[TopicPartition] = []
+    for topic in topics:
+        numbers = [one.partition for one in consumer.partitions_for(topic)]
+        for wanted in args.partition:
+            if wanted not in numbers:
+                raise CannotRun(f"{topic} has no partition {wanted}, only {len(numbers)} from 0 on")
+        partitions += [TopicPartition(topic, number) for number in args.partition or numbers]
+    beginnings, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    starts = dict(beginnings)
+    if selection.tail is not None:
+        starts = {one: max(beginnings[one], ends[one] - selection.tail) for one in partitions}
+    if selection.offsets.first is not None:
+        starts = {one: min(max(beginnings[one], selection.offsets.first), ends[one]) for one in partitions}
+    if selection.times.first is not None:
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, selection.times.first))
+        for one in partitions:
+            at = found[one]
+            starts[one] = max(starts[one], ends[one] if at is None else at.offset)
+    if selection.offsets.end is not None:
+        last = selection.offsets.end
+        return Plan(starts, {one: last if args.follow else min(last, ends[one]) for one in partitions})
+    return Plan(starts, None if args.follow else dict(ends))
+
+
+class _Reading:
+    """The records that are printed, until there is a reason to end."""
+
+    def __init__(self, consumer: Consumer, selection: Selection, printer: Printer, args: argparse.Namespace) -> None:
+        self._consumer = consumer
+        self._printer = printer
+        self._left = selection.limit
+        self._follow: bool = args.follow
+        self._timeout_ms: int | None = args.timeout_ms
+        self._is_selected = _filter(selection)
+
+    def read(self, plan: Plan) -> None:
+        """Read partitions from their starts to their ends."""
+        consumer, ends = self._consumer, plan.ends
+        by_place = {tuple(partition): end for partition, end in (ends or {}).items()}
+        consumer.assign(list(plan.starts))
+        for partition, offset in plan.starts.items():
+            consumer.seek(partition, offset)
+        unread = None if ends is None else {one for one in plan.starts if plan.starts[one] < ends[one]}
+        while self._left != 0 and (unread is None or unread):
+            found = self._poll()
+            if found is None:
+                return
+            if ends is not None and unread is not None:
+                found = [record for record in found if record.offset < by_place[record.topic, record.partition]]
+                ended = {one for one in unread if consumer.position(one) >= ends[one]}
+                unread -= ended
+                self._print(found)
+                consumer.pause(ended)
+            else:
+                self._print(found)
+
+    def read_group(self) -> None:
+        """Read what the group assigns to this member, and commit what was printed."""
+        consumer = self._consumer
+        ends: dict[TopicPartition, int] = {}
+        while self._left != 0:
+            found = self._poll()
+            if found is None:
+                return
+            from kcli.client import OffsetAndMetadata
+
+            done = self._print(found)
+            if done:
+                consumer.commit_sync({(one.topic, one.partition): OffsetAndMetadata(one.offset + 1) for one in done})
+            assigned = consumer.assignment()
+            if self._follow or not assigned:
+                continue
+            new = [one for one in assigned if one not in ends]
+            ends |= consumer.end_offsets(new) if new else {}
+            if all(consumer.position(one) >= ends[one] for one in assigned):
+                return
+
+    def _poll(self) -> Sequence[ConsumerRecord] | None:
+        """Return the next records, none if there are none now, None if it is time to end."""
+        wait_ms = POLL_MS if self._timeout_ms is None else self._timeout_ms
+        found = self._consumer.poll(wait_ms / 1000)
+        return None if not found and self._follow and self._timeout_ms is not None else found
+
+    def _print(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
+        """Print what is selected of records; return those that are done, without the ones behind the limit."""
+        chosen = [at for at, one in enumerate(records) if self._is_selected is None or self._is_selected(one)]
+        if self._left is not None:
+            if len(chosen) > self._left:
+                chosen = chosen[: self._left]
+                records = records[: chosen[-1] + 1 if chosen else 0]
+            self._left -= len(chosen)
+        data = b"".join([self._printer(records[at]) for at in chosen])
+        if data:
+            write_out(data)
+        return records
+
+
+def _filter(selection: Selection) -> Callable[[ConsumerRecord], bool] | None:
+    """Return the function that selects records by time, key and headers; None if all are selected."""
+    times, keys = selection.times, selection.keys
+    headers = [(wanted.key.decode("utf-8", "surrogateescape"), wanted.value) for wanted in selection.headers]
+    if times.first is None and times.end is None and not keys and not headers:
+        return None
+
+    def is_selected(record: ConsumerRecord) -> bool:
+        if not times.has(record.timestamp) or (keys and record.key not in keys):
+            return False
+        own = record.headers
+        return all(any(key == name and (wanted is None or value == wanted) for key, value in own) for name, wanted in headers)
+
+    return is_selected

@@ -1,0 +1,158 @@
+"""`kcli produce`: sends the lines of a file, or of stdin, as records."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kcli.commands.client_options import CODECS, add_client_options, client_properties
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
+from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
+
+if TYPE_CHECKING:
+    from kcli.client import RecordMetadata
+
+ARGUMENTS = "--topic TOPIC [FILE...]"
+DESCRIPTION = """\
+Sends the lines of files, or of stdin, as records to a topic: a line is a value, or with --input json a record
+with key, headers, partition and timestamp. What `kcli dump-log --output json` and `kcli consume --output json`
+print can be sent as it is."""
+EPILOG = """\
+Exit codes: 0 all records were acknowledged; 1 some were not, or a line is no record (the first is named); 2 could
+not run. docs/console.md has examples."""
+
+STDIN = 0
+READ_BYTES = 1024 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `kcli produce`."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files to send; - or none: stdin")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic")
+    add_client_options(parser)
+    group = parser.add_argument_group("input")
+    group.add_argument(
+        "--input",
+        choices=["value", "json"],
+        default="value",
+        help="what a line is: a value, or a record (%(default)s)",
+    )
+    group.add_argument(
+        "--delimiter", default="\\n", metavar="TEXT", help="what ends a line; \\t and \\x00 can be written (\\n)"
+    )
+    group.add_argument("--key-separator", metavar="TEXT", help="the line is a key, this text, and a value")
+    group.add_argument("--null-marker", metavar="TEXT", help="a key or value that is this text is null (a tombstone)")
+    group = parser.add_argument_group("records")
+    group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header of all records")
+    group.add_argument("--partition", type=int, metavar="N", help="send all records to this partition, whatever their keys")
+    group.add_argument("--timestamp", type=int, metavar="MS", help="the timestamp of all records, in ms since 1970")
+    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
+    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send the records and return the exit code. Raises CannotRun."""
+    own = {"acks": args.acks, "compression.type": args.compression_type}
+    properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
+    parse, delimiter = _parser(args), _delimiter(args.delimiter)
+    from kcli.client import ClientError, Producer
+
+    deliveries = _Deliveries()
+    sent = 0
+    try:
+        with Producer(properties) as producer:
+            for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
+                try:
+                    record = parse(line)
+                except FormatTextError as error:
+                    raise _WrongLine(f"line {number} is no record: {error}") from None
+                if record is None:
+                    continue
+                producer.send(
+                    args.topic,
+                    record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=record.partition if args.partition is None else args.partition,
+                    timestamp=record.timestamp if args.timestamp is None else args.timestamp,
+                    on_delivery=deliveries.delivered,
+                )
+                sent += 1
+                if deliveries.error is not None:
+                    break
+    except _WrongLine as error:
+        print_message(f"{error}; {deliveries.count:,} records before it were sent")
+        return EXIT_FINDINGS
+    except ClientError as error:
+        raise CannotRun(str(error)) from error
+    if deliveries.error is not None:
+        print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
+        return EXIT_FINDINGS
+    return EXIT_OK
+
+
+class _WrongLine(Exception):
+    """A line that is no record; what came before it is sent."""
+
+
+class _Deliveries:
+    """What became of the records: how many were acknowledged, and the first error."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.error: Exception | None = None
+
+    def delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        """Take the end of a record."""
+        if error is None:
+            self.count += 1
+        elif self.error is None:
+            self.error = error
+
+
+def _parser(args: argparse.Namespace) -> LineParser:
+    headers = [_header(text) for text in args.header]
+    if args.input == "json":
+        for name in ("key_separator", "null_marker"):
+            if getattr(args, name) is not None:
+                raise CannotRun(
+                    f"--{name.replace('_', '-')} is for --input value: a JSON line has a member for the key, and null"
+                )
+        return json_parser(headers)
+    separator = None if args.key_separator is None else _delimiter(args.key_separator)
+    marker = None if args.null_marker is None else os.fsencode(args.null_marker)
+    return value_parser(separator, marker, headers)
+
+
+def _delimiter(text: str) -> bytes:
+    try:
+        return unescape(text)
+    except FormatTextError as error:
+        raise CannotRun(str(error)) from None
+
+
+def _header(text: str) -> tuple[bytes, bytes | None]:
+    name, has_value, value = text.partition("=")
+    return os.fsencode(name), os.fsencode(value) if has_value else None
+
+
+def lines_of(paths: Sequence[str], delimiter: bytes) -> Iterator[bytes]:
+    """Yield the lines of files without their ends, as soon as each is read. Raises OSError."""
+    for path in paths:
+        descriptor = STDIN if path == "-" else os.open(path, os.O_RDONLY)
+        try:
+            yield from _lines(descriptor, delimiter)
+        finally:
+            if descriptor != STDIN:
+                os.close(descriptor)
+
+
+def _lines(descriptor: int, delimiter: bytes) -> Iterator[bytes]:
+    left = b""
+    while chunk := os.read(descriptor, READ_BYTES):
+        *lines, left = (left + chunk).split(delimiter) if delimiter in chunk or len(delimiter) > 1 else ([left + chunk])
+        yield from lines
+    if left:
+        yield left
