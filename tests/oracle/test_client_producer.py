@@ -270,6 +270,23 @@ def test_callbacks_may_send_but_not_wait(served: Served, topic: str) -> None:
     assert [one.value() for one in read(served.bootstrap, topic)] == [b"first", b"second"]
 
 
+def test_callbacks_hold_no_lock(served: Served, topic: str) -> None:
+    """An application may take its own lock in callbacks, and hold it while it sends."""
+    own = threading.Lock()
+    results: list[Any] = []
+
+    def delivered(found: Any, error: Any) -> None:
+        with own:
+            results.append(error or found.offset)
+
+    with Producer(settings(served, batch_size=100, linger_ms=0)) as producer:
+        for number in range(2000):
+            with own:
+                producer.send(topic, b"%d" % number * 10, on_delivery=delivered)
+        producer.flush()
+        assert results == list(range(2000))
+
+
 def test_a_broker_that_is_killed_while_records_are_sent(tmp_path: Path, kcli_serves: None) -> None:
     """Whatever the broker has written when it is killed, each record is there once, in order."""
     total = 3000

@@ -15,8 +15,8 @@
                                ProducerClosedError
     init_transactions, ...     with its requests; KafkaTimeoutError after max.block.ms, and the call can be repeated
 
-Results come by the records' `on_delivery(metadata, error)`, in the order of a partition, with the client's lock held: what it
-raises is logged. Nothing here waits, and no clock is read: `now_ms` comes with each call.
+Results come by the records' `on_delivery(metadata, error)`, in the order of a partition; what it raises is logged. Nothing
+here waits, and no clock is read: `now_ms` comes with each call.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ class Record(NamedTuple):
 class _Waiting:
     """A record, or a question for partitions, that waits for metadata or memory."""
 
-    def __init__(self, topic: str, try_again: Callable[[int], bool], done: Callable[[ClientError], None]) -> None:
+    def __init__(
+        self, topic: str, partition: int, try_again: Callable[[int], bool], done: Callable[[ClientError], None]
+    ) -> None:
         self.topic = topic
+        self.partition = partition
         self.try_again = try_again
         self.done = done
         self.deadline: TimerTask | None = None
@@ -126,6 +129,8 @@ class ProducerCore:
         self._waiting: deque[_Waiting] = deque()
         self._flushes: list[_Flush] = []
         self._ended_count = 0
+        # Takes each batch that has ended; a shell whose threads share the producer calls its callbacks without the lock.
+        self.deliver: Callable[[ProducerBatch], object] = self.call_back
         self._closing: Callable[[int], None] | None = None
         network.metadata.add_listener(self._metadata_changed)
 
@@ -149,7 +154,7 @@ class ProducerCore:
                 done(None, now_ms)
             return True
 
-        self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms)
+        self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms, partition)
 
     def begin_rows(self, topic: str, rows: ArrowRows, on_batch: Callback | None) -> ArrowAppender:
         """Return what appends the rows of a record batch to a topic.
@@ -201,45 +206,53 @@ class ProducerCore:
 
         self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms)
 
-    def _wait(self, topic: str, try_again: Callable[[int], bool], failed: Callable[[ClientError], None], now_ms: int) -> None:
+    def _wait(
+        self,
+        topic: str,
+        try_again: Callable[[int], bool],
+        failed: Callable[[ClientError], None],
+        now_ms: int,
+        partition: int = UNKNOWN_PARTITION,
+    ) -> None:
         if self.accumulator.is_closed:
             failed(ProducerClosedError("the producer is closed"))
             return
         if try_again(now_ms):
             return
-        waiting = _Waiting(topic, try_again, failed)
+        waiting = _Waiting(topic, partition, try_again, failed)
 
         def expired(now_ms: int) -> None:
             self._waiting.remove(waiting)
             self._count_waiting()
-            failed(KafkaTimeoutError(self._reason(topic)))
+            failed(KafkaTimeoutError(self._reason(waiting)))
 
         waiting.deadline = self.network.timer.schedule(now_ms + self.config.max_block_ms, expired)
         self._waiting.append(waiting)
         self._count_waiting()
         self._used_ms[topic] = now_ms
-        if self.network.metadata.want_topic(topic) or not self._is_known(topic):
+        if self.network.metadata.want_topic(topic) or not self._is_known(waiting):
             self.network.request_update()
         self._check_topics()
 
-    def _is_known(self, topic: str) -> bool:
-        return bool(self._cluster.partitions_for_topic(topic))
+    def _is_known(self, waiting: _Waiting) -> bool:
+        return len(self._cluster.partitions_for_topic(waiting.topic)) > max(waiting.partition, 0)
 
-    def _reason(self, topic: str) -> str:
+    def _reason(self, waiting: _Waiting) -> str:
         """Say why a record could not be appended in max.block.ms."""
+        topic = waiting.topic
         within = f"in {self.config.max_block_ms} ms (max.block.ms)"
         count = len(self._cluster.partitions_for_topic(topic))
-        if count and not self.accumulator.pool.available:
-            return f"buffer.memory was not free {within}"
+        if self._is_known(waiting):
+            return f"buffer.memory had no room for the record {within}"
         if count:
-            return f"the partition, or memory for the record, was not there {within}; topic {topic} has {count} partitions"
+            return f"topic {topic} has {count} partitions, and did not get partition {waiting.partition} {within}"
         code = self.network.metadata.topic_errors.get(topic)
         detail = self.network.failure_reason() if code is None else error_codes.NAMES.get(code, str(code))
         return f"the partitions of topic {topic} were not known {within}: {detail}"
 
     def _count_waiting(self) -> None:
         # All batches are sent at once while a record waits for memory.
-        self.accumulator.pool.waiting = sum(self._is_known(one.topic) for one in self._waiting)
+        self.accumulator.pool.waiting = sum(self._is_known(one) for one in self._waiting)
 
     def _try_waiting(self, now_ms: int) -> None:
         """Try again, in order; a topic whose memory is missing keeps its order."""
@@ -265,7 +278,7 @@ class ProducerCore:
             del self._used_ms[topic]
             self.network.metadata.forget_topic(topic)
         self._check_topics()
-        if any(not self._is_known(waiting.topic) for waiting in self._waiting):
+        if any(not self._is_known(waiting) for waiting in self._waiting):
             self.network.request_update()
 
     def _check_topics(self) -> None:
@@ -316,17 +329,21 @@ class ProducerCore:
     def _batch_ended(self, batch: ProducerBatch, now_ms: int) -> None:
         self._used_ms[batch.topic] = now_ms
         self._ended_count += 1
-        for callback, found, error in batch.deliveries():
-            try:
-                callback(found, error)
-            except Exception as problem:
-                self._log(f"the callback of a record of {batch.topic}-{batch.partition} has failed: {problem!r}")
+        self.deliver(batch)
         if self._flushes:
             over = [flush for flush in self._flushes if flush.is_over()]
             for flush in over:
                 self._flushes.remove(flush)
                 self.accumulator.end_flush()
                 flush.done(None, now_ms)
+
+    def call_back(self, batch: ProducerBatch) -> None:
+        """Call the callbacks of a batch that has ended; this needs nothing of the producer."""
+        for callback, found, error in batch.deliveries():
+            try:
+                callback(found, error)
+            except Exception as problem:
+                self._log(f"the callback of a record of {batch.topic}-{batch.partition} has failed: {problem!r}")
 
     # ------------------------------------------------------------------------------------------------------ flush, close
 

@@ -80,6 +80,13 @@ class ClientThread:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._execute)
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the own thread, without the lock, after what it does now."""
+        if self.is_current():
+            self._loop.call_soon(function)
+        else:
+            self._loop.call_soon_threadsafe(function)
+
     def is_current(self) -> bool:
         """Return whether the caller runs on this thread, as callbacks do."""
         return threading.current_thread() is self._thread

@@ -8,8 +8,8 @@
 
 `send` ends as soon as the record is in a batch, and blocks for at most max.block.ms. What became of the record is reported to
 `on_delivery(metadata, error)`, if it is given: there is no future for each record, which would cost more than the rest.
-Callbacks of Producer run on its own thread. They may send, but not wait: `flush` and a full buffer raise IllegalStateError and
-KafkaTimeoutError there.
+Callbacks of Producer run on its own thread, and no lock is held there. They may send, but not wait: `flush` and a full buffer
+raise IllegalStateError and KafkaTimeoutError there. What `flush` and the other methods wait for comes after the callbacks.
 
 An interceptor has `on_send(record)`, which returns the Record to be sent, and `on_acknowledgement(metadata, error)`.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 from kcli.client.client_config import ClientConfig, refuse_unknown
 from kcli.client.cluster import UNKNOWN_PARTITION, PartitionInfo
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.errors import IllegalStateError, KafkaTimeoutError
+from kcli.client.errors import ClientError, IllegalStateError, KafkaTimeoutError
 from kcli.client.producer.arrow_appender import ArrowRows, record_batches
 from kcli.client.producer.partitioner import Partitioner
 from kcli.client.producer.producer import NO_TIMESTAMP, Done, ProducerCore, Record
@@ -147,6 +148,13 @@ def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, 
         future.set_result(metadata)
 
 
+def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
+    if isinstance(result, ClientError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
 class Producer(RecordSender):
     """A producer for any thread; `log` gets a line for each connection, callback or interceptor that fails."""
 
@@ -166,6 +174,10 @@ class Producer(RecordSender):
         self._thread = ClientThread(self._core, self._parts.clock, "kcli-producer")
         self._lock = self._thread.lock
         self._is_closed = False
+        # What is to be called on the thread without the lock, in this order: callbacks of batches, ends of waiting calls.
+        self._deferred: deque[Callable[[], object]] = deque()
+        self._is_call_due = False
+        self._core.deliver = lambda batch: self._defer(partial(self._core.call_back, batch))
         wake, ahead_s = self._thread.wake, self._parts.clock.ahead_s
         super().__init__(self._core.appender, self._lock, wake, self._parts.is_plain, ahead_s)
 
@@ -213,9 +225,27 @@ class Producer(RecordSender):
                 if not is_appended:
                     self._wait(partial(self._core.wait_for_rows, appender, topic))
 
-    def _wait(self, operation: Callable[[Done[_Result], int], None]) -> _Result:
+    def _defer(self, function: Callable[[], object]) -> None:
+        self._deferred.append(function)
+        if not self._is_call_due:
+            self._is_call_due = True
+            self._thread.call_soon(self._call_deferred)
+
+    def _call_deferred(self) -> None:
+        self._is_call_due = False
+        while self._deferred:
+            self._deferred.popleft()()
+
+    def _wait(self, operation: Callable[[Done[_Result], int], None], timeout: float | None = None) -> _Result:
+        """Start an operation and return its result. Raises the ClientError that it ends with, and TimeoutError."""
         self._check_thread()
-        return self._thread.start(operation).result()
+        future: Future[_Result] = Future()
+
+        def done(result: _Result | ClientError, now_ms: int) -> None:
+            self._defer(partial(_settle, future, result))
+
+        self._thread.call(lambda now_ms: operation(done, now_ms))
+        return future.result(timeout)
 
     def _check_thread(self) -> None:
         if self._thread.is_current():
@@ -223,9 +253,8 @@ class Producer(RecordSender):
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all records, and wait until each has a result. Raises KafkaTimeoutError after `timeout` seconds."""
-        self._check_thread()
         try:
-            self._thread.start(self._core.flush).result(timeout)
+            self._wait(self._core.flush, timeout)
         except TimeoutError:
             raise KafkaTimeoutError(f"flush did not end in {timeout} s") from None
 

@@ -28,8 +28,8 @@ from tests.client.producer.fake_broker import Broker, Network
 class Producing:
     """A producer's core on a fake broker that is also the coordinator of transactions."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.broker = Broker()
+    def __init__(self, versions: dict[int, tuple[int, int]] | None = None, **settings: Any) -> None:
+        self.broker = Broker(versions=versions)
         self.broker.handlers |= {
             apis.INIT_PRODUCER_ID: self._init,
             apis.FIND_COORDINATOR: self._find,
@@ -55,6 +55,8 @@ class Producing:
 
     def _find(self, request: Message, version: int) -> Message:
         kind = API_KEYS[apis.FIND_COORDINATOR].response
+        if version < 4:
+            return kind.new(node_id=1, host="broker", port=1)
         found = kind.classes["Coordinator"](key=request.coordinator_keys[0], node_id=1, host="broker", port=1)
         return kind.new(coordinators=[found])
 
@@ -237,6 +239,34 @@ def test_a_fenced_producer_can_only_be_closed() -> None:
     producing.send(b"late")
     assert isinstance(producing.results[-1], ProducerFencedError)
     assert isinstance(producing.call(producing.core.abort_transaction), TransactionFatalError)
+
+
+def test_a_broker_of_kafka_2_1() -> None:
+    """It has no epochs in InitProducerId: after an error the transaction can be aborted, and the epoch stays."""
+    highest = {
+        apis.PRODUCE: 7,
+        apis.METADATA: 7,
+        apis.API_VERSIONS: 2,
+        apis.FIND_COORDINATOR: 2,
+        apis.INIT_PRODUCER_ID: 1,
+        apis.ADD_PARTITIONS_TO_TXN: 1,
+        apis.END_TXN: 1,
+    }
+    producing = begun(versions={key: (0, version) for key, version in highest.items()})
+    producing.broker.results.append({"error_code": error_codes.INVALID_TIMESTAMP})
+    producing.send(b"bad")
+    producing.send(b"late")
+    assert producing.call(producing.core.abort_transaction) is None
+    producing.core.begin_transaction()
+    producing.send(b"good")
+    producing.network.advance(100)
+    assert producing.call(producing.core.commit_transaction) is None
+    assert producing.sent() == [(0, 0), (0, 1), (0, 1)]
+    assert set(producing.broker.versions_seen(apis.PRODUCE)) == {7} and producing.broker.seen(apis.END_TXN)
+    plain = Producing(versions={key: (0, version) for key, version in highest.items()})
+    plain.send(b"a")
+    plain.network.advance(1000)
+    assert plain.results == [0]
 
 
 def test_verdicts() -> None:
