@@ -178,26 +178,33 @@ def test_a_group_continues_at_its_commits(served: Served, topic: str, protocol: 
 
     class Listener:
         def on_partitions_assigned(self, partitions: Any) -> None:
-            calls.append("assigned")
+            calls.extend(["assigned"] if partitions else [])
 
         def on_partitions_revoked(self, partitions: Any) -> None:
-            calls.append("revoked")
+            calls.extend(["revoked"] if partitions else [])
 
         def on_partitions_lost(self, partitions: Any) -> None:
-            calls.append("lost")
+            calls.extend(["lost"] if partitions else [])
 
-    group = {"group_id": f"g-{protocol}", "group_protocol": protocol, "max_poll_records": 100}
+    group = {"group_id": f"g-{protocol}", "group_protocol": protocol, "max_poll_records": 100, "enable_auto_commit": False}
     with reader(served, **group) as consumer:
         consumer.subscribe([topic], Listener())
         assert [record.offset for record in read(consumer, 100)] == list(range(100))
         consumer.commit_sync()
         assert consumer.committed([(topic, 0)]) == {(topic, 0): OffsetAndMetadata(100, 0)}
-    assert calls == ["assigned", "revoked"]
+        consumer.unsubscribe()
+        assert calls == ["assigned", "revoked"] and not consumer.assignment()
+        consumer.subscribe([topic], Listener())
+        assert read(consumer, 1)[0].offset == 100
+    assert calls == ["assigned", "revoked"] * 2
 
     async def continued() -> list[int]:
         words = {name.replace("_", "."): value for name, value in group.items()}
         async with AsyncConsumer({"bootstrap.servers": served.bootstrap, **words}) as consumer:
-            consumer.subscribe([topic])
-            return [record.offset for record in await consumer.poll(PATIENCE_S)]
+            consumer.subscribe([topic], Listener())
+            found = [record.offset for record in await consumer.poll(PATIENCE_S)]
+            await consumer.unsubscribe()
+            assert calls == ["assigned", "revoked"] * 3
+            return found
 
     assert asyncio.run(continued()) == list(range(100, 200))

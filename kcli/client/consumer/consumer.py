@@ -288,8 +288,15 @@ class ConsumerCore:
         self._match_topics(self.network.metadata.cluster, now_ms)
         membership.subscription_changed(now_ms)
 
+    def leave_group(self, done: Done, now_ms: int) -> None:
+        """Have the listener called for the partitions of a group and leave it, before `unsubscribe`."""
+        if self.membership is None or not self.subscriptions.has_auto_assigned_partitions:
+            done(None, now_ms)
+        else:
+            self.membership.leave(done, now_ms)
+
     def unsubscribe(self, now_ms: int) -> None:
-        """Read nothing; a member leaves its group."""
+        """Read nothing; a member that is still in its group leaves it."""
         self._pattern = None
         self.network.metadata.want_all_topics(False)
         self.subscriptions.unsubscribe()

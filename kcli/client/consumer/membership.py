@@ -7,6 +7,7 @@
                                           revocation may begin and consumed offsets may be committed automatically:
                                           the caller is done with the records that poll returned before
     after subscribe, unsubscribe          `subscription_changed`; the SubscriptionState has the new subscription
+    before unsubscribe                    `leave`
     before it fetches                     `is_ready_to_fetch`
     inside the caller's poll and close    `next_callback`, the listener's method, `callback_done`, as long as there is one
     for partitions without a position     `committed`
@@ -120,6 +121,10 @@ class Membership(Protocol):
 
     def take_error(self) -> ClientError | None:
         """Return an error that the application must see at its next poll, such as a refused authorization, once."""
+        ...
+
+    def leave(self, done: CloseDone, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:
+        """Have the listener called for all partitions and leave the group; a later subscription joins again."""
         ...
 
     def close(self, done: CloseDone, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:

@@ -111,8 +111,9 @@ class AsyncConsumer:
         """Let the group assign partitions of all topics whose whole names match a regular expression."""
         self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
 
-    def unsubscribe(self) -> None:
-        """Read nothing; a member leaves its group."""
+    async def unsubscribe(self) -> None:
+        """Read nothing; the listener is called for the partitions, and a member leaves its group."""
+        await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
         self._call(self._core.unsubscribe)
 
     def assign(self, partitions: Iterable[Pair]) -> None:
@@ -293,17 +294,17 @@ class AsyncConsumer:
             return
         loop = self._loop()
         try:
-            await self._leave(loop, timeout, option)
+            await self._finish(loop, partial(self._core.close, option=option), timeout)
         finally:
             self._is_closed = True
             loop.close()
             for interceptor in self._interceptors:
                 interceptor.close()
 
-    async def _leave(self, loop: ClientLoop, timeout: float, option: CloseOption) -> None:
-        """Close the core, and call the listener for it."""
+    async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
+        """Wait for an operation at the end of a membership, and call the listener for it."""
         end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
-        left = loop.start(partial(self._core.close, option=option))
+        left = loop.start(operation)
         while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
             await self._call_listener()
             work = loop.start(partial(self._core.await_work, timeout_ms=left_ms))

@@ -120,8 +120,10 @@ class Consumer:
         self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
 
     def unsubscribe(self) -> None:
-        """Read nothing; a member leaves its group."""
-        self._call(self._core.unsubscribe)
+        """Read nothing; the listener is called for the partitions, and a member leaves its group."""
+        with self._used():
+            self._finish(self._core.leave_group, self._api_ms / MILLISECONDS)
+            self._call(self._core.unsubscribe)
 
     def assign(self, partitions: Iterable[Pair]) -> None:
         """Read these partitions, without a group; this replaces the partitions before."""
@@ -326,17 +328,17 @@ class Consumer:
                 return
             self._is_closed = True
             try:
-                self._leave(timeout, option)
+                self._finish(partial(self._core.close, option=option), timeout)
             finally:
                 self._thread.close()
                 for interceptor in self._interceptors:
                     interceptor.close()
 
-    def _leave(self, timeout: float, option: CloseOption) -> None:
-        """Close the core, and call the listener for it."""
+    def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
+        """Wait for an operation at the end of a membership, and call the listener for it."""
         core, thread = self._core, self._thread
         end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
-        left = thread.start(partial(core.close, option=option))
+        left = thread.start(operation)
         while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
             self._call_listener()
             work = thread.start(partial(core.await_work, timeout_ms=left_ms))
