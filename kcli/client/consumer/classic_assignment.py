@@ -10,7 +10,8 @@ The leader remembers the partitions and racks by which it assigned: other metada
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kcli.client.cluster import NO_LEADER
 from kcli.client.consumer.assignors.assignor import Assignor, ClusterMetadata, Racks, RebalanceProtocol
@@ -22,6 +23,7 @@ from kcli.client.consumer.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from kcli.client.consumer.subscription_state import SubscriptionState, SubscriptionType
 from kcli.client.errors import ConfigError
 from kcli.client.metadata import Metadata
 from kcli.protocol.apis import API_KEYS, JOIN_GROUP, SYNC_GROUP
@@ -77,6 +79,21 @@ class ClassicAssignors:
     def find(self, name: str | None) -> Assignor | None:
         """Return the assignor that the coordinator chose, None if this member does not have it."""
         return None if name is None else self._by_name.get(name)
+
+
+def subscribe_to_matching(subscription: SubscriptionState, topics: Iterable[str], left_out: Collection[str]) -> None:
+    """Subscribe to those of the topics that match the pattern."""
+    pattern = re.compile(subscription.pattern or "")
+    subscription.subscribe_from_pattern(topic for topic in topics if topic not in left_out and pattern.fullmatch(topic))
+
+
+def fits_subscription(subscription: SubscriptionState, assigned: Iterable[tuple[str, int]]) -> bool:
+    """Return whether the topics of assigned partitions are subscribed; those of a pattern may be newer than the metadata."""
+    topics = {topic for topic, _ in assigned}
+    if subscription.type is SubscriptionType.AUTO_PATTERN:
+        pattern = re.compile(subscription.pattern or "")
+        return all(pattern.fullmatch(topic) for topic in topics)
+    return topics <= subscription.subscription
 
 
 def subscriptions_of(members: Iterable[Message]) -> dict[str, Subscription]:

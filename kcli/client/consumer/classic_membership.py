@@ -10,8 +10,10 @@
                                                   any other error, which the application gets              UNJOINED
     SYNCING     waits for SyncGroup; the leader   an assignment                                            COMPLETING
                 has assigned before               an error that may pass, REBALANCE_IN_PROGRESS             JOINING
-    COMPLETING  revokes and gets partitions; its  the listener has been called                             STABLE
-                listener is called
+    COMPLETING  has an assignment; from the next  the listener has been called                             STABLE
+                `polled` on commits, revokes and
+                gets partitions; its listener is
+                called
     STABLE      has its assignment                `polled`, and a rebalance is due                         PREPARING
 
     a rebalance is due                                        partitions
@@ -35,7 +37,6 @@ A static member (group.instance.id) does not leave the group when it is closed, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from enum import Enum
 from functools import partial
@@ -46,7 +47,9 @@ from kcli.client.consumer.classic_assignment import (
     ClassicAssignors,
     Snapshot,
     assign,
+    fits_subscription,
     snapshot_of,
+    subscribe_to_matching,
     subscriptions_of,
 )
 from kcli.client.consumer.classic_heartbeat import ClassicHeartbeat
@@ -101,6 +104,7 @@ class ClassicMembership(GroupMember):
         self._joined_topics: frozenset[str] | None = None
         self._snapshot: Snapshot | None = None  # of the leader
         self._waiting_join: Message | None = None  # the leader waits for metadata
+        self._received: tuple[str | None, Assignment] | None = None  # what `polled` has to take: protocol, assignment
         self._is_pattern_resolved = True
         self._fatal: ClientError | None = None
         network.metadata.add_listener(self._metadata_updated)
@@ -118,13 +122,15 @@ class ClassicMembership(GroupMember):
     def polled(self, now_ms: int) -> None:
         """See Membership."""
         self.watch.polled(now_ms)
+        if self._received is not None and not self.calls:
+            self._complete(*self._received, now_ms)
         if self._may_begin():
             self._prepare(now_ms)
         self.auto_commit(now_ms)
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership."""
-        return now_ms if self._may_begin() else super().next_poll_ms(now_ms)
+        return now_ms if self._received is not None or self._may_begin() else super().next_poll_ms(now_ms)
 
     def _may_begin(self) -> bool:
         """Return whether a rebalance is due and may begin now."""
@@ -163,7 +169,7 @@ class ClassicMembership(GroupMember):
 
     def rebalance_in_progress(self) -> None:
         """Take the coordinator's word that the group rebalances."""
-        if self.state is State.STABLE and not self._is_rejoin_wanted:
+        if self.state in (State.COMPLETING, State.STABLE) and not self._is_rejoin_wanted:
             self.request_rejoin("the group rebalances")
 
     def group_metadata(self) -> GroupMetadata:
@@ -359,7 +365,9 @@ class ClassicMembership(GroupMember):
         if self.is_closed:
             return
         if self.subscription.type is SubscriptionType.AUTO_PATTERN:
-            self._resolve_pattern(cluster)
+            internal = self.network.metadata.internal_topics if self.config.exclude_internal_topics else frozenset()
+            subscribe_to_matching(self.subscription, cluster.topics, internal)
+            self._is_pattern_resolved = self._is_pattern_resolved or not self.network.is_update_wanted
         if self._waiting_join is not None and self.state is State.SYNCING:
             if not self.network.is_update_wanted:
                 self._lead(self._waiting_join, now_ms)
@@ -367,14 +375,6 @@ class ClassicMembership(GroupMember):
             self.network.metadata, self.subscription.metadata_topics
         ):
             self.request_rejoin("the metadata of the group's topics changed")
-
-    def _resolve_pattern(self, cluster: Cluster) -> None:
-        pattern = re.compile(self.subscription.pattern or "")
-        internal = self.network.metadata.internal_topics if self.config.exclude_internal_topics else frozenset()
-        self.subscription.subscribe_from_pattern(
-            topic for topic in cluster.topics if topic not in internal and pattern.fullmatch(topic)
-        )
-        self._is_pattern_resolved = self._is_pattern_resolved or not self.network.is_update_wanted
 
     # ---------------------------------------------------------------------------------------------------------- syncing
 
@@ -402,14 +402,25 @@ class ClassicMembership(GroupMember):
             self._join_failed(ClientError(f"the assignment of the group {self.group_id} cannot be read: {error}"), now_ms)
             return
         self.state = State.COMPLETING
+        self._received = (protocol_name, assignment)
+
+    # ------------------------------------------------------------------------------------------------------- completing
+
+    def _complete(self, protocol_name: str | None, assignment: Assignment, now_ms: int) -> None:
+        """Give partitions back and take those of an assignment."""
+        self._received = None
         assigned = frozenset((topic, partition) for topic, partition in assignment.partitions)
-        if not self._matches(assigned):
+        if not fits_subscription(self.subscription, assigned):
             self.request_rejoin("the assignment does not match the subscription, which changed")
             self.state = State.STABLE
             return
         owned = self.subscription.assigned_partitions
         revoked = owned - assigned
         attempt = self._attempt
+
+        def committed(now_ms: int) -> None:
+            if attempt == self._attempt:
+                self.calls.call(CallbackKind.REVOKED, revoked, released, now_ms)
 
         def released(now_ms: int) -> None:
             if attempt != self._attempt or not self.subscription.has_auto_assigned_partitions:
@@ -430,16 +441,7 @@ class ClassicMembership(GroupMember):
             return
         self.request_rejoin("partitions were revoked, which other members can get now")
         self.subscription.mark_pending_revocation(revoked)
-        self.commit_before_revocation(
-            revoked, lambda now_ms: self.calls.call(CallbackKind.REVOKED, revoked, released, now_ms), now_ms
-        )
-
-    def _matches(self, assigned: frozenset[TopicPartition]) -> bool:
-        topics = {topic for topic, _ in assigned}
-        if self.subscription.type is SubscriptionType.AUTO_PATTERN:
-            pattern = re.compile(self.subscription.pattern or "")
-            return all(pattern.fullmatch(topic) for topic in topics)
-        return topics <= self.subscription.subscription
+        self.commit_before_revocation(revoked, committed, now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- leaving
 
@@ -455,7 +457,7 @@ class ClassicMembership(GroupMember):
         self.generation_id = NO_GENERATION
         if not keeps_member_id:
             self.member_id = NO_MEMBER_ID
-        self.is_leader, self._snapshot, self._waiting_join = False, None, None
+        self.is_leader, self._snapshot, self._waiting_join, self._received = False, None, None, None
         if self.state is not State.PREPARING:
             self._attempt += 1
             self.state = State.UNJOINED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from kcli.client.cluster import TopicPartition
@@ -51,6 +51,7 @@ class GroupApp:
         self.listener = NotingListener()
         self.errors: list[ClientError] = []
         self.polls = True  # else the application does not poll
+        self.stops_when: Callable[[], bool] = lambda: False  # looked at after each poll
         self.client.poll = self._poll
         self._is_looking_up = False
 
@@ -75,6 +76,11 @@ class GroupApp:
         self.member.poll(now_ms)
         if not self.polls:
             return
+        self._poll_as_application(now_ms)
+        if self.stops_when():
+            self.polls = False  # it works on the records of this poll
+
+    def _poll_as_application(self, now_ms: int) -> None:
         next_ms = self.member.next_poll_ms(now_ms)
         if next_ms is not None and next_ms <= now_ms:
             self.member.polled(now_ms)

@@ -90,6 +90,27 @@ def test_cooperative_members_keep_what_they_have_while_others_join(node: Clients
     assert {second.subscription.position(one).offset for one in second.assigned} == {3}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("has_listener", [True, False])
+def test_partitions_are_committed_and_given_back_in_a_poll_only(node: ClientsOfNode, has_listener: bool) -> None:
+    """What the application works on is not committed, and stays its own, when the answers come in between."""
+    first, second = (GroupApp(node, name, partition_assignment_strategy=("cooperative-sticky",)) for name in "ab")
+    first.subscribe("t")
+    settle(node, first)
+    if not has_listener:
+        first.subscription.listener = None
+    node.advance(100)
+    first.stops_when = lambda: first.member.state is State.JOINING  # type: ignore[union-attr]
+    second.subscribe("t")
+    node.until(lambda: not first.polls)
+    first.read(3)
+    node.advance(1000)
+    assert first.member.state is State.COMPLETING  # type: ignore[union-attr]
+    assert first.assigned == FOUR and first.committed(*FOUR) == dict.fromkeys(FOUR, 0)
+    first.stops_when, first.polls = lambda: False, True
+    settle(node, first, second)
+    assert set(second.committed(*second.assigned).values()) == {3}
+
+
 def test_a_member_that_does_not_poll_leaves_and_comes_back(node: ClientsOfNode) -> None:
     slow, quick = GroupApp(node, "a", max_poll_interval_ms=10_000), GroupApp(node, "b", max_poll_interval_ms=10_000)
     slow.subscribe("t")
