@@ -27,8 +27,11 @@
     the generation is lost                                    partitions
     --------------------------------------------------------  --------------------------------------------------------
     UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION                     lost, at the next `polled`; then it joins again
-    max.poll.interval.ms without `polled`: it leaves          the same
+    max.poll.interval.ms without `polled`                     the member leaves; its partitions are lost, and it joins
+                                                              again, at the next `polled`
     FENCED_INSTANCE_ID                                        lost; the error stays
+
+No records of lost partitions are returned, from the moment on at which the generation is lost.
 
 Heartbeats are sent in SYNCING, COMPLETING and STABLE, and in PREPARING while the generation is valid. If none succeeds within
 session.timeout.ms, the coordinator is looked up again. Records of partitions that the member keeps are returned in all states.
@@ -155,7 +158,7 @@ class ClassicMembership(GroupMember):
         if has_pattern:
             self.network.request_update()
         if not self.subscription.has_auto_assigned_partitions and self.state is not State.UNJOINED:
-            self.calls.forget()
+            self.forget_calls()
             self.leave(lambda error, now_ms: None, now_ms)
 
     def enforce_rebalance(self, reason: str, now_ms: int) -> None:
@@ -216,26 +219,13 @@ class ClassicMembership(GroupMember):
 
     def _committed(self, now_ms: int) -> None:
         if self.state is not State.PREPARING:
-            return  # the member left
-        if self.generation_id == NO_GENERATION:
-            self.release(True, self._prepared, now_ms)
-        elif self._assignors.protocol is RebalanceProtocol.EAGER:
+            return  # the member left, or lost its generation
+        if self._assignors.protocol is RebalanceProtocol.EAGER:
             self.release(False, self._prepared, now_ms)
         else:
             topics = self.subscription.subscription
-            self._revoke({one for one in self.subscription.assigned_partitions if one[0] not in topics}, now_ms)
-
-    def _revoke(self, partitions: set[TopicPartition], now_ms: int) -> None:
-        def revoked(now_ms: int) -> None:
-            if self.subscription.has_auto_assigned_partitions:
-                self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - partitions)
-            self._prepared(now_ms)
-
-        if not partitions:
-            self._prepared(now_ms)
-            return
-        self.subscription.mark_pending_revocation(partitions)
-        self.calls.call(CallbackKind.REVOKED, partitions, revoked, now_ms)
+            revoked = {one for one in self.subscription.assigned_partitions if one[0] not in topics}
+            self.revoke(revoked, self._prepared, now_ms)
 
     def _prepared(self, now_ms: int) -> None:
         if self.state is not State.PREPARING:
@@ -420,7 +410,7 @@ class ClassicMembership(GroupMember):
 
         def committed(now_ms: int) -> None:
             if attempt == self._attempt:
-                self.calls.call(CallbackKind.REVOKED, revoked, released, now_ms)
+                self.revoke(revoked, released, now_ms)
 
         def released(now_ms: int) -> None:
             if attempt != self._attempt or not self.subscription.has_auto_assigned_partitions:
@@ -451,6 +441,8 @@ class ClassicMembership(GroupMember):
             self._fatal = KafkaError(error_code, f"another member of {self.group_id} has the instance id {self.instance_id}")
         self._reset(keeps_member_id=error_code == error_codes.ILLEGAL_GENERATION)
         self.request_rejoin(f"the member lost its generation: {error_codes.NAMES[error_code]}")
+        if self._fatal is not None:
+            self.release(True, lambda now_ms: None, now_ms)
 
     def _reset(self, keeps_member_id: bool = False) -> None:
         self._heartbeat.stop()
@@ -458,9 +450,9 @@ class ClassicMembership(GroupMember):
         if not keeps_member_id:
             self.member_id = NO_MEMBER_ID
         self.is_leader, self._snapshot, self._waiting_join, self._received = False, None, None, None
-        if self.state is not State.PREPARING:
-            self._attempt += 1
-            self.state = State.UNJOINED
+        self._attempt += 1
+        self.state = State.UNJOINED
+        self.lose_partitions()
 
     def _expire_poll(self, now_ms: int) -> None:
         """See GroupMember."""
@@ -474,13 +466,14 @@ class ClassicMembership(GroupMember):
         """See GroupMember."""
         is_lost = self.generation_id == NO_GENERATION or self.state in (State.JOINING, State.SYNCING)
         self._attempt += 1
+        if self.state is State.PREPARING:
+            self.state = State.UNJOINED  # it does not join after the listener was called
 
         def released(now_ms: int) -> None:
             if option is CloseOption.REMAIN_IN_GROUP or (self.instance_id and option is CloseOption.DEFAULT):
                 done(None, now_ms)
             else:
                 self._send_leave("the consumer is closed or unsubscribed", done, now_ms)
-            self.state = State.UNJOINED
             self._reset()
             self._joined_topics = None
 

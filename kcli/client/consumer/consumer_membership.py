@@ -57,6 +57,7 @@ class ConsumerMembership(GroupMember):
         self._target: TopicIdPartitions | None = None
         self._owned: TopicIdPartitions = {}  # what was acknowledged last
         self._is_reconciling = False
+        self._reconciliations = 0
         self._is_reconcile_due = False
         self._sent_subscription: object = NOTHING_SENT
         self._sent_owned: TopicIdPartitions | None = None
@@ -95,7 +96,7 @@ class ConsumerMembership(GroupMember):
             else:
                 self.member.send_soon(now_ms)
         elif self.member.is_active:
-            self.calls.forget()
+            self.forget_calls()
             self.leave(lambda error, now_ms: None, now_ms)
 
     def enforce_rebalance(self, reason: str, now_ms: int) -> None:
@@ -211,19 +212,22 @@ class ConsumerMembership(GroupMember):
         if not is_whole and known == self._owned:
             return  # nothing to do before the names of the other topics come
         self._is_reconciling = True
+        self._reconciliations += 1
+        number = self._reconciliations
         if is_whole:
             self._target = None
-        assigned = frozenset((self._topics.names[one], number) for one, numbers in known.items() for number in numbers)
+        assigned = frozenset((self._topics.names[one], index) for one, numbers in known.items() for index in numbers)
         before = self.subscription.assigned_partitions
         revoked = before - assigned
 
         def is_over() -> bool:
             """Return whether the member was fenced or left in between: its partitions are not its own any more."""
-            return not self._is_reconciling or self.member.epoch == JOIN_EPOCH or not self.member.is_active
+            is_other = not self._is_reconciling or number != self._reconciliations
+            return is_other or self.member.epoch == JOIN_EPOCH or not self.member.is_active
 
         def committed(now_ms: int) -> None:
             if not is_over():
-                self.calls.call(CallbackKind.REVOKED, revoked, released, now_ms)
+                self.revoke(revoked, released, now_ms)
 
         def released(now_ms: int) -> None:
             if is_over():
@@ -253,6 +257,7 @@ class ConsumerMembership(GroupMember):
         if self.member.is_active:
             self._is_reconciling = self._is_reconcile_due = False
             self._target = None
+            self.lose_partitions()
             epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_STATIC_EPOCH
             self.member.leave(epoch, MemberState.STALE, lambda now_ms: None, now_ms)
 

@@ -65,6 +65,7 @@ class GroupMember(ABC):
         self.watch = PollWatch(network, config.max_poll_interval_ms, self._expire_poll)
         self._next_commit_ms = network.timer.clock_ms + config.auto_commit_interval_ms
         self._is_committing = False
+        self._after_release: list[Then] | None = None  # what goes on after the listener's call for all partitions
 
     # ------------------------------------------------------------------------------------------------- of the protocols
 
@@ -151,6 +152,10 @@ class GroupMember(ABC):
         """See Membership."""
         return self.calls.next()
 
+    def start_callback(self) -> RebalanceCallback | None:
+        """See Membership."""
+        return self.calls.start()
+
     def callback_done(self, error: Exception | None, now_ms: int) -> None:
         """See Membership."""
         self.calls.done(error, now_ms)
@@ -161,17 +166,54 @@ class GroupMember(ABC):
             return self.errors.popleft()
         return self.calls.errors.popleft() if self.calls.errors else None
 
-    def release(self, is_lost: bool, then: Then, now_ms: int) -> None:
-        """Have the listener called for all assigned partitions, take them away, and go on."""
-        partitions = self.subscription.assigned_partitions
-        if not self.subscription.has_auto_assigned_partitions or not partitions:
+    def forget_calls(self) -> None:
+        """Drop the calls of the listener, which was removed with the subscription."""
+        self.calls.forget()
+        self._after_release = None
+
+    def lose_partitions(self) -> None:
+        """Return no more records of the assigned partitions: they are other members' now. They stay until `release`.
+
+        Those that the listener was not told of are taken away at once.
+        """
+        if self.subscription.has_auto_assigned_partitions:
+            untold = self.calls.drop_assigned()
+            self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - untold)
+            self.subscription.mark_pending_revocation(self.subscription.assigned_partitions)
+
+    def revoke(self, partitions: Collection[TopicPartition], then: Then, now_ms: int) -> None:
+        """Have the listener called for some of the assigned partitions, take them away, and go on."""
+        if not partitions:
             then(now_ms)
             return
 
         def called(now_ms: int) -> None:
             if self.subscription.has_auto_assigned_partitions:
-                self.subscription.assign_from_subscribed(())
+                self.subscription.assign_from_subscribed(self.subscription.assigned_partitions.difference(partitions))
             then(now_ms)
+
+        self.subscription.mark_pending_revocation(partitions)
+        self.calls.call(CallbackKind.REVOKED, partitions, called, now_ms)
+
+    def release(self, is_lost: bool, then: Then, now_ms: int) -> None:
+        """Have the listener called for all assigned partitions, take them away, and go on."""
+        if is_lost:
+            self.lose_partitions()
+        if self._after_release is not None:
+            self._after_release.append(then)  # the listener is going to be called for them
+            return
+        partitions = self.subscription.assigned_partitions
+        if not self.subscription.has_auto_assigned_partitions or not partitions:
+            then(now_ms)
+            return
+        goes_on = self._after_release = [then]
+
+        def called(now_ms: int) -> None:
+            self._after_release = None
+            if self.subscription.has_auto_assigned_partitions:
+                self.subscription.assign_from_subscribed(())
+            for one in goes_on:
+                one(now_ms)
 
         self.subscription.mark_pending_revocation(partitions)
         self.calls.call(CallbackKind.LOST if is_lost else CallbackKind.REVOKED, partitions, called, now_ms)

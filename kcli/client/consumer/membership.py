@@ -9,11 +9,11 @@
     after subscribe, unsubscribe          `subscription_changed`; the SubscriptionState has the new subscription
     before unsubscribe                    `leave`
     before it fetches                     `is_ready_to_fetch`
-    inside the caller's poll and close    `next_callback`, the listener's method, `callback_done`, as long as there is one
+    inside the caller's poll and close    `start_callback`, the listener's method, `callback_done`, as long as there is one
     for partitions without a position     `committed`
 
 The listener of an application (SubscriptionState.listener) is called by the shells only, in the caller's thread or task; the
-membership asks for a call by `next_callback` and goes on after `callback_done`.
+membership asks for a call by `start_callback` and goes on after `callback_done`.
 """
 
 from __future__ import annotations
@@ -112,11 +112,15 @@ class Membership(Protocol):
         ...
 
     def next_callback(self) -> RebalanceCallback | None:
-        """Return the call of the listener that is due, None if there is none; it stays until `callback_done`."""
+        """Return the call of the listener that is due, None if there is none; it stays due until it starts."""
+        ...
+
+    def start_callback(self) -> RebalanceCallback | None:
+        """Return the call of the listener that is due and begins now, None if there is none."""
         ...
 
     def callback_done(self, error: Exception | None, now_ms: int) -> None:
-        """Take the end of the call that `next_callback` returned, with what it raised."""
+        """Take the end of the call that began last and has not ended, with what it raised."""
         ...
 
     def take_error(self) -> ClientError | None:

@@ -15,14 +15,18 @@ from tests.client.clients_of_node import Client, ClientsOfNode
 
 
 class NotingListener:
-    """Notes its calls; `raises` is raised by the next one."""
+    """Notes its calls; `raises` is raised by the next one, which does `acts` before."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.raises: Exception | None = None
+        self.acts: Callable[[], None] | None = None
 
     def _note(self, name: str, partitions: Collection[TopicPartition]) -> None:
         self.calls.append((name, tuple(sorted(partitions))))
+        if self.acts is not None:
+            acts, self.acts = self.acts, None
+            acts()
         if self.raises is not None:
             error, self.raises = self.raises, None
             raise error
@@ -51,6 +55,7 @@ class GroupApp:
         self.listener = NotingListener()
         self.errors: list[ClientError] = []
         self.polls = True  # else the application does not poll
+        self.calls_listener = True
         self.stops_when: Callable[[], bool] = lambda: False  # looked at after each poll
         self.client.poll = self._poll
         self._is_looking_up = False
@@ -72,6 +77,25 @@ class GroupApp:
         self.member.subscription_changed(self.node.now_ms)
         self.node.pump()
 
+    def unsubscribe(self) -> None:
+        """Unsubscribe as a core does."""
+        self.subscription.unsubscribe()
+        self.member.subscription_changed(self.node.now_ms)
+        self.node.pump()
+
+    def leave(self) -> None:
+        """Leave the group as a shell's unsubscribe does, with calls of the listener, then unsubscribe."""
+        answers: list[ClientError | None] = []
+        self.member.leave(lambda error, now_ms: answers.append(error), self.node.now_ms)
+        self.call_listener(self.node.now_ms)
+        self.unsubscribe()
+
+    @property
+    def returned(self) -> set[TopicPartition]:
+        """The partitions whose records may be returned."""
+        states = {one: self.subscription.state_of(one) for one in self.assigned}
+        return {one for one, state in states.items() if not state.is_pending_revocation and self.member.is_ready_to_fetch}
+
     def _poll(self, now_ms: int) -> None:
         self.member.poll(now_ms)
         if not self.polls:
@@ -84,14 +108,19 @@ class GroupApp:
         next_ms = self.member.next_poll_ms(now_ms)
         if next_ms is not None and next_ms <= now_ms:
             self.member.polled(now_ms)
-        while (call := self.member.next_callback()) is not None:
-            self._call(call, now_ms)
+        if self.calls_listener:
+            self.call_listener(now_ms)
         while (error := self.member.take_error()) is not None:
             self.errors.append(error)
             if len(self.errors) > 5:
                 self.polls = False
                 break
         self._find_positions(now_ms)
+
+    def call_listener(self, now_ms: int) -> None:
+        """Call the listener as long as the member wants it."""
+        while (call := self.member.start_callback()) is not None:
+            self._call(call, now_ms)
 
     def _call(self, call: RebalanceCallback, now_ms: int) -> None:
         raised: Exception | None = None

@@ -125,6 +125,27 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(node: ClientsOfNode) 
     assert [name for name, _ in slow.listener.calls][-2:] == ["lost", "assigned"]
 
 
+def test_lost_partitions_return_nothing_before_the_listener_knows(node: ClientsOfNode) -> None:
+    """The assignment is new when the application stops to poll: then it never hears of it."""
+    app = GroupApp(node, "a", max_poll_interval_ms=10_000)
+    app.calls_listener = False
+    app.stops_when = lambda: app.member.next_callback() is not None
+    app.subscribe("t")
+    node.until(lambda: not app.polls)
+    node.advance(11_000)
+    assert app.member.next_callback() is None and not app.assigned
+    app.polls = app.calls_listener = True
+    app.stops_when = lambda: False
+    settle(node, app)
+    assert app.listener.calls == [("assigned", tuple(sorted(FOUR)))]
+    app.polls = False
+    node.advance(11_000)
+    assert app.assigned == FOUR and not app.returned
+    app.polls = True
+    settle(node, app)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "lost", "assigned"] and app.returned == FOUR
+
+
 def test_a_killed_member_is_replaced_after_its_session(node: ClientsOfNode) -> None:
     one, other = GroupApp(node, "a"), GroupApp(node, "b")
     one.subscribe("t")
@@ -163,6 +184,26 @@ def test_a_second_member_with_an_instance_id_fences_the_first(node: ClientsOfNod
     settle(node, second)
     node.until(lambda: bool(first.errors))
     assert isinstance(first.errors[0], KafkaError) and first.errors[0].name == "FENCED_INSTANCE_ID"
+    assert first.listener.calls[1:] == [("lost", tuple(sorted(FOUR)))] and not first.assigned
+    first.close()
+    assert len(first.listener.calls) == 2
+
+
+def test_a_fenced_member_that_is_closed_before_it_polls_loses_its_partitions_once(node: ClientsOfNode) -> None:
+    first = GroupApp(node, "a", group_instance_id="one")
+    first.subscribe("t")
+    settle(node, first)
+    first.polls = False
+    second = GroupApp(node, "b", group_instance_id="one")
+    second.subscribe("t")
+    settle(node, second)
+    node.until(lambda: first.member.next_callback() is not None)
+    assert not first.returned
+    answers: list[object] = []
+    first.member.close(lambda error, now_ms: answers.append(error), node.now_ms)
+    first.call_listener(node.now_ms)
+    node.until(lambda: bool(answers))
+    assert [name for name, _ in first.listener.calls] == ["assigned", "lost"]
 
 
 def test_auto_commit_follows_its_interval(node: ClientsOfNode) -> None:
@@ -225,6 +266,21 @@ def test_the_listener_may_raise(node: ClientsOfNode) -> None:
     app.subscribe("t")
     settle(node, app)
     assert isinstance(app.errors[0], RebalanceListenerError) and isinstance(app.errors[0].__cause__, ValueError)
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_the_listener_may_unsubscribe(node: ClientsOfNode, leaves_first: bool) -> None:
+    app, other = GroupApp(node, "a"), GroupApp(node, "b")
+    app.listener.acts = app.leave if leaves_first else app.unsubscribe
+    app.subscribe("t")
+    node.until(lambda: bool(app.listener.calls))
+    node.advance(1000)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "revoked"][: 2 if leaves_first else 1]
+    assert not app.errors and not app.assigned and app.member.group_metadata().generation_id == -1
+    other.subscribe("t")
+    settle(node, other, within_ms=1000)
+    app.subscribe("t")
+    settle(node, app, other)
 
 
 def test_connections_may_end_at_any_time(node: ClientsOfNode) -> None:

@@ -15,6 +15,7 @@ from kcli.client.consumer.epoch_member import MemberState
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import CommitFailedError, KafkaError
+from kcli.protocol import error_codes
 from tests.client.clients_of_node import ClientsOfNode
 from tests.client.consumer.group_app import GroupApp
 
@@ -109,6 +110,54 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(node: ClientsOfNode) 
     slow.polls = True
     settle(node, slow, quick, knows=False)
     assert "lost" in [name for name, _ in slow.listener.calls]
+
+
+def test_lost_partitions_return_nothing_before_the_listener_knows(node: ClientsOfNode) -> None:
+    """The assignment is new when the application stops to poll: then it never hears of it."""
+    app = member_app(node, "a", max_poll_interval_ms=10_000)
+    app.calls_listener = False
+    app.stops_when = lambda: app.member.next_callback() is not None
+    app.subscribe("t")
+    node.until(lambda: not app.polls)
+    node.advance(11_000)
+    assert app.member.next_callback() is None and not app.assigned
+    app.polls = app.calls_listener = True
+    app.stops_when = lambda: False
+    settle(node, app)
+    assert app.listener.calls == [("assigned", tuple(sorted(FOUR)))]
+    app.polls = False
+    node.advance(11_000)
+    assert app.assigned == FOUR and not app.returned
+    app.polls = True
+    node.until(lambda: app.returned == FOUR)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "lost", "assigned"]
+
+
+def test_a_member_that_fails_for_good_loses_its_partitions(node: ClientsOfNode) -> None:
+    app = member_app(node, "a", group_instance_id="one")
+    app.subscribe("t")
+    settle(node, app)
+    member_of(app).member._fail(KafkaError(error_codes.FENCED_INSTANCE_ID), node.now_ms)
+    node.pump()
+    assert isinstance(app.errors[0], KafkaError) and app.errors[0].name == "FENCED_INSTANCE_ID"
+    assert app.listener.calls[1:] == [("lost", tuple(sorted(FOUR)))] and not app.assigned
+    app.close()
+    assert len(app.listener.calls) == 2
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_the_listener_may_unsubscribe(node: ClientsOfNode, leaves_first: bool) -> None:
+    app, other = member_app(node, "a"), member_app(node, "b", 2)
+    app.listener.acts = app.leave if leaves_first else app.unsubscribe
+    app.subscribe("t")
+    node.until(lambda: bool(app.listener.calls) and bool(app.listener.calls[0][1]))
+    node.advance(1000)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "revoked"][: 2 if leaves_first else 1]
+    assert not app.errors and not app.assigned and app.member.group_metadata().generation_id == -1
+    other.subscribe("t")
+    settle(node, other, within_ms=10_000)
+    app.subscribe("t")
+    settle(node, app, other)
 
 
 def settle_without(node: ClientsOfNode, *apps: GroupApp) -> None:
