@@ -6,7 +6,8 @@ polls                   acknowledges what the last poll returned (implicit), or 
                         not acknowledged (explicit); then renewed records are returned again, or new ones are fetched
 acknowledges            keeps it until the next poll or commit: it may be changed until then
 commits                 sends the acknowledgements; the result is an error or None for each partition
-closes                  sends the last acknowledgements, ends the sessions, which releases the rest, and leaves the group
+closes                  sends explicit acknowledgements, ends the sessions, which releases the rest (with implicit all that
+                        the last poll returned, as Kafka does), and leaves the group
 
 a renewal (KIP-1222)    then
 ----------------------  ----------------------------------------------------------------------------------------------
@@ -254,8 +255,9 @@ class ShareConsumerCore:
     # ------------------------------------------------------------------------------------------------------------ close
 
     def close(self, done: WorkDone, now_ms: int) -> None:
-        """Send the last acknowledgements, end the sessions and leave the group."""
-        self._say()
+        """Send what was acknowledged explicitly, end the sessions, which releases the other records, and leave the group."""
+        if self.config.share_acknowledgement_mode == EXPLICIT:
+            self._say()  # a caller that accepts implicitly may have failed in the middle of its records
 
         def flushed(results: dict[TopicPartition, ClientError | None], now_ms: int) -> None:
             self.membership.leave(left, now_ms)

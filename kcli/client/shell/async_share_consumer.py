@@ -118,7 +118,7 @@ class AsyncShareConsumer:
         self._client.call(self._core.wakeup)
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Send the last acknowledgements, release what is not acknowledged, and leave the group."""
+        """Send explicit acknowledgements, release the other records of the last poll, and leave the group."""
         if self._is_closed:
             return
         self._is_closed = True

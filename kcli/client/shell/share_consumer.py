@@ -6,8 +6,9 @@
             for record in consumer.poll():
                 work(record)
 
-With share.acknowledgement.mode=implicit, as here, the next poll, commit or close accepts the records; with explicit the caller
-acknowledges each one before the next poll. The acknowledgement commit callback is called inside the calls of the consumer. One
+With share.acknowledgement.mode=implicit, as here, the next poll or commit accepts the records, and close releases them, so that
+nothing is lost when `work` fails: commit before close to accept the last ones. With explicit the caller acknowledges each one
+before the next poll, and close sends these acknowledgements. The acknowledgement commit callback is called inside the calls of the consumer. One
 thread uses a consumer at a time; only `wakeup` may be called by others. Times are in seconds.
 """
 
@@ -147,7 +148,7 @@ class ShareConsumer:
         self._thread.call(self._core.wakeup)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send the last acknowledgements, release what is not acknowledged, and leave the group."""
+        """Send explicit acknowledgements, release the other records of the last poll, and leave the group."""
         if self._is_closed:
             return
         self._is_closed = True

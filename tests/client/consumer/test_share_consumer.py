@@ -127,6 +127,7 @@ def test_implicit_mode_accepts_with_the_next_call(node: ClientsOfNode) -> None:
         app.core.acknowledge("t", 0, 0, ACCEPT)
     send(node, b"b")
     assert values(app.poll()) == [b"b"]
+    app.commit()
     app.close()
     assert ShareApp(node, "other").poll(LOCK_MS * 2) == []
 
@@ -206,6 +207,21 @@ def test_close_releases_what_is_not_acknowledged(node: ClientsOfNode) -> None:
     app.close()
     other = ShareApp(node, "other")
     assert values(other.poll(2000)) == [b"b"]
+
+
+def test_close_releases_what_was_to_be_accepted_implicitly(node: ClientsOfNode) -> None:
+    """The application may have failed in the middle of its records."""
+    send(node, b"a", b"b")
+    app = ShareApp(node, "one", "implicit")
+    assert values(app.poll()) == [b"a", b"b"]
+    app.close()
+    other = ShareApp(node, "other", "implicit")
+    found = other.poll()
+    assert values(found) == [b"a", b"b"] and [one.delivery_count for one in found] == [2, 2]
+    other.commit()
+    other.close()
+    send(node, b"c")
+    assert values(ShareApp(node, "last").poll()) == [b"c"]
 
 
 def test_members_share_a_partition(node: ClientsOfNode) -> None:
