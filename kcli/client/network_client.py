@@ -46,7 +46,8 @@ REBOOTSTRAP = "rebootstrap"  # metadata.recovery.strategy
 
 
 class NetworkClient:
-    """The connections and metadata of one client; `log(line)` gets a sentence for each connection that fails."""
+    """The connections and metadata of one client; `log(line)` gets a sentence for each connection that fails,
+    and what the parts of a client have to report."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class NetworkClient:
             config.socket_connection_setup_timeout_ms,
             config.connections_max_idle_ms,
         )
+        self.log = log
         self.peers = Peers(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log)
         self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)

@@ -40,7 +40,7 @@ A static member (group.instance.id) does not leave the group when it is closed, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
@@ -90,9 +90,11 @@ class ClassicMembership(GroupMember):
 
     uses_epochs = False
 
-    def __init__(self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState) -> None:
+    def __init__(
+        self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState, log: Callable[[str], None]
+    ) -> None:
         """Raises ConfigError."""
-        super().__init__(network, config, subscription)
+        super().__init__(network, config, subscription, log)
         self.state = State.UNJOINED
         self.generation_id = NO_GENERATION
         self.member_id = NO_MEMBER_ID

@@ -20,7 +20,7 @@ member that is fenced, or leaves since the application does not poll, loses its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.assigned_topics import AssignedTopics, TopicIdPartitions
@@ -49,9 +49,11 @@ class ConsumerMembership(GroupMember):
     uses_epochs = True
     heartbeat_api = CONSUMER_GROUP_HEARTBEAT
 
-    def __init__(self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState) -> None:
+    def __init__(
+        self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState, log: Callable[[str], None]
+    ) -> None:
         """Raises ConfigError."""
-        super().__init__(network, config, subscription)
+        super().__init__(network, config, subscription, log)
         self.member = EpochMember(network, self.coordinator, self)
         self._topics = AssignedTopics(network, self._topics_known)
         self._target: TopicIdPartitions | None = None

@@ -7,7 +7,9 @@
     before partitions are revoked             waits until it succeeds, or fails for good, or the rebalance times out
     when the member is closed                 waits as long as the caller does
 
-    max.poll.interval.ms without `polled`     the member leaves its group (`_poll_expired`) and joins again at the next call
+    an automatic commit that fails for good   is reported in a line of the log: the application did not ask for it
+
+    max.poll.interval.ms without `polled`     the member leaves its group and joins again when `polled` is called next
 
 `kcli.client.consumer.classic_membership` and `consumer_membership` are the two protocols.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_config import ConsumerConfig
@@ -48,11 +50,14 @@ class GroupMember(ABC):
 
     uses_epochs: bool
 
-    def __init__(self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState) -> None:
+    def __init__(
+        self, network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState, log: Callable[[str], None]
+    ) -> None:
         """Raises ConfigError without a group id."""
         if not config.group_id:
             raise ConfigError("group.id is empty: a consumer needs one for its group and for commits")
         self.network = network
+        self._log = log
         self.config = config
         self.subscription = subscription
         self.group_id = config.group_id
@@ -128,10 +133,17 @@ class GroupMember(ABC):
 
         def committed(error: ClientError | None, now_ms: int) -> None:
             self._is_committing = False
-            if error is not None and error.is_retriable:
+            if error is None:
+                return
+            if error.is_retriable:
                 self._next_commit_ms = min(self._next_commit_ms, now_ms + self.network.config.retry_backoff_ms)
+            else:
+                self._warn(error)
 
         self.commits.commit(offsets, committed, now_ms)
+
+    def _warn(self, error: ClientError) -> None:
+        self._log(f"the consumed offsets of the group {self.group_id} are not committed automatically: {error}")
 
     def delay_auto_commit(self, now_ms: int) -> None:
         """Begin auto.commit.interval.ms again: the assignment is new."""
@@ -143,8 +155,13 @@ class GroupMember(ABC):
         if partitions is not None:
             wanted = frozenset(partitions)
             offsets = {one: offset for one, offset in offsets.items() if one in wanted}
-        timeout_ms = self.config.max_poll_interval_ms
-        self.commits.commit(offsets, lambda error, now_ms: then(now_ms), now_ms, timeout_ms, DELETED)
+
+        def committed(error: ClientError | None, now_ms: int) -> None:
+            if error is not None:
+                self._warn(error)
+            then(now_ms)
+
+        self.commits.commit(offsets, committed, now_ms, self.config.max_poll_interval_ms, DELETED)
 
     # --------------------------------------------------------------------------------------------------------- listener
 
@@ -174,11 +191,11 @@ class GroupMember(ABC):
     def lose_partitions(self) -> None:
         """Return no more records of the assigned partitions: they are other members' now. They stay until `release`.
 
-        Those that the listener was not told of are taken away at once.
+        Those that the listener has not heard of are taken away at once.
         """
         if self.subscription.has_auto_assigned_partitions:
-            untold = self.calls.drop_assigned()
-            self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - untold)
+            unheard = self.calls.drop_assigned()
+            self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - unheard)
             self.subscription.mark_pending_revocation(self.subscription.assigned_partitions)
 
     def revoke(self, partitions: Collection[TopicPartition], then: Then, now_ms: int) -> None:

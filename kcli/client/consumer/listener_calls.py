@@ -6,7 +6,7 @@ asked for               the listener                    then
 `call`, with a listener is called by a shell            after `done`; an error that it raised is kept for the
                                                         application, and the membership goes on
 `forget`                is not called any more          never, not even after the `done` of a call that is running
-`drop_assigned`         is not told of new partitions   never
+`drop_assigned`         never hears of it               never
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ListenerCalls:
         self._running = [(callback, _do_nothing) for callback, _ in self._running]
 
     def drop_assigned(self) -> frozenset[TopicPartition]:
-        """Drop the calls that tell of new partitions and have not begun; return these partitions."""
+        """Drop the calls for new partitions that have not begun; return these partitions."""
         dropped = [callback for callback, _ in self._due if callback.kind is CallbackKind.ASSIGNED]
         self._due = deque(one for one in self._due if one[0].kind is not CallbackKind.ASSIGNED)
         return frozenset(partition for callback in dropped for partition in callback.partitions)

@@ -12,7 +12,10 @@ from kcli.client.network_client import NetworkClient
 def make_membership(
     network: NetworkClient, config: ConsumerConfig, subscription: SubscriptionState
 ) -> ClassicMembership | ConsumerMembership:
-    """Return the membership; it joins its group when the consumer is subscribed. Raises ConfigError."""
+    """Return the membership; it joins its group when the consumer is subscribed, and logs where the network does.
+
+    Raises ConfigError.
+    """
     if config.group_protocol == CONSUMER:
-        return ConsumerMembership(network, config, subscription)
-    return ClassicMembership(network, config, subscription)
+        return ConsumerMembership(network, config, subscription, network.log)
+    return ClassicMembership(network, config, subscription, network.log)

@@ -223,6 +223,20 @@ def test_auto_commit_follows_its_interval(node: ClientsOfNode) -> None:
     assert GroupApp(node, "c", group_id="other").committed(*FOUR) == dict.fromkeys(FOUR)
 
 
+def test_an_automatic_commit_that_fails_for_good_is_reported(node: ClientsOfNode) -> None:
+    app = GroupApp(node, "a", auto_commit_interval_ms=1000)
+    app.subscribe("t")
+    settle(node, app)
+    app.member.commit_identity = lambda: CommitFailedError("the test refuses it")  # type: ignore[method-assign]
+    node.advance(1100)
+    before = len(app.client.lines)
+    app.close()
+    assert [line for line in app.client.lines if "automatically" in line] == [
+        "the consumed offsets of the group g are not committed automatically: the test refuses it"
+    ] * 2
+    assert len(app.client.lines) > before and not app.errors
+
+
 def test_a_pattern_finds_new_topics(node: ClientsOfNode) -> None:
     app = GroupApp(node, "a")
     app.subscribe_pattern("t.*")
