@@ -92,7 +92,7 @@ MOVED: dict[Route, frozenset[int]] = {
     ),
     Route.BROKER: frozenset(),
 }
-# After these errors a key is tried again on the same node, whatever the API.
+# After these errors a key is tried again on the same node: the default of `Call.retried`.
 TRIED_AGAIN = frozenset(
     (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT, error_codes.THROTTLING_QUOTA_EXCEEDED)
 )

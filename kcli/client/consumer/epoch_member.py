@@ -14,7 +14,6 @@
                                                                                                             RECONCILING
     FENCED         loses its partitions; sends nothing            `join`                                    JOINING
     STALE          left because the application did not poll      `join`                                    JOINING
-    LEAVING        has sent its last heartbeat                    the answer, or none                       UNSUBSCRIBED
     FATAL          failed for good                                -
 
     answer                                                then
@@ -67,8 +66,7 @@ class MemberState(Enum):
     STABLE = 4
     FENCED = 5
     STALE = 6
-    LEAVING = 7
-    FATAL = 8
+    FATAL = 7
 
 
 ACTIVE = frozenset((MemberState.JOINING, MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE))

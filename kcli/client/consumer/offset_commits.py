@@ -14,8 +14,10 @@
     the coordinator moves, loads, no answer again, with the time of the caller     again
     UNKNOWN_TOPIC_OR_PARTITION, .._TOPIC_ID again                                  again (the id), or an error (the name)
     UNSTABLE_OFFSET_COMMIT                  -                                      again
-    STALE_MEMBER_EPOCH                      again with the newer epoch if there is one, as long as all partitions are
-                                            still assigned; otherwise CommitFailedError / the error
+    STALE_MEMBER_EPOCH                      again with the newer epoch, if there   again if there is a newer epoch,
+                                            is one and all its partitions are      otherwise the error
+                                            still assigned, otherwise
+                                            CommitFailedError
     UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION   the member is fenced: CommitFailedError
     FENCED_INSTANCE_ID                      the error; it stays
     REBALANCE_IN_PROGRESS                   the error: the caller polls, and commits again

@@ -25,7 +25,7 @@ class PollWatch:
             self._check = self._network.timer.schedule(now_ms + self._interval_ms, self._due)
 
     def next_ms(self) -> int:
-        """Return when a caller that waits in a poll has to call `polled` again: it is there."""
+        """Return when a caller that is blocked inside a poll must call `polled`, to show that it is alive."""
         return self.last_ms + max(self._interval_ms // 2, 1)
 
     def stop(self) -> None:
