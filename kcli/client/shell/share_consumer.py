@@ -8,8 +8,8 @@
 
 With share.acknowledgement.mode=implicit, as here, the next poll or commit accepts the records, and close releases them, so that
 nothing is lost when `work` fails: commit before close to accept the last ones. With explicit the caller acknowledges each one
-before the next poll, and close sends these acknowledgements. The acknowledgement commit callback is called inside the calls of the consumer. One
-thread uses a consumer at a time; only `wakeup` may be called by others. Times are in seconds.
+before the next poll, and close sends these acknowledgements. The acknowledgement commit callback is called inside the calls of
+the consumer. One thread uses a consumer at a time; only `wakeup` may be called by others. Times are in seconds.
 """
 
 from __future__ import annotations
