@@ -5,10 +5,11 @@
     by default                           at the first record                      at the end that the partition has at the
                                                                                   start of the command
     --offset A..B, --time A..B, --tail   where they say                           the same, or before B
-    --follow                             the same                                 never, or after --limit records, or when
-                                                                                  no record comes for --timeout-ms
-    --group                              at the group's committed offset, else    as without it; what is printed is committed
-                                         at the first record
+    --follow                             the same                                 never, or after --limit records
+    --group                              at the group's committed offset, else    as without it, or when the group gives this
+                                         at the first record; what is printed     member no partition for NOTHING_S
+                                         is committed
+    --timeout-ms, with each of these                                              also when no record comes for so long
 
 Partitions are read side by side: the order is that of each partition, as with any consumer.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.commands.client_options import add_client_options, client_properties
@@ -37,6 +39,9 @@ Exit codes: 0 done; 1 there is no such topic; 2 could not run. docs/console.md h
 members of --output json."""
 
 POLL_MS = 500  # the longest wait before the end is compared
+# A member that joins with group.protocol=consumer, or cooperatively, gets partitions after another one gave them back: each of
+# the two notices in a heartbeat, every 5 s by default.
+NOTHING_S = 12.0
 
 
 class Plan(NamedTuple):
@@ -55,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading")
     group.add_argument("--from-beginning", action="store_true", help="begin at the first record (the default)")
     group.add_argument("--follow", action="store_true", help="go on with the records that come")
-    group.add_argument("--timeout-ms", type=int, metavar="MS", help="with --follow: end when no record comes for so long")
+    group.add_argument("--timeout-ms", type=int, metavar="MS", help="end when no record comes for so long")
     group.add_argument("--group", metavar="GROUP", help="read as a member of this consumer group, and commit what was printed")
     group = parser.add_argument_group("output")
     group.add_argument(
@@ -133,8 +138,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace, selection: Selection) -> None:
     """Raise CannotRun for options that exclude each other."""
-    if args.timeout_ms is not None and not args.follow:
-        raise CannotRun("--timeout-ms is for --follow: without it the command ends at the last record")
     chosen = [name for name in ("offset", "time", "tail", "partition") if getattr(args, name)]
     if args.group is not None and chosen:
         raise CannotRun(f"--group and --{chosen[0]} exclude each other: a group's offsets and assignor say what is read")
@@ -213,6 +216,8 @@ class _Reading:
         self._follow: bool = args.follow
         self._timeout_ms: int | None = args.timeout_ms
         self._is_selected = _filter(selection)
+        self._found_s = time.monotonic()  # when the last record came
+        self._nothing_since: tuple[int, float] | None = None  # the generation without partitions, and its begin
 
     def read(self, plan: Plan) -> None:
         """Read partitions from their starts to their ends."""
@@ -248,19 +253,37 @@ class _Reading:
             done = self._print(found)
             if done:
                 consumer.commit_sync({(one.topic, one.partition): OffsetAndMetadata(one.offset + 1) for one in done})
+            if self._follow:
+                continue
             assigned = consumer.assignment()
-            if self._follow or not assigned:
+            if self._gets_nothing(assigned):
+                print_message("the group gives this member no partition: its other members have them all")
+                return
+            if not assigned:
                 continue
             new = [one for one in assigned if one not in ends]
             ends |= consumer.end_offsets(new) if new else {}
             if all(consumer.position(one) >= ends[one] for one in assigned):
                 return
 
+    def _gets_nothing(self, assigned: Collection[TopicPartition]) -> bool:
+        """Return whether the member has joined its group and has had no partition for NOTHING_S of one generation."""
+        generation = self._consumer.group_metadata().generation_id
+        if assigned or generation < 0:
+            self._nothing_since = None
+        elif self._nothing_since is None or self._nothing_since[0] != generation:
+            self._nothing_since = generation, time.monotonic()
+        return self._nothing_since is not None and time.monotonic() - self._nothing_since[1] >= NOTHING_S
+
     def _poll(self) -> Sequence[ConsumerRecord] | None:
         """Return the next records, none if there are none now, None if it is time to end."""
-        wait_ms = POLL_MS if self._timeout_ms is None else self._timeout_ms
-        found = self._consumer.poll(wait_ms / 1000)
-        return None if not found and self._follow and self._timeout_ms is not None else found
+        if self._timeout_ms is None:
+            return self._consumer.poll(POLL_MS / 1000)
+        end_s = self._found_s + self._timeout_ms / 1000
+        found = self._consumer.poll(min(POLL_MS / 1000, max(end_s - time.monotonic(), 0)))
+        if found:
+            self._found_s = time.monotonic()
+        return found if found or time.monotonic() < end_s else None
 
     def _print(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         """Print what is selected of records; return those that are done, without the ones behind the limit."""

@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     own = {"acks": args.acks, "compression.type": args.compression_type}
     properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
     parse, delimiter = _parser(args), _delimiter(args.delimiter)
+    if not delimiter:
+        raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
     from kcli.client import ClientError, Producer
 
     deliveries = _Deliveries()

@@ -118,6 +118,34 @@ def test_a_group_keeps_its_place_behind_what_was_printed(server: LiveServer) -> 
     assert offsets(server, "--group", "readers") == []
 
 
+def test_a_member_without_partitions_ends(server: LiveServer) -> None:
+    """Another member has the only partition of the topic."""
+    settings = {"bootstrap.servers": f"127.0.0.1:{server.port}", "group.id": "full"}
+    other = confluent_kafka.Consumer(settings)
+    assigned = threading.Event()
+    is_over = threading.Event()
+    other.subscribe(["t"], on_assign=lambda consumer, partitions: assigned.set())
+
+    def poll() -> None:
+        while not is_over.is_set():
+            other.poll(0.1)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    assert assigned.wait(30)
+    try:
+        # The member id of librdkafka is the smaller one by its client.id, and gets the partition.
+        found = command(server, "consume", "--group", "full", "--command-property", "client.id=z")
+        assert (found.returncode, found.stdout) == (0, b"")
+        assert b"the group gives this member no partition" in found.stderr
+        assert printed(server, "--group", "full", "--timeout-ms", "300", "--command-property", "client.id=z") == []
+    finally:
+        is_over.set()
+        thread.join(30)
+        other.close()
+    assert printed(server, "--timeout-ms", "20000", "--limit", "100", "--null-text", "NULL")[1] == "v1"
+
+
 def test_what_comes_later_is_printed_as_it_comes(server: LiveServer) -> None:
     """It is printed at once, not when a buffer is full; the command ends by itself at --limit."""
     line = [sys.executable, "-m", "kcli", "consume", "--bootstrap-server", f"127.0.0.1:{server.port}", "--topic", "later"]
@@ -223,12 +251,12 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
         (["consume", "--offset", "3", "--tail", "1"], 2, "--tail excludes --offset and --time"),
         (["consume", "--offset", "a"], 2, "--offset a: 'a' is not an offset"),
         (["consume", "--group", "g", "--offset", "3"], 2, "--group and --offset exclude each other"),
-        (["consume", "--timeout-ms", "3"], 2, "--timeout-ms is for --follow"),
         (["consume", "--format", "%q"], 2, "there is no token %q"),
         (["consume", "--partition", "5"], 2, "t has no partition 5, only 1 from 0 on"),
         (["consume", "--command-property", "client.idd=x"], 2, "there is no setting client.idd; did you mean client.id?"),
         (["produce", "--input", "json", "--key-separator", ":"], 2, "--key-separator is for --input value"),
         (["produce", "--partition", "7", "--command-property", "max.block.ms=300"], 2, "topic t has 1 partitions"),
+        (["produce", "--delimiter", ""], 2, "--delimiter is empty"),
         (["produce", "/does/not/exist"], 2, "/does/not/exist: No such file or directory"),
         (["bench", "produce", "--num-records", "0"], 2, "--num-records must be 1 or more"),
     ],
