@@ -105,7 +105,7 @@ def planned(args: argparse.Namespace) -> Plan:
     is_share = listing.type == SHARE
     check_inactive(ask(args, describe_groups([listing]))[args.group])
     if args.from_file is not None:
-        offsets = _read_file(args.from_file, args.group)
+        offsets = read_plan(args.from_file, args.group)
         outcomes = ask(args, plan_offsets(args.group, offsets))
     else:
         if not args.topic and not args.all_topics:
@@ -135,8 +135,15 @@ def _plan(
     return (yield from plan_reset(args.group, partitions, to, value, is_share=is_share))
 
 
-def _read_file(path: str, group: str) -> dict[tuple[str, int], int]:
+def read_plan(path: str, group: str) -> dict[tuple[str, int], int]:
     """Return the offsets of a CSV file; lines of other groups are ignored. Raises CannotRun."""
+    try:
+        return _read_lines(path, group)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CannotRun(f"{path} is not a CSV file in UTF-8: {error}") from None
+
+
+def _read_lines(path: str, group: str) -> dict[tuple[str, int], int]:
     offsets: dict[tuple[str, int], int] = {}
     with open(path, encoding="utf-8", newline="") as file:
         for number, words in enumerate(csv.reader(file), 1):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 
+TOO_DEEP = "its arrays or objects contain each other too deeply"
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
@@ -202,6 +203,8 @@ def json_parser(headers: Headers = ()) -> LineParser:
             found = json.loads(line)
         except ValueError as error:
             raise FormatTextError(f"it is not JSON: {error}") from None
+        except RecursionError:
+            raise FormatTextError(TOO_DEEP) from None
         if not isinstance(found, dict):
             raise FormatTextError("it is not a JSON object")
         if found.get("type", "record") != "record" or found.get("isControl"):
@@ -242,7 +245,10 @@ def _data(found: JsonObject, name: str) -> bytes | None:
     value = found.get(name)
     if value is None or isinstance(value, str):
         return None if value is None else value.encode("utf-8", "surrogatepass")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    except RecursionError:
+        raise FormatTextError(TOO_DEEP) from None
 
 
 def _whole(found: JsonObject, name: str) -> int | None:

@@ -72,6 +72,13 @@ def test_json_that_a_person_writes() -> None:
     )
 
 
+def test_half_a_surrogate_pair_is_sent_as_it_is() -> None:
+    """dump-log prints such text for bytes that encode it, alone and inside an object."""
+    for line in (b'{"value":"\\ud800"}', b'{"value":{"a":"\\ud800"}}'):
+        found = json_parser()(line)
+        assert found is not None and found.value is not None and b"\xed\xa0\x80" in found.value
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -85,6 +92,7 @@ def test_json_that_a_person_writes() -> None:
         (b'{"headers":[{"value":"1"}]}', "a header has no key"),
         (b'{"contentsLeftOut":true}', "were left out of the dump"),
         (b"\xff", "it is not JSON"),
+        pytest.param(b"[" * 100_000, "contain each other too deeply", id="deep"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes, message: str) -> None:
