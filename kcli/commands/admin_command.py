@@ -16,9 +16,9 @@ one object a line, with all that is known. Both are printed from the same rows (
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kcli.commands.client_options import add_client_options, client_properties
@@ -175,9 +175,10 @@ class Selection(NamedTuple):
 
 
 def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selection:
-    """Select the known names that match any of the patterns, with * and ?, all without patterns.
+    """Select the known names that match any of the patterns, all without patterns.
 
-    A pattern that matches nothing is reported on stderr, with similar names.
+    A pattern that is a known name selects that one; otherwise * and ? stand for any characters. One that matches nothing is
+    reported on stderr, with similar names.
     """
     from kcli.inspect.suggestions import did_you_mean
 
@@ -185,11 +186,19 @@ def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selectio
     if not wanted:
         return Selection(names, EXIT_OK)
     code = EXIT_OK
+    chosen: set[str] = set()
     for pattern in wanted:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        found = {pattern} if pattern in names else set(filter(_glob(pattern).fullmatch, names))
+        if not found:
             print_message(f"the cluster has no {what} {pattern!r}{did_you_mean(pattern, names)}")
             code = EXIT_FINDINGS
-    return Selection([name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)], code)
+        chosen |= found
+    return Selection([name for name in names if name in chosen], code)
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    parts = (".*" if one == "*" else "." if one == "?" else re.escape(one) for one in pattern)
+    return re.compile("".join(parts), re.DOTALL)
 
 
 def split_words(values: Iterable[str]) -> list[str]:

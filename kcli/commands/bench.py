@@ -35,7 +35,9 @@ docs/console.md has examples."""
 DEFAULT_RECORDS = 100_000
 DEFAULT_RECORD_BYTES = 100
 VALUES = 512  # different values, which are sent in turn: making one for each record would be part of what is measured
+VALUES_BYTES = 16 * 1024 * 1024  # at most, if that is more than one value
 SEED = 1
+LETTERS = bytes(ord("A") + byte % 26 for byte in range(256))
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
 BAR_COLUMNS = 40
 PAUSE_S = 0.001  # the finest step in which a limited rate is kept
@@ -115,7 +117,7 @@ def _produce(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
         began, cpu_began = time.perf_counter(), time.process_time()
         for number in paced(args.num_records, args.throughput):
             on_delivery = partial(delivered, time.perf_counter_ns())
-            producer.send(args.topic, values[number % VALUES], on_delivery=on_delivery)
+            producer.send(args.topic, values[number % len(values)], on_delivery=on_delivery)
             if errors:
                 break
         producer.flush()
@@ -126,11 +128,12 @@ def _produce(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
 
 
 def make_values(size_bytes: int) -> list[bytes]:
-    """Make the values to send: random letters, which no codec shrinks to nothing."""
+    """Make the values to send: random letters, which no codec shrinks to nothing; fewer values if they are large."""
     import random
 
     rng = random.Random(SEED)
-    return [bytes(rng.choices(range(65, 91), k=size_bytes)) for _ in range(VALUES)]
+    count = min(VALUES, max(1, VALUES_BYTES // max(size_bytes, 1)))
+    return [rng.randbytes(size_bytes).translate(LETTERS) for _ in range(count)]
 
 
 def paced(count: int, per_second: float) -> Iterator[int]:

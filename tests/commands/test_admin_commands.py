@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from kcli.commands.admin_command import select
 from kcli.commands.app import main
+from kcli.commands.bench import make_values
 from kcli.commands.configs import parse_values
-from kcli.commands.group_reset_options import duration_ms
+from kcli.commands.group_reset_options import duration_ms, read_plan
 from kcli.commands.output import CannotRun
 
 TIMEOUT_S = 0.6
@@ -154,6 +156,39 @@ def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.Captu
 def test_wrong_options(words: tuple[str, ...], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, err = ran(capfd, *words)
     assert code == 2 and sentence in err, err
+
+
+@pytest.mark.parametrize("data", [b"t,0,\xff\n", b"t,0,5\xe9"])
+def test_a_plan_that_is_not_utf_8(data: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_bytes(data)
+    with pytest.raises(CannotRun, match="is not a CSV file in UTF-8"):
+        read_plan(str(plan), "g")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["my[1]"], ["my[1]"]),
+        (["my1"], ["my1"]),
+        (["my*"], ["my*"]),
+        (["m?1", "my*"], ["my1", "my*"]),
+        (["m*"], ["my[1]", "my1", "my*"]),
+        (["[m]y1", "other"], ["other"]),
+        ([], ["my[1]", "my1", "my*", "other"]),
+    ],
+)
+def test_names_are_selected(patterns: list[str], names: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """A name is itself; of other patterns only * and ? have a meaning."""
+    found = select("group", patterns, ["my[1]", "my1", "my*", "other"])
+    assert found.names == names
+    assert found.code == (1 if "[m]y1" in patterns else 0) and ("[m]y1" in capfd.readouterr().err) == bool(found.code)
+
+
+@pytest.mark.parametrize(("size_bytes", "count"), [(0, 512), (100, 512), (100_000, 167), (20_000_000, 1)])
+def test_the_values_of_bench_do_not_fill_the_memory(size_bytes: int, count: int) -> None:
+    values = make_values(size_bytes)
+    assert len(values) == count and {len(one) for one in values} == {size_bytes}
 
 
 def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
