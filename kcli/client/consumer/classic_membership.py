@@ -217,10 +217,10 @@ class ClassicMembership(GroupMember):
             return
         if is_eager:
             self.subscription.mark_pending_revocation(self.subscription.assigned_partitions)
-        self.commit_before_revocation(None, self._committed, now_ms)
+        self.commit_before_revocation(None, partial(self._committed, self._attempt), now_ms)
 
-    def _committed(self, now_ms: int) -> None:
-        if self.state is not State.PREPARING:
+    def _committed(self, attempt: int, now_ms: int) -> None:
+        if attempt != self._attempt:
             return  # the member left, or lost its generation
         if self._assignors.protocol is RebalanceProtocol.EAGER:
             self.release(False, self._prepared, now_ms)
@@ -468,6 +468,7 @@ class ClassicMembership(GroupMember):
         """See GroupMember."""
         is_lost = self.generation_id == NO_GENERATION or self.state in (State.JOINING, State.SYNCING)
         self._attempt += 1
+        self._received = None
         if self.state is State.PREPARING:
             self.state = State.UNJOINED  # it does not join after the listener was called
 

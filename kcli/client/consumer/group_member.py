@@ -216,9 +216,11 @@ class GroupMember(ABC):
         """Have the listener called for all assigned partitions, take them away, and go on."""
         if is_lost:
             self.lose_partitions()
-        if self._after_release is not None:
+        if self._after_release is not None and self.calls.next() is not None:
             self._after_release.append(then)  # the listener is going to be called for them
             return
+        if self._after_release is not None and self.subscription.has_auto_assigned_partitions:
+            self.subscription.assign_from_subscribed(())  # it asks for this in its call for them
         partitions = self.subscription.assigned_partitions
         if not self.subscription.has_auto_assigned_partitions or not partitions:
             then(now_ms)

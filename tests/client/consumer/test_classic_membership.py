@@ -297,6 +297,45 @@ def test_the_listener_may_unsubscribe(node: ClientsOfNode, leaves_first: bool) -
     settle(node, app, other)
 
 
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_the_listener_may_unsubscribe_when_partitions_are_revoked(node: ClientsOfNode, leaves_first: bool) -> None:
+    app, other = GroupApp(node, "a"), GroupApp(node, "b")
+    app.subscribe("t")
+    settle(node, app)
+    app.listener.acts = app.leave if leaves_first else app.unsubscribe
+    other.subscribe("t")
+    settle(node, other)
+    node.advance(1000)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "revoked"]
+    assert not app.errors and not app.assigned and app.member.group_metadata().generation_id == -1
+    app.subscribe("t")
+    settle(node, app, other)
+
+
+def test_a_generation_that_is_lost_during_a_commit_does_not_end_in_a_join(node: ClientsOfNode) -> None:
+    """The coordinator does not answer the commit before a rebalance, and the application does not poll any more."""
+    app = GroupApp(node, "a", max_poll_interval_ms=10_000, partition_assignment_strategy=("cooperative-sticky",))
+    app.subscribe("t")
+    settle(node, app)
+    member = app.member
+    assert isinstance(member, ClassicMembership)
+    node.advance(100)
+    app.read(3)
+    app.client.is_cut = True
+    app.stops_when = lambda: member.state is State.PREPARING
+    member.enforce_rebalance("the test wants it", node.now_ms)
+    node.until(lambda: not app.polls)
+    node.advance(30_000)
+    assert member.state is State.UNJOINED and not app.returned
+    app.client.is_cut = False
+    node.disconnect(app.client)
+    node.advance(30_000)
+    assert member.state is State.UNJOINED
+    app.polls, app.stops_when = True, lambda: False
+    settle(node, app)
+    assert [name for name, _ in app.listener.calls] == ["assigned", "lost", "assigned"]
+
+
 def test_connections_may_end_at_any_time(node: ClientsOfNode) -> None:
     apps = [GroupApp(node, name, seed) for seed, name in enumerate("ab")]
     for app in apps:
