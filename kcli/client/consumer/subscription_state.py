@@ -16,8 +16,8 @@
 
 auto.offset.reset: `earliest`, `latest`, `none`, or `by_duration:` and an ISO 8601 duration (KIP-1106).
 
-A position has two epochs: `offset_epoch` is that of the record before it, which a leader checks for truncation; `leader` and
-`leader_epoch` are those that the client knows, and a changed epoch is what makes a validation due.
+`offset_epoch` is the leader epoch of the last record before the position: with it a leader finds out whether its log was
+truncated. `leader` and `leader_epoch` are the leader as the client last knew it; when they change, the position is validated.
 """
 
 from __future__ import annotations
@@ -360,12 +360,16 @@ class SubscriptionState:
         state.put(FetchState.AWAIT_RESET, None)
         state.reset_strategy = strategy or self.default_strategy
 
+    def is_reset_by(self, partition: TopicPartition, strategy: OffsetResetStrategy) -> bool:
+        """Return whether a partition waits for the position that a strategy finds."""
+        state = self._states.get(partition)
+        return state is not None and state.state is FetchState.AWAIT_RESET and state.reset_strategy == strategy
+
     def maybe_seek(self, partition: TopicPartition, position: FetchPosition, strategy: OffsetResetStrategy) -> bool:
         """Take the position that a reset found, unless another one was asked for since; return whether it was taken."""
-        state = self._states.get(partition)
-        if state is None or state.state is not FetchState.AWAIT_RESET or state.reset_strategy != strategy:
+        if not self.is_reset_by(partition, strategy):
             return False
-        state.put(FetchState.FETCHING, position)
+        self._states[partition].put(FetchState.FETCHING, position)
         return True
 
     # ------------------------------------------------------------------------------------------------ validation, KIP-320

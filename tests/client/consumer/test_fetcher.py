@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcli.client.consumer.subscription_state import FetchState, NoOffsetForPartitionError
+from kcli.client.consumer.subscription_state import EARLIEST, FetchState, NoOffsetForPartitionError
 from kcli.client.errors import (
     FetchedRecordError,
     IllegalStateError,
@@ -295,3 +295,16 @@ def test_close_ends_the_sessions() -> None:
     cluster.call(lambda now_ms: cluster.core.close(lambda error, now_ms: done.append(error), now_ms))
     last = cluster.requests(FETCH)[-1].message
     assert done == [None] and (last.session_id, last.session_epoch) == (7, -1)
+
+
+def test_an_answer_to_an_earlier_reset_is_not_the_answer_to_a_later_one() -> None:
+    """Else seek_to_beginning, called while the end is looked up, would continue at the end: all records would be lost."""
+    cluster = FakeCluster(auto_offset_reset="latest")
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.advance(100)
+    assert [(one.api_key, one.message.topics[0].partitions[0].timestamp) for one in cluster.held] == [(LIST_OFFSETS, -1)]
+    cluster.call(lambda now_ms: cluster.core.reset([T0], EARLIEST, now_ms))
+    cluster.answer(listed({0: 90})(1, cluster.held[0].message, 1))
+    assert [(one.api_key, one.message.topics[0].partitions[0].timestamp) for one in cluster.held] == [(LIST_OFFSETS, -2)]
+    cluster.answer(listed({0: 5})(1, cluster.held[0].message, 1))
+    assert asked(cluster) == {0: 5}
