@@ -311,6 +311,7 @@ class ConsumerCore:
         if offset < 0:
             raise ValueError(f"an offset is 0 or more, not {offset}")
         self.subscriptions.state_of(partition)
+        self.subscriptions.held.drop(partition)
         self._without_offset.discard(partition)
         self._set_position(partition, FetchPosition(offset, leader_epoch))
 
@@ -318,6 +319,7 @@ class ConsumerCore:
         """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
         for partition in list(partitions) or self.subscriptions.assigned_partitions:
             self.subscriptions.request_reset(partition, strategy)
+            self.subscriptions.held.drop(partition)
             self._without_offset.discard(partition)
             self.fetcher.buffer.drop(partition)
 
@@ -326,6 +328,25 @@ class ConsumerCore:
         self.subscriptions.state_of(partition)
         wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, partition, done)
         wait.begin(now_ms, timeout_ms)
+
+    def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Fetch and return no more records of partitions. Raises IllegalStateError."""
+        wanted = list(partitions)
+        self.subscriptions.pause(wanted)
+        self.give_back(wanted)
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the held records of partitions fetched and returned again later."""
+        held = self.subscriptions.held
+        places = held.next_positions()
+        for partition in partitions:
+            state = self.subscriptions.find(partition)
+            if partition in places and state is not None and state.position is not None:
+                offset, epoch = places[partition]
+                state.position = state.position._replace(offset=offset, offset_epoch=epoch)
+                self.fetcher.buffer.drop(partition)
+            held.drop(partition)
+        self.fetcher.wake()
 
     def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """Fetch and return records of paused partitions again. Raises IllegalStateError."""
@@ -383,10 +404,20 @@ class ConsumerCore:
         wanted = self.config.max_poll_records if most is None else most
         return self.fetcher.buffer.collect(wanted, now_ms, key_deserializer, value_deserializer)
 
+    def hold(
+        self, now_ms: int, key_deserializer: Deserializer | None = None, value_deserializer: Deserializer | None = None
+    ) -> list[ConsumerRecord]:
+        """Collect records for an iterator: each is consumed when it is taken of the held records."""
+        found = self.collect(now_ms, key_deserializer, value_deserializer)
+        self.subscriptions.held.put(found)
+        return found
+
     def collect_columns(self, now_ms: int, most: int) -> list[ArrowColumns]:
         """Return up to `most` records as columns, none if there is none now. Raises FetchedRecordError."""
         if not self._may_return:
             return []
+        if self.subscriptions.held:
+            self.give_back(self.subscriptions.assigned_partitions)
         return self.fetcher.buffer.collect_columns(most, now_ms)
 
     # ------------------------------------------------------------------------------------------------------------ group

@@ -42,9 +42,9 @@ class PositionWait:
         if not self._subscriptions.is_assigned(self._partition):
             self._end(IllegalStateError(f"{topic}-{number} is not assigned to this consumer any more"), now_ms)
             return
-        found = self._subscriptions.position(self._partition)
+        found = self._subscriptions.consumed_offset(self._partition)
         if found is not None:
-            self._end(found.offset, now_ms)
+            self._end(found, now_ms)
         elif (error := take_error()) is not None:
             self._end(error, now_ms)
 

@@ -82,10 +82,16 @@ class AsyncConsumer:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records for ever."""
+        """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
+        held = self._core.subscriptions.held
         while True:
-            for record in await self.poll(1.0):
+            record = held.take()
+            if record is not None:
                 yield record
+                continue
+            found = await self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            if self._interceptors and found:
+                held.put(intercepted(found, self._interceptors))
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""
@@ -135,12 +141,14 @@ class AsyncConsumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        key_deserializer, value_deserializer = self._deserializers
+        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
 
         def take(now_ms: int) -> list[ConsumerRecord]:
-            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+            held[:] = self._core.subscriptions.held.take_all()
+            return held or self._core.collect(now_ms, *self._deserializers)
 
-        return intercepted(await self._poll(take, timeout), self._interceptors)
+        found = await self._poll(take, timeout)
+        return found if held else intercepted(found, self._interceptors)
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -209,7 +217,7 @@ class AsyncConsumer:
 
     def pause(self, partitions: Iterable[Pair]) -> None:
         """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
 
     def resume(self, partitions: Iterable[Pair]) -> None:
         """Return records of partitions again."""

@@ -86,9 +86,17 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records for ever."""
+        """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
+        held = self._core.subscriptions.held
         while True:
-            yield from self.poll(1.0)
+            record = held.take()
+            if record is not None:
+                yield record
+                continue
+            found = self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            if self._interceptors and found:
+                seen = intercepted(found, self._interceptors)
+                self._call(lambda now_ms: held.put(seen))  # noqa: B023
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -144,12 +152,14 @@ class Consumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        key_deserializer, value_deserializer = self._deserializers
+        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
 
         def take(now_ms: int) -> list[ConsumerRecord]:
-            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+            held[:] = self._core.subscriptions.held.take_all()
+            return held or self._core.collect(now_ms, *self._deserializers)
 
-        return intercepted(self._poll(take, timeout), self._interceptors)
+        found = self._poll(take, timeout)
+        return found if held else intercepted(found, self._interceptors)
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -220,7 +230,7 @@ class Consumer:
 
     def pause(self, partitions: Iterable[Pair]) -> None:
         """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
 
     def resume(self, partitions: Iterable[Pair]) -> None:
         """Return records of partitions again."""

@@ -1,0 +1,145 @@
+"""Protects what the blocking and the asyncio consumer add to their core: iteration, interceptors, callbacks, users, endings.
+
+No broker runs: a test puts the answers to Fetch into the buffer, and a membership of its own makes the commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kcli.client.consumer.completed_fetch import CompletedFetch
+from kcli.client.consumer.consumer import ConsumerCore
+from kcli.client.consumer.membership import RebalanceCallback
+from kcli.client.consumer.subscription_state import OffsetAndMetadata
+from kcli.client.errors import ClientError
+from kcli.client.shell.async_consumer import AsyncConsumer
+from kcli.client.shell.consumer import Consumer
+from kcli.format import limits
+from kcli.format.record_scan import RecordColumns
+from tests.client.consumer.test_fetcher import T0, T1, offsets, records
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:9", "auto.offset.reset": "earliest"}
+
+
+class Group:
+    """A membership whose commits end when the test says so, at once by default."""
+
+    is_ready_to_fetch = True
+
+    def __init__(self) -> None:
+        self.commits: list[dict[Any, OffsetAndMetadata]] = []
+        self.waiting: list[Callable[[ClientError | None, int], None]] = []
+        self.is_slow = False
+        self.calls: list[RebalanceCallback] = []
+
+    def poll(self, now_ms: int) -> None:
+        pass
+
+    def polled(self, now_ms: int) -> None:
+        pass
+
+    def subscription_changed(self, now_ms: int) -> None:
+        pass
+
+    def next_poll_ms(self, now_ms: int) -> int | None:
+        return None
+
+    def next_callback(self) -> RebalanceCallback | None:
+        return self.calls[0] if self.calls else None
+
+    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+        self.calls.pop(0)
+
+    def take_error(self) -> ClientError | None:
+        return None
+
+    def commit(self, wanted: Any, done: Any, now_ms: int, timeout_ms: int | None = None) -> None:
+        self.commits.append(dict(wanted))
+        if self.is_slow:
+            self.waiting.append(done)
+        else:
+            done(None, now_ms)
+
+    def close(self, done: Any, now_ms: int, option: object = None) -> None:
+        self.closing = done
+        if not self.is_slow:
+            done(None, now_ms)
+
+
+def join(core: ConsumerCore) -> Group:
+    group = Group()
+    core.membership = group  # type: ignore[assignment]
+    return group
+
+
+def begin(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
+    """Assign partitions that have three records each, from offset 0 on."""
+    core.assign(partitions, now_ms)
+    columns = RecordColumns(limits.SCAN_WINDOW_RECORDS)
+    for partition in partitions:
+        core.seek(partition, 0, -1, now_ms)
+        core.fetcher.buffer.add(partition, CompletedFetch(*partition, records(0), 0, columns))
+
+
+@contextmanager
+def blocking(*partitions: tuple[str, int], **words: Any) -> Iterator[tuple[Consumer, Group]]:
+    with Consumer(SETTINGS, **words) as consumer:
+        group = join(consumer._core)
+        consumer._call(lambda now_ms: begin(consumer._core, now_ms, *partitions))
+        yield consumer, group
+
+
+def awaited(*partitions: tuple[str, int], **words: Any) -> tuple[AsyncConsumer, Group]:
+    consumer = AsyncConsumer(SETTINGS, **words)
+    group = join(consumer._core)
+    consumer._call(lambda now_ms: begin(consumer._core, now_ms, *partitions))
+    return consumer, group
+
+
+def committed(group: Group) -> dict[Any, int]:
+    return {partition: one.offset for partition, one in group.commits[-1].items()}
+
+
+def test_an_iterator_counts_what_it_has_yielded() -> None:
+    """A batch that is left in the middle is not lost: not by a commit, and not for the next iterator or poll."""
+    with blocking(T0, T1) as (consumer, group):
+        for record in consumer:
+            consumer.commit_sync()
+            assert (record.topic, record.partition, record.offset) == ("t", 0, 0)
+            break
+        assert committed(group) == {T0: 1, T1: 0}
+        assert consumer.position(T0) == 1 and consumer.position(T1) == 0
+        assert next(iter(consumer)).offset == 1
+        assert [(one.partition, one.offset) for one in consumer.poll(0)] == [(0, 2), (1, 0), (1, 1), (1, 2)]
+        consumer.commit_sync()
+        assert committed(group) == {T0: 3, T1: 3}
+
+
+def test_held_records_follow_seeks_pauses_and_assignments() -> None:
+    with blocking(T0, T1) as (consumer, _):
+        assert next(iter(consumer)).offset == 0
+        consumer.seek(T0, 40)
+        consumer.pause([T1])
+        assert consumer.poll(0) == [] and consumer.position(T0) == 40
+        assert consumer.position(T1) == 0  # its records are fetched again after resume
+    with blocking(T0, T1) as (consumer, _):
+        assert next(iter(consumer)).offset == 0
+        consumer.assign([T1])
+        assert [one.partition for one in consumer.poll(0)] == [1, 1, 1]
+
+
+def test_the_asyncio_iterator_counts_what_it_has_yielded() -> None:
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        async for record in consumer:
+            assert record.offset == 0
+            await consumer.commit()
+            break
+        assert committed(group) == {T0: 1} and await consumer.position(T0) == 1
+        assert offsets(await consumer.poll(0)) == [1, 2]
+        await consumer.close()
+
+    asyncio.run(run())
