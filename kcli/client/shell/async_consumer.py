@@ -41,9 +41,10 @@ from kcli.client.shell.consumer_builder import (
     ARROW_ROWS,
     MILLISECONDS,
     ConsumerInterceptor,
+    Interceptors,
     build_core,
+    by_name,
     ignore_line,
-    intercepted,
     milliseconds,
     named,
 )
@@ -68,7 +69,7 @@ class AsyncConsumer:
         self._clock = Clock()
         self._core = build_core(settings, self._clock, log)
         self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = interceptors
+        self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._is_closed = False
         self._client: ClientLoop | None = None
@@ -91,7 +92,7 @@ class AsyncConsumer:
                 continue
             found = await self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
             if self._interceptors and found:
-                held.put(intercepted(found, self._interceptors))
+                held.put(self._interceptors.on_consume(found))
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""
@@ -148,7 +149,7 @@ class AsyncConsumer:
             return held or self._core.collect(now_ms, *self._deserializers)
 
         found = await self._poll(take, timeout)
-        return found if held else intercepted(found, self._interceptors)
+        return found if held else self._interceptors.on_consume(found)
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -234,8 +235,7 @@ class AsyncConsumer:
         timeout_ms = milliseconds(timeout, self._api_ms)
         wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
         await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
-        for interceptor in self._interceptors:
-            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in wanted.items()})
+        self._interceptors.on_commit(wanted)
 
     async def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
@@ -243,14 +243,14 @@ class AsyncConsumer:
         """Return the committed offsets of partitions, None for those without one."""
         wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
         found = await self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     async def _list_offsets(
         self, timestamps: Mapping[Pair, int], timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         timeout_ms = milliseconds(timeout, self._api_ms)
         found = await self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def offsets_for_times(
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
@@ -306,8 +306,7 @@ class AsyncConsumer:
         finally:
             self._is_closed = True
             loop.close()
-            for interceptor in self._interceptors:
-                interceptor.close()
+            self._interceptors.close()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

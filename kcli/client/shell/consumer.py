@@ -45,9 +45,10 @@ from kcli.client.shell.consumer_builder import (
     ARROW_ROWS,
     MILLISECONDS,
     ConsumerInterceptor,
+    Interceptors,
     build_core,
+    by_name,
     ignore_line,
-    intercepted,
     milliseconds,
     named,
 )
@@ -73,7 +74,7 @@ class Consumer:
         clock = Clock()
         self._core = build_core(settings, clock, log)
         self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = interceptors
+        self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._use = threading.RLock()
         self._is_closed = False
@@ -95,7 +96,7 @@ class Consumer:
                 continue
             found = self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
             if self._interceptors and found:
-                seen = intercepted(found, self._interceptors)
+                seen = self._interceptors.on_consume(found)
                 self._call(lambda now_ms: held.put(seen))  # noqa: B023
 
     @contextmanager
@@ -159,7 +160,7 @@ class Consumer:
             return held or self._core.collect(now_ms, *self._deserializers)
 
         found = self._poll(take, timeout)
-        return found if held else intercepted(found, self._interceptors)
+        return found if held else self._interceptors.on_consume(found)
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -248,7 +249,7 @@ class Consumer:
         with self._used():
             wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
             self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
-            self._committed(wanted)
+            self._interceptors.on_commit(wanted)
 
     def commit_async(
         self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
@@ -260,17 +261,13 @@ class Consumer:
 
             def done(error: ClientError | None, now_ms: int) -> None:
                 if error is None:
-                    self._committed(wanted)
+                    self._interceptors.on_commit(wanted)
                 if callback is not None:
-                    callback({TopicPartition(*partition): offset for partition, offset in wanted.items()}, error)
+                    callback(by_name(wanted), error)
 
             self._core.commit(wanted, done, now_ms)
 
         self._call(start)
-
-    def _committed(self, offsets: Mapping[Pair, OffsetAndMetadata]) -> None:
-        for interceptor in self._interceptors:
-            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in offsets.items()})
 
     def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
@@ -278,14 +275,14 @@ class Consumer:
         """Return the committed offsets of partitions, None for those without one."""
         wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
         found = self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def _list_offsets(
         self, timestamps: Mapping[Pair, int], timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         timeout_ms = milliseconds(timeout, self._api_ms)
         found = self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def offsets_for_times(
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
@@ -341,8 +338,7 @@ class Consumer:
                 self._finish(partial(self._core.close, option=option), timeout)
             finally:
                 self._thread.close()
-                for interceptor in self._interceptors:
-                    interceptor.close()
+                self._interceptors.close()
 
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

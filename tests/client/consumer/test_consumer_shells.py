@@ -143,3 +143,34 @@ def test_the_asyncio_iterator_counts_what_it_has_yielded() -> None:
         await consumer.close()
 
     asyncio.run(run())
+
+
+class Failing:
+    """An interceptor whose methods all raise."""
+
+    def on_consume(self, found: list[Any]) -> list[Any]:
+        raise ValueError("consume")
+
+    def on_commit(self, found: Any) -> None:
+        raise ValueError("commit")
+
+    def close(self) -> None:
+        raise ValueError("close")
+
+
+def test_an_interceptor_that_fails_is_logged_and_costs_nothing() -> None:
+    lines: list[str] = []
+    with blocking(T0, interceptors=[Failing()], log=lines.append) as (consumer, _):
+        assert offsets(consumer.poll(0)) == [0, 1, 2]
+        consumer.commit_sync()
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, interceptors=[Failing()], log=lines.append)
+        assert offsets(await consumer.poll(0)) == [0, 1, 2]
+        await consumer.commit()
+        await consumer.close()
+
+    asyncio.run(run())
+    assert [line.rpartition(" ")[2] for line in lines if "interceptor" in line] == [
+        f"ValueError('{method}')" for method in ("consume", "commit", "close") * 2
+    ]
