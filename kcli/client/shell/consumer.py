@@ -5,17 +5,18 @@
         for record in consumer:
             print(record.topic, record.partition, record.offset, record.key, record.value)
 
-The thread receives and sends; records are decoded in `poll`, on the caller's thread, and so are the calls of the rebalance
-listener. One thread uses a consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a
-ClientError (kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by
-default.
+The thread receives and sends. The caller's thread decodes the records, in `poll`, and calls the rebalance listener, the
+interceptors and the callbacks of commit_async; what a callback raises is raised by the call that called it. One thread uses a
+consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a ClientError
+(kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by default.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -78,6 +79,8 @@ class Consumer:
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._use = threading.RLock()
         self._is_closed = False
+        # The commits of commit_async whose callbacks were not called yet.
+        self._commits: deque[tuple[Future[None], dict[Pair, OffsetAndMetadata], CommitCallback | None]] = deque()
         self._thread = ClientThread(self._core, clock, f"kcli consumer {self._core.network.config.client_id}")
 
     def __enter__(self) -> Consumer:
@@ -179,6 +182,7 @@ class Consumer:
             thread.call_lightly(core.polled)
             end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
+                self._call_committed()
                 self._call_listener()
                 found = thread.call_lightly(take)
                 if core.fetcher.is_due:
@@ -247,27 +251,38 @@ class Consumer:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._used():
-            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
-            self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
-            self._interceptors.on_commit(wanted)
+            wanted = self._wanted(offsets)
+            try:
+                self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
+                self._interceptors.on_commit(wanted)
+            finally:
+                self._call_committed()
 
     def commit_async(
         self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit offsets once; `callback(offsets, error)` is called by the consumer's thread."""
+        """Commit offsets once, without waiting.
 
-        def start(now_ms: int) -> None:
-            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
+        A later poll, commit_sync or close calls `callback(offsets, error)`, in the order of the commits.
+        """
+        with self._used():
+            wanted = self._wanted(offsets)
+            self._commits.append((self._thread.start(partial(self._core.commit, wanted)), wanted, callback))
 
-            def done(error: ClientError | None, now_ms: int) -> None:
-                if error is None:
-                    self._interceptors.on_commit(wanted)
-                if callback is not None:
-                    callback(by_name(wanted), error)
+    def _wanted(self, offsets: Mapping[Pair, OffsetAndMetadata] | None) -> dict[Pair, OffsetAndMetadata]:
+        if offsets is not None:
+            return dict(offsets)
+        return self._thread.call_lightly(lambda now_ms: self._core.subscriptions.all_consumed())
 
-            self._core.commit(wanted, done, now_ms)
-
-        self._call(start)
+    def _call_committed(self) -> None:
+        """Call what waits for the commits of commit_async that have ended."""
+        while self._commits and self._commits[0][0].done():
+            ended, offsets, callback = self._commits.popleft()
+            error = ended.exception()
+            if error is None:
+                self._interceptors.on_commit(offsets)
+            if callback is not None:
+                callback(by_name(offsets), error if isinstance(error, ClientError) else None)
 
     def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
@@ -334,11 +349,16 @@ class Consumer:
             if self._is_closed:
                 return
             self._is_closed = True
+            end_ms = self._thread.clock.now_ms() + round(timeout * MILLISECONDS)
             try:
-                self._finish(partial(self._core.close, option=option), timeout)
+                wait([ended for ended, _, _ in self._commits], timeout)
+                self._finish(partial(self._core.close, option=option), (end_ms - self._thread.clock.now_ms()) / MILLISECONDS)
             finally:
                 self._thread.close()
-                self._interceptors.close()
+                try:
+                    self._call_committed()
+                finally:
+                    self._interceptors.close()
 
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

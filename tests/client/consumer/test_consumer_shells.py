@@ -6,19 +6,23 @@ No broker runs: a test puts the answers to Fetch into the buffer, and a membersh
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.membership import RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
+from kcli.protocol import error_codes
 from tests.client.consumer.test_fetcher import T0, T1, offsets, records
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:9", "auto.offset.reset": "earliest"}
@@ -174,3 +178,43 @@ def test_an_interceptor_that_fails_is_logged_and_costs_nothing() -> None:
     assert [line.rpartition(" ")[2] for line in lines if "interceptor" in line] == [
         f"ValueError('{method}')" for method in ("consume", "commit", "close") * 2
     ]
+
+
+def test_callbacks_of_commits_run_on_the_callers_thread_and_may_use_the_consumer() -> None:
+    """On the network thread, under the lock, a commit_sync inside one would wait for ever."""
+    called: list[tuple[str, int, ClientError | None]] = []
+
+    def callback(found: Any, error: ClientError | None) -> None:
+        called.append((threading.current_thread().name, found[T0].offset, error))
+        if len(called) == 1:
+            group.is_slow = False
+            consumer.commit_sync()
+
+    with blocking(T0) as (consumer, group):
+        group.is_slow = True
+        for offset in (1, 2, 3):
+            consumer.commit_async({T0: OffsetAndMetadata(offset)}, callback)
+        assert called == []
+        error = KafkaError(error_codes.REBALANCE_IN_PROGRESS)
+        consumer._call(lambda now_ms: [done(error, now_ms) for done in group.waiting])
+        assert called == []
+        consumer.poll(0)
+        own = threading.current_thread().name
+        assert called == [(own, 1, error), (own, 2, error), (own, 3, error)]
+        consumer.commit_async(None, callback)
+    assert called[3:] == [(own, 3, None)]  # close calls what is left
+
+
+def test_a_callback_that_raises_is_not_lost_and_holds_nothing_up() -> None:
+    def callback(found: Any, error: ClientError | None) -> None:
+        raise ValueError(found[T0].offset)
+
+    consumer = Consumer(SETTINGS)
+    join(consumer._core)
+    for offset in (1, 2):
+        consumer.commit_async({T0: OffsetAndMetadata(offset)}, callback)
+    with pytest.raises(ValueError, match="1"):
+        consumer.commit_sync({T0: OffsetAndMetadata(9)})
+    with pytest.raises(ValueError, match="2"):
+        consumer.close()
+    assert not consumer._thread._thread.is_alive()
