@@ -7,13 +7,17 @@
 
 The calls are those of kcli.client.shell.consumer.Consumer; what waits for a broker is a coroutine. A rebalance listener may
 have coroutine methods; they are called inside `poll` and `close`.
+
+One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
+for that task first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -73,6 +77,7 @@ class AsyncConsumer:
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._is_closed = False
         self._client: ClientLoop | None = None
+        self._user: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -102,6 +107,18 @@ class AsyncConsumer:
             self._client = ClientLoop(self._core, self._clock)
         return self._client
 
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Refuse two tasks at the same time: they would call the listener twice, and end each other's waits."""
+        task, user = asyncio.current_task(), self._user
+        if user not in (None, task):
+            raise IllegalStateError("another task polls, unsubscribes or closes the consumer; call wakeup and wait for it")
+        self._user = task
+        try:
+            yield
+        finally:
+            self._user = user
+
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         return self._loop().call(function)
 
@@ -120,8 +137,9 @@ class AsyncConsumer:
 
     async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
-        self._call(self._core.unsubscribe)
+        with self._used():
+            await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
+            self._call(self._core.unsubscribe)
 
     def assign(self, partitions: Iterable[Pair]) -> None:
         """Read these partitions, without a group; this replaces the partitions before."""
@@ -164,16 +182,17 @@ class AsyncConsumer:
 
     async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
-        loop.call(core.polled)
-        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
-        while True:
-            await self._call_listener()
-            found = loop.call(take)
-            left_ms = end_ms - self._clock.now_ms()
-            if found or left_ms <= 0:
-                return found
-            await loop.start(partial(core.await_work, timeout_ms=left_ms))
+        with self._used():
             loop.call(core.polled)
+            end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+            while True:
+                await self._call_listener()
+                found = loop.call(take)
+                left_ms = end_ms - self._clock.now_ms()
+                if found or left_ms <= 0:
+                    return found
+                await loop.start(partial(core.await_work, timeout_ms=left_ms))
+                loop.call(core.polled)
 
     async def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
@@ -301,12 +320,13 @@ class AsyncConsumer:
         if self._is_closed:
             return
         loop = self._loop()
-        try:
-            await self._finish(loop, partial(self._core.close, option=option), timeout)
-        finally:
-            self._is_closed = True
-            loop.close()
-            self._interceptors.close()
+        with self._used():
+            try:
+                await self._finish(loop, partial(self._core.close, option=option), timeout)
+            finally:
+                self._is_closed = True
+                loop.close()
+                self._interceptors.close()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

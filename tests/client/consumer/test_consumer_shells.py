@@ -17,7 +17,7 @@ from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.membership import RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, KafkaError
+from kcli.client.errors import ClientError, IllegalStateError, KafkaError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.format import limits
@@ -218,3 +218,24 @@ def test_a_callback_that_raises_is_not_lost_and_holds_nothing_up() -> None:
     with pytest.raises(ValueError, match="2"):
         consumer.close()
     assert not consumer._thread._thread.is_alive()
+
+
+def test_two_tasks_do_not_poll_or_close_at_the_same_time() -> None:
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        consumer.pause([T0])
+        polling = asyncio.ensure_future(consumer.poll(60.0))
+        await asyncio.sleep(0)
+        for call in (consumer.poll(0), consumer.poll_arrow(0), consumer.unsubscribe(), consumer.close()):
+            with pytest.raises(IllegalStateError, match="another task"):
+                await call
+        group.is_slow = True
+        committing = asyncio.ensure_future(consumer.commit({T0: OffsetAndMetadata(1)}))
+        consumer.resume([T0])
+        assert offsets(await polling) == [0, 1, 2]
+        group.is_slow = False
+        await consumer.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            await committing  # which would have waited for ever
+
+    asyncio.run(asyncio.wait_for(run(), 30))
