@@ -308,3 +308,60 @@ def test_an_answer_to_an_earlier_reset_is_not_the_answer_to_a_later_one() -> Non
     assert [(one.api_key, one.message.topics[0].partitions[0].timestamp) for one in cluster.held] == [(LIST_OFFSETS, -2)]
     cluster.answer(listed({0: 5})(1, cluster.held[0].message, 1))
     assert asked(cluster) == {0: 5}
+
+
+def test_records_of_one_partition_are_not_lost_by_an_error_of_another() -> None:
+    """The next poll raises it."""
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(0)[:-1]}))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(FetchedRecordError, match=r"t-1@0: the broker sent .* no whole batch"):
+            cluster.poll()
+
+
+class Broken:
+    """A deserializer that is interrupted at the fourth record."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.count = 0
+
+    def __call__(self, data: bytes) -> bytes:
+        self.count += 1
+        if self.count == 4:
+            raise self.error
+        return data
+
+
+def test_records_that_were_taken_before_an_interruption_are_returned_later() -> None:
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(10)}))
+    with pytest.raises(KeyboardInterrupt):
+        cluster.call(lambda now_ms: cluster.core.collect(now_ms, None, Broken(KeyboardInterrupt())))
+    assert [cluster.core.subscriptions.state_of(one).position.offset for one in (T0, T1)] == [0, 0]  # type: ignore[union-attr]
+    cluster.answer(fetch_answer(7))
+    assert asked(cluster) == {0: 0, 1: 0}
+
+
+def test_an_unexpected_error_of_one_answer_is_raised_by_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(0)}))
+    buffer = cluster.core.fetcher.buffer
+
+    class Unreadable:
+        """An answer as it is when its codec raises what it should not."""
+
+        error: Any = None
+        next_offset, last_epoch, is_drained, size_bytes = 0, -1, False, 10
+
+        def take(self, *words: Any) -> int:
+            raise self.error or ValueError("a fault")
+
+        def discard(self) -> None:
+            pass
+
+    monkeypatch.setattr(buffer._chains[T1][0], "fetch", Unreadable())
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    with pytest.raises(FetchedRecordError, match="t-1@0: the record cannot be read: ValueError: a fault"):
+        cluster.poll()
