@@ -14,14 +14,14 @@
     else                                             auto.offset.reset
 
 A poll of an application is, in a shell: `polled`, the calls of the listener that are due, `collect`; without records
-`await_work`, and again from the listener on, until the time is over. An error is raised by the poll that finds it; those of
-partitions that an application must decide on (no position, an offset out of range) are raised until it seeks.
+`await_work`, and again from the listener on, until the time is over. Each error is raised once, by the next poll. If a
+partition has no valid position and no reset strategy, each poll raises until the application seeks.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
@@ -30,7 +30,7 @@ from kcli.client.consumer.arrow_records import ArrowColumns
 from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
 from kcli.client.consumer.consumer_record import ConsumerRecord
-from kcli.client.consumer.fetcher import MOST_ERRORS, Fetcher
+from kcli.client.consumer.fetcher import Fetcher
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
 from kcli.client.consumer.position_wait import PositionDone, PositionWait
@@ -78,11 +78,11 @@ class ConsumerCore:
             if make_membership is None:
                 raise ConfigError("group.id is set, and this consumer cannot be a member of a group")
             self.membership = make_membership(network, config, self.subscriptions)
-        self.errors: deque[ClientError] = deque(maxlen=MOST_ERRORS)
         self._held_topics: Counter[str] = Counter()
         self.fetcher = Fetcher(network, config, self.subscriptions, log)
+        self.errors = self.fetcher.errors
         self.offsets = OffsetFetcher(
-            network, config, self.subscriptions, self.errors.append, self.fetcher.wake, self._hold, self._release
+            network, config, self.subscriptions, self.errors, self.fetcher.wake, self._hold, self._release
         )
         self._pattern: re.Pattern[str] | None = None
         self._looking_up: set[TopicPartition] = set()
@@ -120,7 +120,7 @@ class ConsumerCore:
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        if self.errors or self.fetcher.errors or self._is_woken:
+        if self.errors or self._is_woken:
             return True
         if self.membership is not None:
             if self.membership.next_callback() is not None:
@@ -175,7 +175,7 @@ class ConsumerCore:
         self._looking_up.difference_update(asked)
         if isinstance(found, ClientError):
             if not found.is_retriable:
-                self.errors.append(found)
+                self.errors.put(found)
             at_ms = now_ms + self.network.config.retry_backoff_ms
             self.network.timer.schedule(at_ms, lambda now_ms: None)
         for partition in asked:
@@ -224,6 +224,8 @@ class ConsumerCore:
     def _assignment_changed(self, assigned: frozenset[TopicPartition]) -> None:
         self._looking_up &= assigned
         self._without_offset &= assigned
+        needed = self.subscriptions.metadata_topics
+        self.errors.keep(lambda place: place is None or (place in needed if isinstance(place, str) else place in assigned))
         self.fetcher.buffer.drop_unassigned()
         self._want_topics()
         self.fetcher.wake()
@@ -233,9 +235,14 @@ class ConsumerCore:
             self.subscriptions.maybe_validate(partition, cluster)
         self._match_topics(cluster, now_ms)
         needed = self.subscriptions.metadata_topics
-        for topic, code in self.network.metadata.topic_errors.items():
-            if code in _LASTING_TOPIC_ERRORS and topic in needed:
-                self.errors.append(KafkaError(code, f"the metadata of topic {topic}"))
+        refused = {
+            topic: code
+            for topic, code in self.network.metadata.topic_errors.items()
+            if code in _LASTING_TOPIC_ERRORS and topic in needed
+        }
+        self.errors.keep(lambda place: not isinstance(place, str) or place in refused)
+        for topic, code in refused.items():
+            self.errors.put(KafkaError(code, f"the metadata of topic {topic}"), topic)
         self.fetcher.wake()
 
     def _match_topics(self, cluster: Cluster, now_ms: int) -> None:
@@ -311,17 +318,21 @@ class ConsumerCore:
         if offset < 0:
             raise ValueError(f"an offset is 0 or more, not {offset}")
         self.subscriptions.state_of(partition)
-        self.subscriptions.held.drop(partition)
-        self._without_offset.discard(partition)
+        self._forget(partition)
         self._set_position(partition, FetchPosition(offset, leader_epoch))
 
     def reset(self, partitions: Iterable[TopicPartition], strategy: OffsetResetStrategy, now_ms: int) -> None:
         """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
         for partition in list(partitions) or self.subscriptions.assigned_partitions:
             self.subscriptions.request_reset(partition, strategy)
-            self.subscriptions.held.drop(partition)
-            self._without_offset.discard(partition)
+            self._forget(partition)
             self.fetcher.buffer.drop(partition)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """Drop the records and errors before a new position."""
+        self.subscriptions.held.drop(partition)
+        self.errors.drop(partition)
+        self._without_offset.discard(partition)
 
     def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
@@ -382,10 +393,9 @@ class ConsumerCore:
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""
-        for errors in (self.errors, self.fetcher.errors):
-            if errors:
-                return errors.popleft()
-        return None if self.membership is None else self.membership.take_error()
+        if self.errors or self.membership is None:
+            return self.errors.take()
+        return self.membership.take_error()
 
     @property
     def _may_return(self) -> bool:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from kcli.client.cluster import NO_EPOCH, NO_LEADER, TopicPartition
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig
+from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
     LATEST_TIMESTAMP,
     FetchPosition,
@@ -72,7 +73,7 @@ def is_passing(code: int) -> bool:
 
 
 class OffsetFetcher:
-    """Asks for the offsets of one consumer; `report` gets errors that its poll raises, `changed` is called for new positions.
+    """Asks for the offsets of one consumer; `errors` gets errors that its poll raises, `changed` is called for new positions.
 
     `hold_topics` and `release_topics` keep topics in the metadata while an operation needs them.
     """
@@ -82,7 +83,7 @@ class OffsetFetcher:
         network: NetworkClient,
         config: ConsumerConfig,
         subscriptions: SubscriptionState,
-        report: Callable[[ClientError], None],
+        errors: PositionErrors,
         changed: Callable[[], None],
         hold_topics: Callable[[Iterable[str]], None],
         release_topics: Callable[[Iterable[str]], None],
@@ -90,7 +91,7 @@ class OffsetFetcher:
         self._network = network
         self._isolation = int(config.isolation_level == READ_COMMITTED)
         self._subscriptions = subscriptions
-        self._report = report
+        self._errors = errors
         self._changed = changed
         self.hold_topics = hold_topics
         self.release_topics = release_topics
@@ -165,7 +166,7 @@ class OffsetFetcher:
         again = []
         for partition, code in failed.items():
             if not is_passing(code) and code != error_codes.UNKNOWN_SERVER_ERROR:
-                self._report(KafkaError(code, f"the answer to {api} for {partition[0]}-{partition[1]}"))
+                self._errors.put(KafkaError(code, f"the answer to {api} for {partition[0]}-{partition[1]}"), partition)
             again.append(partition)
         if again:
             self._retry_later(again, now_ms)
@@ -282,7 +283,7 @@ class OffsetFetcher:
                             # Until the application seeks; asked again seldom, since the answer will not be another one.
                             state = self._subscriptions.state_of(partition)
                             state.next_retry_ms = now_ms + self._network.config.request_timeout_ms
-                            self._report(_truncation_error(truncation))
+                            self._errors.put(_truncation_error(truncation), partition)
         self._take_failures(failed, "OffsetForLeaderEpoch", now_ms)
         self._changed()
 

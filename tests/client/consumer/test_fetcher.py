@@ -365,3 +365,21 @@ def test_an_unexpected_error_of_one_answer_is_raised_by_the_next_poll(monkeypatc
     assert offsets(cluster.poll()) == [0, 1, 2]
     with pytest.raises(FetchedRecordError, match="t-1@0: the record cannot be read: ValueError: a fault"):
         cluster.poll()
+
+
+def test_errors_of_an_earlier_position_are_not_raised() -> None:
+    """An application that does not poll gets one error for each partition and kind, and none after it has sought."""
+    cluster = reading(2, offset=70, auto_offset_reset="none")
+    lost = error_codes.OFFSET_OUT_OF_RANGE
+    for _ in range(5):
+        cluster.answer(fetch_answer(7, p0={"error_code": lost}, p1={"error_code": lost}))
+        cluster.advance(200)
+    assert len(cluster.core.errors) == 2
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 5, -1, now_ms))
+    with pytest.raises(OffsetOutOfRangeError, match="t-1@70"):
+        cluster.poll()
+    assert cluster.poll() == []
+    cluster.answer(fetch_answer(7, p0={}, p1={"error_code": lost}))
+    assert len(cluster.core.errors) == 1
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    assert cluster.poll() == []
