@@ -337,7 +337,7 @@ class ConsumerCore:
     def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
         self.subscriptions.state_of(partition)
-        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, partition, done)
+        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, self._is_lost, partition, done)
         wait.begin(now_ms, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
@@ -373,14 +373,16 @@ class ConsumerCore:
         if self.membership is not None:
             self.membership.polled(now_ms)
         self.raise_error()
-        if self.subscriptions.default_strategy == NONE:
-            lost = [
-                partition
-                for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
-                if self.membership is None or partition in self._without_offset
-            ]
-            if lost:
-                raise NoOffsetForPartitionError(lost)
+        lost = [one for one in self.subscriptions.partitions_in(FetchState.INITIALIZING) if self._is_lost(one)]
+        if lost:
+            raise NoOffsetForPartitionError(lost)
+
+    def _is_lost(self, partition: TopicPartition) -> bool:
+        """Return whether a partition has no position, and gets none before the application seeks."""
+        state = self.subscriptions.find(partition)
+        if state is None or state.state is not FetchState.INITIALIZING or self.subscriptions.default_strategy != NONE:
+            return False
+        return self.membership is None or partition in self._without_offset
 
     def raise_error(self) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""

@@ -273,10 +273,10 @@ class Fetcher:
     def _out_of_range(self, node_id: int, partition: TopicPartition, offset: int, state: TopicPartitionState) -> None:
         if state.preferred_replica == node_id:
             state.preferred_replica = NO_NODE  # a follower may be behind: the leader decides
-        elif state.position is None or state.position.offset != offset:
-            # The records before it wait: this is asked again when they are taken.
-            self._retry_at_ms.pop(partition, None)
-        elif self._subscriptions.default_strategy != NONE:
+            return
+        if state.position is None or state.position.offset != offset:
+            return  # records before it are buffered: the offset is asked again after the backoff
+        if self._subscriptions.default_strategy != NONE:
             self._log(f"offset {offset} of {partition[0]}-{partition[1]} is out of range: it is reset")
             self._subscriptions.request_reset(partition)
         else:

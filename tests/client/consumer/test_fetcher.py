@@ -383,3 +383,31 @@ def test_errors_of_an_earlier_position_are_not_raised() -> None:
     assert len(cluster.core.errors) == 1
     cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
     assert cluster.poll() == []
+
+
+def test_a_caller_of_position_does_not_wait_for_what_only_it_can_set() -> None:
+    cluster = FakeCluster(auto_offset_reset="none")
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    found: list[Any] = []
+    cluster.call(lambda now_ms: cluster.core.position(T0, lambda result, now_ms: found.append(result), now_ms, 60_000))
+    assert [type(one) for one in found] == [NoOffsetForPartitionError]
+
+
+def test_fetching_ahead_of_an_offset_out_of_range_backs_off() -> None:
+    """While the records before it are buffered, the broker is not asked again at once."""
+    cluster = reading()
+
+    def reset(*words: Any) -> Any:
+        del cluster.handlers[FETCH]
+        return listed({0: 50})(*words)
+
+    cluster.handlers[LIST_OFFSETS] = reset
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.handlers[FETCH] = lambda *words: fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE})
+    before = len(cluster.requests(FETCH))
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE}))
+    cluster.advance(1000)
+    assert len(cluster.requests(FETCH)) - before <= 10
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    cluster.advance(500)
+    assert asked(cluster) == {0: 50}
