@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
+from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.arrow_records import ArrowColumns
 from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
@@ -47,13 +48,11 @@ from kcli.client.consumer.subscription_state import (
     parse_reset_strategy,
 )
 from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
-from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
 from kcli.client.network_client import NetworkClient
-from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 
 MakeMembership = Callable[[NetworkClient, ConsumerConfig, SubscriptionState], Membership]
-Done = Callable[[ClientError | None, int], None]
 OffsetsDone = Callable[[dict[TopicPartition, OffsetAndMetadata | None] | ClientError, int], None]
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)
 
@@ -87,9 +86,8 @@ class ConsumerCore:
         self._pattern: re.Pattern[str] | None = None
         self._looking_up: set[TopicPartition] = set()
         self._without_offset: set[TopicPartition] = set()
-        self._waiter: tuple[Done, TimerTask] | None = None
+        self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
-        self._is_woken = False
         self._is_closing = False
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
@@ -108,42 +106,38 @@ class ConsumerCore:
         self.fetcher.poll(now_ms)
         for wait in self._waiting_for_position.copy():
             wait.check(self.take_error, now_ms)
-        if self._waiter is not None and self.has_work(now_ms):
-            self._end_wait(now_ms)
-
-    def _end_wait(self, now_ms: int) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            done, timer = waiter
-            timer.cancel()
-            done(None, now_ms)
+        self.waits.check(now_ms)
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        if self.errors or self._is_woken:
+        if self.errors or self.waits.is_woken:
             return True
         if self.membership is not None:
-            if self.membership.next_callback() is not None:
+            if self._is_callback_due:
                 return True
             next_ms = self.membership.next_poll_ms(now_ms)
-            if not self._is_closing and next_ms is not None and next_ms <= now_ms:
+            if next_ms is not None and next_ms <= now_ms:
                 return True
             if not self.membership.is_ready_to_fetch:
                 return False
-        return not self._is_closing and self.fetcher.buffer.has_records
+        return self.fetcher.buffer.has_records
 
     def wakeup(self, now_ms: int) -> None:
-        """Let the poll under way, or the next one, raise WakeupError."""
-        self._is_woken = True
-        self._end_wait(now_ms)
+        """Let the waiting call under way, or the next one, end with WakeupError; a close is not ended."""
+        if not self._is_closing:
+            self.waits.wakeup(now_ms)
 
     def await_work(self, done: Done, now_ms: int, timeout_ms: int) -> None:
         """Call `done` as soon as `has_work`, at the latest after `timeout_ms`; one call at a time."""
-        self._end_wait(now_ms)
-        if timeout_ms <= 0 or self.has_work(now_ms):
-            done(None, now_ms)
-            return
-        self._waiter = (done, self.network.timer.schedule(now_ms + timeout_ms, self._end_wait))
+        self.waits.await_work(self.has_work, done, now_ms, timeout_ms)
+
+    def await_callback(self, done: Done, now_ms: int, timeout_ms: int) -> None:
+        """Call `done` as soon as a call of the listener is due, at the latest after `timeout_ms`."""
+        self.waits.await_work(lambda now_ms: self._is_callback_due, done, now_ms, timeout_ms)
+
+    @property
+    def _is_callback_due(self) -> bool:
+        return self.membership is not None and self.membership.next_callback() is not None
 
     def _look_up_positions(self, now_ms: int) -> None:
         """Find the positions of partitions that were assigned."""
@@ -386,9 +380,7 @@ class ConsumerCore:
 
     def raise_error(self) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
-        if self._is_woken:
-            self._is_woken = False
-            raise WakeupError("the poll was ended by wakeup()")
+        self.waits.raise_if_woken()
         error = self.take_error()
         if error is not None:
             raise error
@@ -473,7 +465,7 @@ class ConsumerCore:
         def left(error: ClientError | None, now_ms: int) -> None:
             self._is_closed = True
             self.fetcher.close()
-            self._end_wait(now_ms)
+            self.waits.end_wait(now_ms)
             done(error, now_ms)
 
         if self.membership is None or self._is_closed:

@@ -123,7 +123,7 @@ class AsyncConsumer:
         return self._loop().call(function)
 
     async def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
-        return await self._loop().start(function)
+        return await self._loop().start(partial(self._core.waits.start, function))
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
@@ -211,8 +211,9 @@ class AsyncConsumer:
             self._call(lambda now_ms: done(error, now_ms))  # noqa: B023
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError."""
-        self._call(self._core.wakeup)
+        """End the waiting calls under way, or the next one, with WakeupError; a close is not ended."""
+        if not self._is_closed:
+            self._call(self._core.wakeup)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -334,7 +335,7 @@ class AsyncConsumer:
         left = loop.start(operation)
         while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
             await self._call_listener()
-            work = loop.start(partial(self._core.await_work, timeout_ms=left_ms))
+            work = loop.start(partial(self._core.await_callback, timeout_ms=left_ms))
             await asyncio.wait((left, work), timeout=left_ms / MILLISECONDS, return_when=asyncio.FIRST_COMPLETED)
         if left.done():
             left.result()

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -119,7 +119,8 @@ class Consumer:
     def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
         """Start an operation and wait for its result."""
         with self._used():
-            return self._thread.start(function).result()
+            started: Future[_Result] = self._thread.start(partial(self._core.waits.start, function))
+            return started.result()
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
@@ -209,8 +210,12 @@ class Consumer:
             self._thread.call(lambda now_ms: done(error, now_ms))  # noqa: B023
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; other threads may call this."""
-        self._thread.call(self._core.wakeup)
+        """End the waiting call under way, or the next one, with WakeupError; other threads may call this.
+
+        A close is not ended, and after it nothing happens.
+        """
+        with suppress(IllegalStateError):
+            self._thread.call(self._core.wakeup)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -367,7 +372,7 @@ class Consumer:
         left = thread.start(operation)
         while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
             self._call_listener()
-            work = thread.start(partial(core.await_work, timeout_ms=left_ms))
+            work = thread.start(partial(core.await_callback, timeout_ms=left_ms))
             wait((left, work), left_ms / MILLISECONDS, FIRST_COMPLETED)
         if left.done():
             left.result()

@@ -15,9 +15,9 @@ import pytest
 
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer import ConsumerCore
-from kcli.client.consumer.membership import RebalanceCallback
+from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError
+from kcli.client.errors import ClientError, IllegalStateError, KafkaError, WakeupError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.format import limits
@@ -239,3 +239,72 @@ def test_two_tasks_do_not_poll_or_close_at_the_same_time() -> None:
             await committing  # which would have waited for ever
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_wakeup_ends_the_calls_that_wait() -> None:
+    with blocking(T0) as (consumer, group):
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll(0)
+        group.is_slow = True
+        threading.Timer(0.05, consumer.wakeup).start()
+        with pytest.raises(WakeupError):
+            consumer.commit_sync()
+        threading.Timer(0.05, consumer.wakeup).start()
+        with pytest.raises(WakeupError):
+            consumer.end_offsets([T0])
+        assert offsets(consumer.poll(0)) == [0, 1, 2]  # each wakeup ends one call
+        group.is_slow = False
+    consumer.wakeup()
+
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        group.is_slow = True
+        committing = asyncio.ensure_future(consumer.commit())
+        await asyncio.sleep(0)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await committing
+        group.is_slow = False
+        await consumer.close()
+        consumer.wakeup()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_close_that_waits_does_not_spin() -> None:
+    """Records, errors and wakeups are no work for it; a call of the listener is."""
+    called: list[object] = []
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            pass
+
+        def on_partitions_lost(self, partitions: Any) -> None:
+            pass
+
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            called.append(partitions)
+
+    consumer = Consumer(SETTINGS)
+    core, group = consumer._core, join(consumer._core)
+    consumer._call(lambda now_ms: begin(core, now_ms, T0))
+    core.subscriptions.listener = Listener()
+    waits: list[int] = []
+    await_callback = core.await_callback
+
+    def counted(done: Any, now_ms: int, timeout_ms: int) -> None:
+        waits.append(now_ms)
+        await_callback(done, now_ms, timeout_ms)
+
+    core.await_callback = counted  # type: ignore[method-assign]
+    group.is_slow = True
+
+    def call_listener(now_ms: int) -> None:
+        core.errors.put(ClientError("not for a close"))
+        group.calls.append(RebalanceCallback(CallbackKind.REVOKED, (T0,)))
+
+    threading.Timer(0.05, lambda: consumer._thread.call(call_listener)).start()
+    threading.Timer(0.1, lambda: consumer._thread.call(lambda now_ms: group.closing(None, now_ms))).start()
+    consumer.close()
+    assert called == [[T0]] and len(waits) <= 3
