@@ -48,6 +48,13 @@ from kcli.client.consumer.subscription_state import (
     parse_reset_strategy,
 )
 from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
+from kcli.client.consumer.value_checks import (
+    check_offset,
+    check_offsets,
+    check_timestamps,
+    checked_partitions,
+    checked_topics,
+)
 from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.protocol import error_codes
@@ -257,17 +264,17 @@ class ConsumerCore:
         return self.membership
 
     def assign(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Read these partitions, without a group. Raises IllegalStateError."""
-        wanted = [(topic, partition) for topic, partition in partitions]
+        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError."""
+        wanted = checked_partitions(partitions)
         if not wanted:
             self.unsubscribe(now_ms)
             return
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
-        """Let the group assign partitions of topics. Raises IllegalStateError."""
+        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError."""
         membership = self._required_membership()
-        wanted = frozenset(topics)
+        wanted = checked_topics(topics)
         if not wanted:
             self.unsubscribe(now_ms)
             return
@@ -308,9 +315,8 @@ class ConsumerCore:
     # -------------------------------------------------------------------------------------------------------- positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int, now_ms: int) -> None:
-        """Continue at an offset. Raises IllegalStateError, ValueError for a negative offset."""
-        if offset < 0:
-            raise ValueError(f"an offset is 0 or more, not {offset}")
+        """Continue at an offset. Raises IllegalStateError, ValueError."""
+        check_offset(offset, leader_epoch)
         self.subscriptions.state_of(partition)
         self._forget(partition)
         self._set_position(partition, FetchPosition(offset, leader_epoch))
@@ -433,9 +439,10 @@ class ConsumerCore:
         now_ms: int,
         timeout_ms: int | None = None,
     ) -> None:
-        """Commit offsets, without them the positions of all partitions. Raises IllegalStateError without group.id."""
+        """Commit offsets, without them the positions of all partitions. Raises IllegalStateError, TypeError, ValueError."""
         membership = self._required_membership()
         wanted = self.subscriptions.all_consumed() if offsets is None else offsets
+        check_offsets(wanted)
         if wanted:
             membership.commit(wanted, done, now_ms, timeout_ms)
         else:
@@ -477,6 +484,7 @@ class ConsumerCore:
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], done: ListDone, now_ms: int, timeout_ms: int) -> None:
         """Find offsets by timestamps (kcli.client.consumer.offset_fetcher)."""
+        check_timestamps(timestamps)
         self.offsets.list_offsets(timestamps, done, now_ms, timeout_ms)
 
     def partitions_for(self, topic: str, done: PartitionsDone, now_ms: int, timeout_ms: int) -> None:

@@ -18,7 +18,8 @@ brokers were asked for would be above twice fetch.max.bytes.
     UNKNOWN_TOPIC_..., UNKNOWN_TOPIC_ID ...          new metadata
     TOPIC_AUTHORIZATION_FAILED, CORRUPT_MESSAGE ...  raised by poll
 
-An answer to an earlier position (the caller has sought since) is dropped.
+A broker without a usable version of Fetch is asked again after retry.backoff.ms, and poll raises UnsupportedVersionError. An
+answer to an earlier position (the caller has sought since) is dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from kcli.client.consumer.subscription_state import (
 )
 from kcli.client.errors import KafkaError, OffsetOutOfRangeError
 from kcli.client.metadata import ZERO_UUID, LeaderIdAndEpoch, Node
-from kcli.client.network_client import NetworkClient
+from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
 from kcli.network.peers import Answer, PeerFailure
@@ -191,6 +192,8 @@ class Fetcher:
             return
         if isinstance(answer, PeerFailure):
             broker.session.failed()
+            if answer is PeerFailure.UNSUPPORTED_VERSION:
+                self.errors.put(failure_error(answer, FETCH))
             broker.retry_at_ms = now_ms + self._client.retry_backoff_ms
             for partition in broker.session.partitions:
                 state = self._subscriptions.find(partition)

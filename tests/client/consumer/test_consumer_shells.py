@@ -308,3 +308,15 @@ def test_a_close_that_waits_does_not_spin() -> None:
     threading.Timer(0.1, lambda: consumer._thread.call(lambda now_ms: group.closing(None, now_ms))).start()
     consumer.close()
     assert called == [[T0]] and len(waits) <= 3
+
+
+def test_a_text_is_not_a_list_of_topics_and_offsets_have_a_range() -> None:
+    with blocking() as (consumer, group):
+        consumer._call(consumer._core.unsubscribe)
+        with pytest.raises(TypeError, match=r"\['orders'\]"):
+            consumer.subscribe("orders")
+        with pytest.raises(ValueError, match="an offset must be"):
+            consumer.commit_sync({T0: OffsetAndMetadata(-1)})
+        with pytest.raises(ValueError, match="an offset must be"):
+            consumer.commit_async({T0: OffsetAndMetadata(2**63)})
+        assert group.commits == []

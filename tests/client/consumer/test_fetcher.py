@@ -13,6 +13,7 @@ from kcli.client.errors import (
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
+    UnsupportedVersionError,
     WakeupError,
 )
 from kcli.format.records import Record
@@ -411,3 +412,39 @@ def test_fetching_ahead_of_an_offset_out_of_range_backs_off() -> None:
     assert offsets(cluster.poll()) == [0, 1, 2]
     cluster.advance(500)
     assert asked(cluster) == {0: 50}
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda core, now_ms: core.seek(T0, 2**63, -1, now_ms),
+            "an offset must be a whole number from 0 to 9223372036854775807",
+        ),
+        (lambda core, now_ms: core.seek(T0, -1, -1, now_ms), "an offset must be .*, not -1"),
+        (lambda core, now_ms: core.seek(T0, 0, 2**31, now_ms), "a leader epoch must be"),
+        (lambda core, now_ms: core.assign([("t", 2**31)], now_ms), "the number of a partition of t must be"),
+        (lambda core, now_ms: core.assign("orders", now_ms), r"not a text: \[\('orders', 0\)\]"),
+        (lambda core, now_ms: core.assign(("t", 0), now_ms), r"a partition is a pair \(topic, number\), not 't'"),
+        (lambda core, now_ms: core.list_offsets({T0: 2**63}, None, now_ms, 1000), "a timestamp must be"),
+    ],
+)
+def test_values_that_cannot_be_encoded_are_refused(call: Any, sentence: str) -> None:
+    """Else no request with them is sent, and all partitions of the broker stop."""
+    cluster = reading()
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        cluster.call(lambda now_ms: call(cluster.core, now_ms))
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+
+
+def test_a_broker_without_a_usable_version_of_fetch_is_an_error() -> None:
+    cluster = FakeCluster()
+    cluster.versions[FETCH] = (0, 1)
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 0, -1, now_ms))
+    cluster.advance(1000)
+    assert cluster.held == []
+    with pytest.raises(UnsupportedVersionError, match="Fetch"):
+        cluster.poll()
+    assert cluster.poll() == []
