@@ -448,3 +448,19 @@ def test_a_broker_without_a_usable_version_of_fetch_is_an_error() -> None:
     with pytest.raises(UnsupportedVersionError, match="Fetch"):
         cluster.poll()
     assert cluster.poll() == []
+
+
+def test_records_that_an_iterator_holds_are_fetched_again_for_columns() -> None:
+    """poll_arrow cannot return records that were decoded already: the position goes back to the first one."""
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.call(cluster.core.hold)
+    held = cluster.core.subscriptions.held
+    first = held.take()
+    assert first is not None and first.offset == 0 and len(held) == 2
+    assert cluster.call(lambda now_ms: cluster.core.collect_columns(now_ms, 10)) == []
+    cluster.answer(fetch_answer(7))
+    assert asked(cluster) == {0: 1} and len(held) == 0
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    (columns,) = cluster.call(lambda now_ms: cluster.core.collect_columns(now_ms, 10))
+    assert columns.rows == 2
