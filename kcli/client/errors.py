@@ -155,4 +155,4 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class WakeupError(ClientError):
-    """A poll that another thread ended by `wakeup` (Kafka: WakeupException)."""
+    """A call that another thread ended by `wakeup` (Kafka: WakeupException)."""

@@ -14,23 +14,24 @@
     else                                             auto.offset.reset
 
 A poll of an application is, in a shell: `polled`, the calls of the listener that are due, `collect`; without records
-`await_work`, and again from the listener on, until the time is over. An error is raised by the poll that finds it; those of
-partitions that an application must decide on (no position, an offset out of range) are raised until it seeks.
+`await_work`, and again from the listener on, until the time is over. Each error is raised once, by the next poll. If a
+partition has no valid position and no reset strategy, each poll raises until the application seeks.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
+from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.arrow_records import ArrowColumns
 from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
 from kcli.client.consumer.consumer_record import ConsumerRecord
-from kcli.client.consumer.fetcher import MOST_ERRORS, Fetcher
+from kcli.client.consumer.fetcher import Fetcher
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
 from kcli.client.consumer.position_wait import PositionDone, PositionWait
@@ -47,13 +48,18 @@ from kcli.client.consumer.subscription_state import (
     parse_reset_strategy,
 )
 from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
-from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.consumer.value_checks import (
+    check_offset,
+    check_offsets,
+    check_timestamps,
+    checked_partitions,
+    checked_topics,
+)
+from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
 from kcli.client.network_client import NetworkClient
-from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 
 MakeMembership = Callable[[NetworkClient, ConsumerConfig, SubscriptionState], Membership]
-Done = Callable[[ClientError | None, int], None]
 OffsetsDone = Callable[[dict[TopicPartition, OffsetAndMetadata | None] | ClientError, int], None]
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)
 
@@ -78,18 +84,17 @@ class ConsumerCore:
             if make_membership is None:
                 raise ConfigError("group.id is set, and this consumer cannot be a member of a group")
             self.membership = make_membership(network, config, self.subscriptions)
-        self.errors: deque[ClientError] = deque(maxlen=MOST_ERRORS)
         self._held_topics: Counter[str] = Counter()
         self.fetcher = Fetcher(network, config, self.subscriptions, log)
+        self.errors = self.fetcher.errors
         self.offsets = OffsetFetcher(
-            network, config, self.subscriptions, self.errors.append, self.fetcher.wake, self._hold, self._release
+            network, config, self.subscriptions, self.errors, self.fetcher.wake, self._hold, self._release
         )
         self._pattern: re.Pattern[str] | None = None
         self._looking_up: set[TopicPartition] = set()
         self._without_offset: set[TopicPartition] = set()
-        self._waiter: tuple[Done, TimerTask] | None = None
+        self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
-        self._is_woken = False
         self._is_closing = False
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
@@ -108,42 +113,38 @@ class ConsumerCore:
         self.fetcher.poll(now_ms)
         for wait in self._waiting_for_position.copy():
             wait.check(self.take_error, now_ms)
-        if self._waiter is not None and self.has_work(now_ms):
-            self._end_wait(now_ms)
-
-    def _end_wait(self, now_ms: int) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            done, timer = waiter
-            timer.cancel()
-            done(None, now_ms)
+        self.waits.check(now_ms)
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        if self.errors or self.fetcher.errors or self._is_woken:
+        if self.errors or self.waits.is_woken:
             return True
         if self.membership is not None:
-            if self.membership.next_callback() is not None:
+            if self._is_callback_due:
                 return True
             next_ms = self.membership.next_poll_ms(now_ms)
-            if not self._is_closing and next_ms is not None and next_ms <= now_ms:
+            if next_ms is not None and next_ms <= now_ms:
                 return True
             if not self.membership.is_ready_to_fetch:
                 return False
-        return not self._is_closing and self.fetcher.buffer.has_records
+        return self.fetcher.buffer.has_records
 
     def wakeup(self, now_ms: int) -> None:
-        """Let the poll under way, or the next one, raise WakeupError."""
-        self._is_woken = True
-        self._end_wait(now_ms)
+        """Let the waiting call under way, or the next one, end with WakeupError; a close is not ended."""
+        if not self._is_closing:
+            self.waits.wakeup(now_ms)
 
     def await_work(self, done: Done, now_ms: int, timeout_ms: int) -> None:
         """Call `done` as soon as `has_work`, at the latest after `timeout_ms`; one call at a time."""
-        self._end_wait(now_ms)
-        if timeout_ms <= 0 or self.has_work(now_ms):
-            done(None, now_ms)
-            return
-        self._waiter = (done, self.network.timer.schedule(now_ms + timeout_ms, self._end_wait))
+        self.waits.await_work(self.has_work, done, now_ms, timeout_ms)
+
+    def await_callback(self, done: Done, now_ms: int, timeout_ms: int) -> None:
+        """Call `done` as soon as a call of the listener is due, at the latest after `timeout_ms`."""
+        self.waits.await_work(lambda now_ms: self._is_callback_due, done, now_ms, timeout_ms)
+
+    @property
+    def _is_callback_due(self) -> bool:
+        return self.membership is not None and self.membership.next_callback() is not None
 
     def _look_up_positions(self, now_ms: int) -> None:
         """Find the positions of partitions that were assigned."""
@@ -175,7 +176,7 @@ class ConsumerCore:
         self._looking_up.difference_update(asked)
         if isinstance(found, ClientError):
             if not found.is_retriable:
-                self.errors.append(found)
+                self.errors.put(found)
             at_ms = now_ms + self.network.config.retry_backoff_ms
             self.network.timer.schedule(at_ms, lambda now_ms: None)
         for partition in asked:
@@ -224,6 +225,8 @@ class ConsumerCore:
     def _assignment_changed(self, assigned: frozenset[TopicPartition]) -> None:
         self._looking_up &= assigned
         self._without_offset &= assigned
+        needed = self.subscriptions.metadata_topics
+        self.errors.keep(lambda place: place is None or (place in needed if isinstance(place, str) else place in assigned))
         self.fetcher.buffer.drop_unassigned()
         self._want_topics()
         self.fetcher.wake()
@@ -233,9 +236,14 @@ class ConsumerCore:
             self.subscriptions.maybe_validate(partition, cluster)
         self._match_topics(cluster, now_ms)
         needed = self.subscriptions.metadata_topics
-        for topic, code in self.network.metadata.topic_errors.items():
-            if code in _LASTING_TOPIC_ERRORS and topic in needed:
-                self.errors.append(KafkaError(code, f"the metadata of topic {topic}"))
+        refused = {
+            topic: code
+            for topic, code in self.network.metadata.topic_errors.items()
+            if code in _LASTING_TOPIC_ERRORS and topic in needed
+        }
+        self.errors.keep(lambda place: not isinstance(place, str) or place in refused)
+        for topic, code in refused.items():
+            self.errors.put(KafkaError(code, f"the metadata of topic {topic}"), topic)
         self.fetcher.wake()
 
     def _match_topics(self, cluster: Cluster, now_ms: int) -> None:
@@ -256,17 +264,17 @@ class ConsumerCore:
         return self.membership
 
     def assign(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Read these partitions, without a group. Raises IllegalStateError."""
-        wanted = [(topic, partition) for topic, partition in partitions]
+        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError."""
+        wanted = checked_partitions(partitions)
         if not wanted:
             self.unsubscribe(now_ms)
             return
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
-        """Let the group assign partitions of topics. Raises IllegalStateError."""
+        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError."""
         membership = self._required_membership()
-        wanted = frozenset(topics)
+        wanted = checked_topics(topics)
         if not wanted:
             self.unsubscribe(now_ms)
             return
@@ -307,25 +315,49 @@ class ConsumerCore:
     # -------------------------------------------------------------------------------------------------------- positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int, now_ms: int) -> None:
-        """Continue at an offset. Raises IllegalStateError, ValueError for a negative offset."""
-        if offset < 0:
-            raise ValueError(f"an offset is 0 or more, not {offset}")
+        """Continue at an offset. Raises IllegalStateError, ValueError."""
+        check_offset(offset, leader_epoch)
         self.subscriptions.state_of(partition)
-        self._without_offset.discard(partition)
+        self._forget(partition)
         self._set_position(partition, FetchPosition(offset, leader_epoch))
 
     def reset(self, partitions: Iterable[TopicPartition], strategy: OffsetResetStrategy, now_ms: int) -> None:
         """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
         for partition in list(partitions) or self.subscriptions.assigned_partitions:
             self.subscriptions.request_reset(partition, strategy)
-            self._without_offset.discard(partition)
+            self._forget(partition)
             self.fetcher.buffer.drop(partition)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """Drop the records and errors before a new position."""
+        self.subscriptions.held.drop(partition)
+        self.errors.drop(partition)
+        self._without_offset.discard(partition)
 
     def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
         self.subscriptions.state_of(partition)
-        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, partition, done)
+        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, self._is_lost, partition, done)
         wait.begin(now_ms, timeout_ms)
+
+    def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Fetch and return no more records of partitions. Raises IllegalStateError."""
+        wanted = list(partitions)
+        self.subscriptions.pause(wanted)
+        self.give_back(wanted)
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the held records of partitions fetched and returned again later."""
+        held = self.subscriptions.held
+        places = held.next_positions()
+        for partition in partitions:
+            state = self.subscriptions.find(partition)
+            if partition in places and state is not None and state.position is not None:
+                offset, epoch = places[partition]
+                state.position = state.position._replace(offset=offset, offset_epoch=epoch)
+                self.fetcher.buffer.drop(partition)
+            held.drop(partition)
+        self.fetcher.wake()
 
     def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """Fetch and return records of paused partitions again. Raises IllegalStateError."""
@@ -341,30 +373,29 @@ class ConsumerCore:
         if self.membership is not None:
             self.membership.polled(now_ms)
         self.raise_error()
-        if self.subscriptions.default_strategy == NONE:
-            lost = [
-                partition
-                for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
-                if self.membership is None or partition in self._without_offset
-            ]
-            if lost:
-                raise NoOffsetForPartitionError(lost)
+        lost = [one for one in self.subscriptions.partitions_in(FetchState.INITIALIZING) if self._is_lost(one)]
+        if lost:
+            raise NoOffsetForPartitionError(lost)
+
+    def _is_lost(self, partition: TopicPartition) -> bool:
+        """Return whether a partition has no position, and gets none before the application seeks."""
+        state = self.subscriptions.find(partition)
+        if state is None or state.state is not FetchState.INITIALIZING or self.subscriptions.default_strategy != NONE:
+            return False
+        return self.membership is None or partition in self._without_offset
 
     def raise_error(self) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
-        if self._is_woken:
-            self._is_woken = False
-            raise WakeupError("the poll was ended by wakeup()")
+        self.waits.raise_if_woken()
         error = self.take_error()
         if error is not None:
             raise error
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""
-        for errors in (self.errors, self.fetcher.errors):
-            if errors:
-                return errors.popleft()
-        return None if self.membership is None else self.membership.take_error()
+        if self.errors or self.membership is None:
+            return self.errors.take()
+        return self.membership.take_error()
 
     @property
     def _may_return(self) -> bool:
@@ -383,10 +414,20 @@ class ConsumerCore:
         wanted = self.config.max_poll_records if most is None else most
         return self.fetcher.buffer.collect(wanted, now_ms, key_deserializer, value_deserializer)
 
+    def hold(
+        self, now_ms: int, key_deserializer: Deserializer | None = None, value_deserializer: Deserializer | None = None
+    ) -> list[ConsumerRecord]:
+        """Collect records for an iterator: each is consumed when it is taken of the held records."""
+        found = self.collect(now_ms, key_deserializer, value_deserializer)
+        self.subscriptions.held.put(found)
+        return found
+
     def collect_columns(self, now_ms: int, most: int) -> list[ArrowColumns]:
         """Return up to `most` records as columns, none if there is none now. Raises FetchedRecordError."""
         if not self._may_return:
             return []
+        if self.subscriptions.held:
+            self.give_back(self.subscriptions.assigned_partitions)
         return self.fetcher.buffer.collect_columns(most, now_ms)
 
     # ------------------------------------------------------------------------------------------------------------ group
@@ -398,9 +439,10 @@ class ConsumerCore:
         now_ms: int,
         timeout_ms: int | None = None,
     ) -> None:
-        """Commit offsets, without them the positions of all partitions. Raises IllegalStateError without group.id."""
+        """Commit offsets, without them the positions of all partitions. Raises IllegalStateError, TypeError, ValueError."""
         membership = self._required_membership()
         wanted = self.subscriptions.all_consumed() if offsets is None else offsets
+        check_offsets(wanted)
         if wanted:
             membership.commit(wanted, done, now_ms, timeout_ms)
         else:
@@ -430,7 +472,7 @@ class ConsumerCore:
         def left(error: ClientError | None, now_ms: int) -> None:
             self._is_closed = True
             self.fetcher.close()
-            self._end_wait(now_ms)
+            self.waits.end_wait(now_ms)
             done(error, now_ms)
 
         if self.membership is None or self._is_closed:
@@ -442,6 +484,7 @@ class ConsumerCore:
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], done: ListDone, now_ms: int, timeout_ms: int) -> None:
         """Find offsets by timestamps (kcli.client.consumer.offset_fetcher)."""
+        check_timestamps(timestamps)
         self.offsets.list_offsets(timestamps, done, now_ms, timeout_ms)
 
     def partitions_for(self, topic: str, done: PartitionsDone, now_ms: int, timeout_ms: int) -> None:

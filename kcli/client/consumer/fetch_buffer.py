@@ -8,18 +8,23 @@ assignment) is stale and is dropped.
     --------------------------  -------------------------------------------------------------------------------------------
     from the oldest answer on   partitions that are fetchable; those of paused partitions wait and keep their place
     up to max.poll.records      as many answers as it takes
+
+An error of one answer is raised if no record was taken of the others; else the next poll raises it. If the process runs out of
+memory, or is interrupted, the positions are again what they were, so that the records are returned by another poll.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.arrow_records import ArrowBuilder, ArrowColumns
 from kcli.client.consumer.completed_fetch import CompletedFetch, Deserializer
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.fetch_metrics import FetchMetrics
-from kcli.client.consumer.subscription_state import FetchState, SubscriptionState
+from kcli.client.consumer.subscription_state import FetchPosition, FetchState, SubscriptionState
 from kcli.client.errors import FetchedRecordError
 
 # The size of an empty record; compressed ones may be smaller, for which the columns grow.
@@ -167,40 +172,66 @@ class FetchBuffer:
     ) -> list[ConsumerRecord]:
         """Return up to `most` records. Raises FetchedRecordError if the first one cannot be read."""
         out: list[ConsumerRecord] = []
-        while len(out) < most:
-            one = self._first_ready()
-            if one is None:
-                break
-            before = len(out)
-            try:
-                one.fetch.take(out, most - before, key_deserializer, value_deserializer)
-            finally:
-                self._move(one)
-            self._took(one, len(out) - before, now_ms)
-            if one.fetch.error is not None:
-                break
+        before: dict[TopicPartition, FetchPosition] = {}
+        try:
+            while len(out) < most and (one := self._first_ready()) is not None:
+                count = len(out)
+                with self._taking(one, before):
+                    one.fetch.take(out, most - count, key_deserializer, value_deserializer)
+                self._took(one, len(out) - count, now_ms)
+                if one.fetch.error is not None:
+                    break
+        except FetchedRecordError:
+            if not out:
+                raise
+        except BaseException:
+            self._undo(before)
+            raise
         return out
 
     def collect_columns(self, most: int, now_ms: int) -> list[ArrowColumns]:
         """Return up to `most` records as columns, a set of them for each answer. Raises as `collect`."""
         found: list[ArrowColumns] = []
-        while most > 0:
-            one = self._first_ready()
-            if one is None or (found and one.fetch.error is not None):
-                break
-            builder = ArrowBuilder(*one.partition)
-            size_bytes = one.fetch.size_bytes
-            builder.expect(min(most, one.end_offset - one.start_offset, size_bytes // LEAST_RECORD_BYTES), size_bytes)
-            try:
-                one.fetch.take_columns(builder, most)
-            except FetchedRecordError:
-                if found:
-                    break
+        before: dict[TopicPartition, FetchPosition] = {}
+        try:
+            while most > 0 and (one := self._first_ready()) is not None:
+                builder = ArrowBuilder(*one.partition)
+                size_bytes = one.fetch.size_bytes
+                builder.expect(min(most, one.end_offset - one.start_offset, size_bytes // LEAST_RECORD_BYTES), size_bytes)
+                with self._taking(one, before):
+                    one.fetch.take_columns(builder, most)
+                if builder.rows:
+                    found.append(builder.finish())
+                    most -= builder.rows
+                self._took(one, builder.rows, now_ms)
+        except FetchedRecordError:
+            if not found:
                 raise
-            finally:
-                self._move(one)
-            self._took(one, builder.rows, now_ms)
-            if builder.rows:
-                found.append(builder.finish())
-                most -= builder.rows
+        except BaseException:
+            self._undo(before)
+            raise
         return found
+
+    @contextmanager
+    def _taking(self, one: _Buffered, before: dict[TopicPartition, FetchPosition]) -> Iterator[None]:
+        """Advance the position by what is taken, and put the one before into `before`. Raises FetchedRecordError."""
+        position = self._subscriptions.position(one.partition)
+        if position is not None:
+            before.setdefault(one.partition, position)
+        try:
+            yield
+        except (FetchedRecordError, MemoryError):
+            raise
+        except Exception as error:
+            offset = one.fetch.next_offset
+            reason = f"the record cannot be read: {type(error).__name__}: {error}"
+            one.fetch.error = FetchedRecordError(*one.partition, offset, offset + 1, reason)
+            raise one.fetch.error from error
+        finally:
+            self._move(one)
+
+    def _undo(self, before: Mapping[TopicPartition, FetchPosition]) -> None:
+        """Go back to the positions before records that cannot be returned, which are fetched again."""
+        for partition, position in before.items():
+            self.drop(partition)
+            self._subscriptions.seek(partition, position)

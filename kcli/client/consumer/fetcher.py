@@ -2,8 +2,8 @@
 
     a broker is asked     if it has no request of this consumer under way and does not back off, for the partitions that are
                           fetchable and that it leads, or that it is the preferred replica of (client.rack, KIP-392)
-    a partition is asked  from its position, if no answer of it waits; from the end of the answer that waits, if only one does
-    for                   and less than half of fetch.max.bytes waits in all: so the next records come while these are used
+    a partition is asked  from its position if nothing of it is buffered; if one answer is buffered, from the end of that answer
+    for                   if less than half of fetch.max.bytes is buffered in all
 
 Memory: an answer has at most fetch.max.bytes (a first batch may be larger), and less if that plus what waits and what other
 brokers were asked for would be above twice fetch.max.bytes.
@@ -18,12 +18,12 @@ brokers were asked for would be above twice fetch.max.bytes.
     UNKNOWN_TOPIC_..., UNKNOWN_TOPIC_ID ...          new metadata
     TOPIC_AUTHORIZATION_FAILED, CORRUPT_MESSAGE ...  raised by poll
 
-An answer to an earlier position (the caller has sought since) is dropped.
+A broker without a usable version of Fetch is asked again after retry.backoff.ms, and poll raises UnsupportedVersionError. An
+answer to an earlier position (the caller has sought since) is dropped.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -34,6 +34,7 @@ from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig
 from kcli.client.consumer.fetch_buffer import FetchBuffer
 from kcli.client.consumer.fetch_metrics import FetchMetrics
 from kcli.client.consumer.fetch_session import FetchAnswerError, FetchLimits, FetchPartition, FetchSession
+from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
     NO_NODE,
     NONE,
@@ -41,9 +42,9 @@ from kcli.client.consumer.subscription_state import (
     SubscriptionState,
     TopicPartitionState,
 )
-from kcli.client.errors import ClientError, KafkaError, OffsetOutOfRangeError
+from kcli.client.errors import KafkaError, OffsetOutOfRangeError
 from kcli.client.metadata import ZERO_UUID, LeaderIdAndEpoch, Node
-from kcli.client.network_client import NetworkClient
+from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
 from kcli.network.peers import Answer, PeerFailure
@@ -53,8 +54,6 @@ from kcli.protocol.message import Message
 
 # Answers of one partition that wait, at most: one that is being taken, and the next one.
 MOST_ANSWERS = 2
-# Errors that wait for an application that does not poll; the oldest ones are dropped.
-MOST_ERRORS = 100
 _LEADER_ERRORS = (
     error_codes.NOT_LEADER_OR_FOLLOWER,
     error_codes.REPLICA_NOT_AVAILABLE,
@@ -95,7 +94,7 @@ class Fetcher:
         self, network: NetworkClient, config: ConsumerConfig, subscriptions: SubscriptionState, log: Callable[[str], None]
     ) -> None:
         self.metrics = FetchMetrics()
-        self.errors: deque[ClientError] = deque(maxlen=MOST_ERRORS)
+        self.errors = PositionErrors()
         self._network = network
         self._client: ClientConfig = network.config
         self._config = config
@@ -193,6 +192,8 @@ class Fetcher:
             return
         if isinstance(answer, PeerFailure):
             broker.session.failed()
+            if answer is PeerFailure.UNSUPPORTED_VERSION:
+                self.errors.put(failure_error(answer, FETCH))
             broker.retry_at_ms = now_ms + self._client.retry_backoff_ms
             for partition in broker.session.partitions:
                 state = self._subscriptions.find(partition)
@@ -238,6 +239,7 @@ class Fetcher:
             self._failed(node_id, partition, asked_offset, state, one.error_code, now_ms)
             return
         self._retry_at_ms.pop(partition, None)
+        self.errors.drop(partition)
         if one.high_watermark >= 0:
             state.high_watermark = one.high_watermark
         if one.last_stable_offset >= 0:
@@ -269,19 +271,19 @@ class Fetcher:
             self._network.request_update()
         elif code not in _WAITING_ERRORS:
             topic, number = partition
-            self.errors.append(KafkaError(code, f"the answer to Fetch for {topic}-{number} at offset {offset}"))
+            self.errors.put(KafkaError(code, f"the answer to Fetch for {topic}-{number} at offset {offset}"), partition)
 
     def _out_of_range(self, node_id: int, partition: TopicPartition, offset: int, state: TopicPartitionState) -> None:
         if state.preferred_replica == node_id:
             state.preferred_replica = NO_NODE  # a follower may be behind: the leader decides
-        elif state.position is None or state.position.offset != offset:
-            # The records before it wait: this is asked again when they are taken.
-            self._retry_at_ms.pop(partition, None)
-        elif self._subscriptions.default_strategy != NONE:
+            return
+        if state.position is None or state.position.offset != offset:
+            return  # records before it are buffered: the offset is asked again after the backoff
+        if self._subscriptions.default_strategy != NONE:
             self._log(f"offset {offset} of {partition[0]}-{partition[1]} is out of range: it is reset")
             self._subscriptions.request_reset(partition)
         else:
-            self.errors.append(OffsetOutOfRangeError({partition: offset}))
+            self.errors.put(OffsetOutOfRangeError({partition: offset}), partition)
 
     def close(self) -> None:
         """Close the sessions with the brokers, whose answers are not awaited, and drop what waits."""

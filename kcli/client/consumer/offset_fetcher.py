@@ -27,11 +27,13 @@ from typing import NamedTuple
 
 from kcli.client.cluster import NO_EPOCH, NO_LEADER, TopicPartition
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig
+from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
     LATEST_TIMESTAMP,
     FetchPosition,
     FetchState,
     LogTruncation,
+    OffsetResetStrategy,
     SubscriptionState,
 )
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, LogTruncationError
@@ -54,6 +56,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 ListedOffsets = dict[TopicPartition, "OffsetAndTimestamp | None"]
+Strategies = Mapping[TopicPartition, OffsetResetStrategy]
 ListDone = Callable[[ListedOffsets | ClientError, int], None]
 # One answer: what was found, and the errors of the other partitions (0: no answer).
 _Listed = Callable[[ListedOffsets, dict[TopicPartition, int], int], None]
@@ -70,7 +73,7 @@ def is_passing(code: int) -> bool:
 
 
 class OffsetFetcher:
-    """Asks for the offsets of one consumer; `report` gets errors that its poll raises, `changed` is called for new positions.
+    """Asks for the offsets of one consumer; `errors` gets errors that its poll raises, `changed` is called for new positions.
 
     `hold_topics` and `release_topics` keep topics in the metadata while an operation needs them.
     """
@@ -80,7 +83,7 @@ class OffsetFetcher:
         network: NetworkClient,
         config: ConsumerConfig,
         subscriptions: SubscriptionState,
-        report: Callable[[ClientError], None],
+        errors: PositionErrors,
         changed: Callable[[], None],
         hold_topics: Callable[[Iterable[str]], None],
         release_topics: Callable[[Iterable[str]], None],
@@ -88,7 +91,7 @@ class OffsetFetcher:
         self._network = network
         self._isolation = int(config.isolation_level == READ_COMMITTED)
         self._subscriptions = subscriptions
-        self._report = report
+        self._errors = errors
         self._changed = changed
         self.hold_topics = hold_topics
         self.release_topics = release_topics
@@ -125,38 +128,36 @@ class OffsetFetcher:
         if not due:
             return
         timestamps: dict[TopicPartition, int] = {}
+        strategies: dict[TopicPartition, OffsetResetStrategy] = {}
         for partition in due:
             strategy = self._subscriptions.state_of(partition).reset_strategy
             timestamp = None if strategy is None else strategy.timestamp(self._network.timer.wall.at(now_ms))
-            if timestamp is not None:
-                timestamps[partition] = timestamp
-        self._ask_for_reset(timestamps, now_ms)
+            if strategy is not None and timestamp is not None:
+                timestamps[partition], strategies[partition] = timestamp, strategy
+        self._ask_for_reset(timestamps, strategies, now_ms)
 
-    def _ask_for_reset(self, timestamps: Mapping[TopicPartition, int], now_ms: int) -> None:
+    def _ask_for_reset(self, timestamps: Mapping[TopicPartition, int], strategies: Strategies, now_ms: int) -> None:
         by_leader, unknown = self._by_leader(timestamps)
         if unknown:
             self._retry_later(unknown, now_ms)
         for node_id, partitions in by_leader.items():
             self._resetting.update(partitions)
-            self._ask(node_id, {one: timestamps[one] for one in partitions}, partial(self._found_reset, timestamps))
+            asked = {one: strategies[one] for one in partitions}
+            self._ask(node_id, {one: timestamps[one] for one in partitions}, partial(self._found_reset, asked))
 
-    def _found_reset(
-        self, asked: Mapping[TopicPartition, int], found: ListedOffsets, failed: dict[TopicPartition, int], now_ms: int
-    ) -> None:
-        self._resetting.difference_update(found, failed)
+    def _found_reset(self, asked: Strategies, found: ListedOffsets, failed: dict[TopicPartition, int], now_ms: int) -> None:
+        """Take an answer to a reset. Partitions for which another reset was requested since `asked` are asked again by poll."""
+        self._resetting.difference_update(asked)
         behind_all = {}
         for partition, one in found.items():
-            state = self._subscriptions.find(partition)
-            if state is None or state.reset_strategy is None or state.state is not FetchState.AWAIT_RESET:
-                continue
+            strategy = asked[partition]
             if one is None:
-                behind_all[partition] = LATEST_TIMESTAMP
-                continue
-            position = FetchPosition(one.offset, one.leader_epoch)
-            if self._subscriptions.maybe_seek(partition, position, state.reset_strategy):
+                if self._subscriptions.is_reset_by(partition, strategy):
+                    behind_all[partition] = LATEST_TIMESTAMP
+            elif self._subscriptions.maybe_seek(partition, FetchPosition(one.offset, one.leader_epoch), strategy):
                 self._subscriptions.maybe_validate(partition, self._network.metadata.cluster, may_validate=False)
         if behind_all:
-            self._ask_for_reset(behind_all, now_ms)
+            self._ask_for_reset(behind_all, asked, now_ms)
         self._take_failures(failed, "ListOffsets", now_ms)
         self._changed()
 
@@ -165,7 +166,7 @@ class OffsetFetcher:
         again = []
         for partition, code in failed.items():
             if not is_passing(code) and code != error_codes.UNKNOWN_SERVER_ERROR:
-                self._report(KafkaError(code, f"the answer to {api} for {partition[0]}-{partition[1]}"))
+                self._errors.put(KafkaError(code, f"the answer to {api} for {partition[0]}-{partition[1]}"), partition)
             again.append(partition)
         if again:
             self._retry_later(again, now_ms)
@@ -282,7 +283,7 @@ class OffsetFetcher:
                             # Until the application seeks; asked again seldom, since the answer will not be another one.
                             state = self._subscriptions.state_of(partition)
                             state.next_retry_ms = now_ms + self._network.config.request_timeout_ms
-                            self._report(_truncation_error(truncation))
+                            self._errors.put(_truncation_error(truncation), partition)
         self._take_failures(failed, "OffsetForLeaderEpoch", now_ms)
         self._changed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.client.cluster import TopicPartition
-from kcli.client.consumer.subscription_state import SubscriptionState
+from kcli.client.consumer.subscription_state import NoOffsetForPartitionError, SubscriptionState
 from kcli.client.errors import ClientError, IllegalStateError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.network.timing_wheel import TimerTask
@@ -14,19 +14,24 @@ PositionDone = Callable[[int | ClientError, int], None]
 
 
 class PositionWait:
-    """One call of `position`; `waits` are those that have no result yet."""
+    """One call of `position`; `waits` are those that have no result yet.
+
+    `is_lost(partition)` says whether only the application can give a partition a position.
+    """
 
     def __init__(
         self,
         network: NetworkClient,
         subscriptions: SubscriptionState,
         waits: list[PositionWait],
+        is_lost: Callable[[TopicPartition], bool],
         partition: TopicPartition,
         done: PositionDone,
     ) -> None:
         self._network = network
         self._subscriptions = subscriptions
         self._waits = waits
+        self._is_lost = is_lost
         self._partition = partition
         self._done = done
         self._timer: TimerTask | None = None
@@ -42,9 +47,11 @@ class PositionWait:
         if not self._subscriptions.is_assigned(self._partition):
             self._end(IllegalStateError(f"{topic}-{number} is not assigned to this consumer any more"), now_ms)
             return
-        found = self._subscriptions.position(self._partition)
+        found = self._subscriptions.consumed_offset(self._partition)
         if found is not None:
-            self._end(found.offset, now_ms)
+            self._end(found, now_ms)
+        elif self._is_lost(self._partition):
+            self._end(NoOffsetForPartitionError([self._partition]), now_ms)
         elif (error := take_error()) is not None:
             self._end(error, now_ms)
 

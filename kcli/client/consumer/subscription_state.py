@@ -16,8 +16,8 @@
 
 auto.offset.reset: `earliest`, `latest`, `none`, or `by_duration:` and an ISO 8601 duration (KIP-1106).
 
-A position has two epochs: `offset_epoch` is that of the record before it, which a leader checks for truncation; `leader` and
-`leader_epoch` are those that the client knows, and a changed epoch is what makes a validation due.
+`offset_epoch` is the leader epoch of the last record before the position: with it a leader finds out whether its log was
+truncated. `leader` and `leader_epoch` are the leader as the client last knew it; when they change, the position is validated.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, TopicPartition
+from kcli.client.consumer.held_records import HeldRecords
 from kcli.client.errors import ClientError, ConfigError, IllegalStateError
 
 NO_NODE = -1
@@ -181,13 +182,17 @@ AssignmentListener = Callable[[frozenset[TopicPartition]], None]
 
 
 class SubscriptionState:
-    """The subscription and the assigned partitions of one consumer; `default_strategy` is auto.offset.reset."""
+    """The subscription and the assigned partitions of one consumer; `default_strategy` is auto.offset.reset.
+
+    `held` are records before the positions that the application has not got yet.
+    """
 
     def __init__(self, default_strategy: OffsetResetStrategy) -> None:
         self.default_strategy = default_strategy
         self.type = SubscriptionType.NONE
         self.listener: ConsumerRebalanceListener | None = None
         self.pattern: str | None = None
+        self.held = HeldRecords()
         self.assignment_count = 0  # counts the changes of the assignment
         self._subscription: frozenset[str] = frozenset()
         self._group_subscription: frozenset[str] = frozenset()
@@ -288,6 +293,7 @@ class SubscriptionState:
         if partitions.keys() == self._states.keys():
             return False
         self._states = {one: self._states.get(one) or TopicPartitionState() for one in partitions}
+        self.held.keep(self._states.__contains__)
         self.assignment_count += 1
         assigned = self.assigned_partitions
         for listener in self._assignment_listeners:
@@ -338,12 +344,22 @@ class SubscriptionState:
             state.position = state.position._replace(offset=offset, offset_epoch=offset_epoch)
 
     def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit: the positions of all partitions that have one."""
-        return {
+        """Return the offsets to commit of all partitions with a position: those of the next records for the application."""
+        found = {
             partition: OffsetAndMetadata(state.position.offset, state.position.offset_epoch)
             for partition, state in self._states.items()
             if state.position is not None and state.state in (FetchState.FETCHING, FetchState.AWAIT_VALIDATION)
         }
+        held = self.held.next_positions()
+        return found | {partition: OffsetAndMetadata(*held[partition]) for partition in held if partition in found}
+
+    def consumed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next record for the application, None without a position. Raises IllegalStateError."""
+        position = self.position(partition)
+        if position is None:
+            return None
+        held = self.held.next_positions().get(partition)
+        return position.offset if held is None else held[0]
 
     def partitions_in(self, wanted: FetchState) -> list[TopicPartition]:
         """Return the assigned partitions in a state, in the order of the assignment."""
@@ -360,12 +376,16 @@ class SubscriptionState:
         state.put(FetchState.AWAIT_RESET, None)
         state.reset_strategy = strategy or self.default_strategy
 
+    def is_reset_by(self, partition: TopicPartition, strategy: OffsetResetStrategy) -> bool:
+        """Return whether a partition waits for the position that a strategy finds."""
+        state = self._states.get(partition)
+        return state is not None and state.state is FetchState.AWAIT_RESET and state.reset_strategy == strategy
+
     def maybe_seek(self, partition: TopicPartition, position: FetchPosition, strategy: OffsetResetStrategy) -> bool:
         """Take the position that a reset found, unless another one was asked for since; return whether it was taken."""
-        state = self._states.get(partition)
-        if state is None or state.state is not FetchState.AWAIT_RESET or state.reset_strategy != strategy:
+        if not self.is_reset_by(partition, strategy):
             return False
-        state.put(FetchState.FETCHING, position)
+        self._states[partition].put(FetchState.FETCHING, position)
         return True
 
     # ------------------------------------------------------------------------------------------------ validation, KIP-320

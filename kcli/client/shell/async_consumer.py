@@ -7,13 +7,17 @@
 
 The calls are those of kcli.client.shell.consumer.Consumer; what waits for a broker is a coroutine. A rebalance listener may
 have coroutine methods; they are called inside `poll` and `close`.
+
+One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
+for that task first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -41,9 +45,10 @@ from kcli.client.shell.consumer_builder import (
     ARROW_ROWS,
     MILLISECONDS,
     ConsumerInterceptor,
+    Interceptors,
     build_core,
+    by_name,
     ignore_line,
-    intercepted,
     milliseconds,
     named,
 )
@@ -68,10 +73,11 @@ class AsyncConsumer:
         self._clock = Clock()
         self._core = build_core(settings, self._clock, log)
         self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = interceptors
+        self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._is_closed = False
         self._client: ClientLoop | None = None
+        self._user: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -82,10 +88,16 @@ class AsyncConsumer:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records for ever."""
+        """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
+        held = self._core.subscriptions.held
         while True:
-            for record in await self.poll(1.0):
+            record = held.take()
+            if record is not None:
                 yield record
+                continue
+            found = await self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            if self._interceptors and found:
+                held.put(self._interceptors.on_consume(found))
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""
@@ -95,11 +107,23 @@ class AsyncConsumer:
             self._client = ClientLoop(self._core, self._clock)
         return self._client
 
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Refuse two tasks at the same time: they would call the listener twice, and end each other's waits."""
+        task, user = asyncio.current_task(), self._user
+        if user not in (None, task):
+            raise IllegalStateError("another task polls, unsubscribes or closes the consumer; call wakeup and wait for it")
+        self._user = task
+        try:
+            yield
+        finally:
+            self._user = user
+
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         return self._loop().call(function)
 
     async def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
-        return await self._loop().start(function)
+        return await self._loop().start(partial(self._core.waits.start, function))
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
@@ -113,8 +137,9 @@ class AsyncConsumer:
 
     async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
-        self._call(self._core.unsubscribe)
+        with self._used():
+            await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
+            self._call(self._core.unsubscribe)
 
     def assign(self, partitions: Iterable[Pair]) -> None:
         """Read these partitions, without a group; this replaces the partitions before."""
@@ -135,12 +160,14 @@ class AsyncConsumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        key_deserializer, value_deserializer = self._deserializers
+        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
 
         def take(now_ms: int) -> list[ConsumerRecord]:
-            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+            held[:] = self._core.subscriptions.held.take_all()
+            return held or self._core.collect(now_ms, *self._deserializers)
 
-        return intercepted(await self._poll(take, timeout), self._interceptors)
+        found = await self._poll(take, timeout)
+        return found if held else self._interceptors.on_consume(found)
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -155,16 +182,17 @@ class AsyncConsumer:
 
     async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
-        loop.call(core.polled)
-        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
-        while True:
-            await self._call_listener()
-            found = loop.call(take)
-            left_ms = end_ms - self._clock.now_ms()
-            if found or left_ms <= 0:
-                return found
-            await loop.start(partial(core.await_work, timeout_ms=left_ms))
+        with self._used():
             loop.call(core.polled)
+            end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+            while True:
+                await self._call_listener()
+                found = loop.call(take)
+                left_ms = end_ms - self._clock.now_ms()
+                if found or left_ms <= 0:
+                    return found
+                await loop.start(partial(core.await_work, timeout_ms=left_ms))
+                loop.call(core.polled)
 
     async def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
@@ -183,8 +211,9 @@ class AsyncConsumer:
             self._call(lambda now_ms: done(error, now_ms))  # noqa: B023
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError."""
-        self._call(self._core.wakeup)
+        """End the waiting calls under way, or the next one, with WakeupError; a close is not ended."""
+        if not self._is_closed:
+            self._call(self._core.wakeup)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -209,7 +238,7 @@ class AsyncConsumer:
 
     def pause(self, partitions: Iterable[Pair]) -> None:
         """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
 
     def resume(self, partitions: Iterable[Pair]) -> None:
         """Return records of partitions again."""
@@ -226,8 +255,7 @@ class AsyncConsumer:
         timeout_ms = milliseconds(timeout, self._api_ms)
         wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
         await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
-        for interceptor in self._interceptors:
-            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in wanted.items()})
+        self._interceptors.on_commit(wanted)
 
     async def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
@@ -235,14 +263,14 @@ class AsyncConsumer:
         """Return the committed offsets of partitions, None for those without one."""
         wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
         found = await self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     async def _list_offsets(
         self, timestamps: Mapping[Pair, int], timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         timeout_ms = milliseconds(timeout, self._api_ms)
         found = await self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def offsets_for_times(
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
@@ -293,13 +321,13 @@ class AsyncConsumer:
         if self._is_closed:
             return
         loop = self._loop()
-        try:
-            await self._finish(loop, partial(self._core.close, option=option), timeout)
-        finally:
-            self._is_closed = True
-            loop.close()
-            for interceptor in self._interceptors:
-                interceptor.close()
+        with self._used():
+            try:
+                await self._finish(loop, partial(self._core.close, option=option), timeout)
+            finally:
+                self._is_closed = True
+                loop.close()
+                self._interceptors.close()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
@@ -307,7 +335,7 @@ class AsyncConsumer:
         left = loop.start(operation)
         while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
             await self._call_listener()
-            work = loop.start(partial(self._core.await_work, timeout_ms=left_ms))
+            work = loop.start(partial(self._core.await_callback, timeout_ms=left_ms))
             await asyncio.wait((left, work), timeout=left_ms / MILLISECONDS, return_when=asyncio.FIRST_COMPLETED)
         if left.done():
             left.result()

@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.network_client import NetworkClient
 from kcli.network.events import PeerEvent, SendRequest
 from kcli.network.shell.clock import Clock
@@ -51,6 +51,7 @@ class ClientLoop:
         self._armed_ms: int | None = None
         self._is_execution_due = False
         self._is_closed = False
+        self._started: set[asyncio.Future[Any]] = set()  # the operations that have no result yet
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
         """Call a function of the core with the time, and execute the effects."""
@@ -66,6 +67,7 @@ class ClientLoop:
         future: asyncio.Future[_Result] = self._loop.create_future()
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
+            self._started.discard(future)
             if future.done():
                 return  # the caller waits no longer
             if isinstance(result, ClientError):
@@ -73,7 +75,15 @@ class ClientLoop:
             else:
                 future.set_result(result)
 
-        self.call(lambda now_ms: function(done, now_ms))
+        def begin(now_ms: int) -> None:
+            self._started.add(future)
+            try:
+                function(done, now_ms)
+            except BaseException:
+                self._started.discard(future)
+                raise
+
+        self.call(begin)
         return future
 
     def execute(self) -> None:
@@ -101,12 +111,17 @@ class ClientLoop:
         self._arm(now_ms)
 
     def close(self) -> None:
-        """Close the connections; nothing is called any more."""
+        """Close the connections; nothing is called any more. Operations without a result fail with IllegalStateError."""
         self._is_closed = True
         self._core.network.close()
         self._connections.close_all()
         if self._timer is not None:
             self._timer.cancel()
+        while self._started:
+            future = self._started.pop()
+            if not future.done():
+                future.set_exception(IllegalStateError("the client was closed before the call ended"))
+                future.exception()  # no warning if no task waits for it
 
     def _dispatch(self, event: PeerEvent) -> None:
         if self._is_closed:

@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_loop import ClientCore, ClientLoop, Done
@@ -32,6 +32,7 @@ class ClientThread:
         self._is_woken = False
         self._is_closed = False
         self._client: ClientLoop | None = None
+        self._started: set[Future[Any]] = set()  # the operations that have no result yet
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -64,14 +65,23 @@ class ClientThread:
         future: Future[_Result] = Future()
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
-            if not future.set_running_or_notify_cancel():
+            self._started.discard(future)
+            if future.done() or not future.set_running_or_notify_cancel():
                 return
             if isinstance(result, ClientError):
                 future.set_exception(result)
             else:
                 future.set_result(result)
 
-        self.call(lambda now_ms: function(done, now_ms))
+        def begin(now_ms: int) -> None:
+            self._started.add(future)
+            try:
+                function(done, now_ms)
+            except BaseException:
+                self._started.discard(future)
+                raise
+
+        self.call(begin)
         return future
 
     def wake(self) -> None:
@@ -92,7 +102,7 @@ class ClientThread:
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """Close the connections and end the thread; operations without a result fail with IllegalStateError."""
         with self.lock:
             if self._is_closed:
                 return
@@ -121,7 +131,11 @@ class ClientThread:
             self._client.execute()
 
     def _stop(self) -> None:
-        if self._client is not None:
-            with self.lock:
+        with self.lock:
+            if self._client is not None:
                 self._client.close()
+            while self._started:
+                future = self._started.pop()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(IllegalStateError("the client was closed before the call ended"))
         self._loop.stop()

@@ -5,18 +5,19 @@
         for record in consumer:
             print(record.topic, record.partition, record.offset, record.key, record.value)
 
-The thread receives and sends; records are decoded in `poll`, on the caller's thread, and so are the calls of the rebalance
-listener. One thread uses a consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a
-ClientError (kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by
-default.
+The thread receives and sends. The caller's thread decodes the records, in `poll`, and calls the rebalance listener, the
+interceptors and the callbacks of commit_async; what a callback raises is raised by the call that called it. One thread uses a
+consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a ClientError
+(kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by default.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -45,9 +46,10 @@ from kcli.client.shell.consumer_builder import (
     ARROW_ROWS,
     MILLISECONDS,
     ConsumerInterceptor,
+    Interceptors,
     build_core,
+    by_name,
     ignore_line,
-    intercepted,
     milliseconds,
     named,
 )
@@ -73,10 +75,12 @@ class Consumer:
         clock = Clock()
         self._core = build_core(settings, clock, log)
         self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = interceptors
+        self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._use = threading.RLock()
         self._is_closed = False
+        # The commits of commit_async whose callbacks were not called yet.
+        self._commits: deque[tuple[Future[None], dict[Pair, OffsetAndMetadata], CommitCallback | None]] = deque()
         self._thread = ClientThread(self._core, clock, f"kcli consumer {self._core.network.config.client_id}")
 
     def __enter__(self) -> Consumer:
@@ -86,9 +90,17 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records for ever."""
+        """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
+        held = self._core.subscriptions.held
         while True:
-            yield from self.poll(1.0)
+            record = held.take()
+            if record is not None:
+                yield record
+                continue
+            found = self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            if self._interceptors and found:
+                seen = self._interceptors.on_consume(found)
+                self._call(lambda now_ms: held.put(seen))  # noqa: B023
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -107,7 +119,8 @@ class Consumer:
     def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
         """Start an operation and wait for its result."""
         with self._used():
-            return self._thread.start(function).result()
+            started: Future[_Result] = self._thread.start(partial(self._core.waits.start, function))
+            return started.result()
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
@@ -144,12 +157,14 @@ class Consumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        key_deserializer, value_deserializer = self._deserializers
+        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
 
         def take(now_ms: int) -> list[ConsumerRecord]:
-            return self._core.collect(now_ms, key_deserializer, value_deserializer)
+            held[:] = self._core.subscriptions.held.take_all()
+            return held or self._core.collect(now_ms, *self._deserializers)
 
-        return intercepted(self._poll(take, timeout), self._interceptors)
+        found = self._poll(take, timeout)
+        return found if held else self._interceptors.on_consume(found)
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -168,6 +183,7 @@ class Consumer:
             thread.call_lightly(core.polled)
             end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
+                self._call_committed()
                 self._call_listener()
                 found = thread.call_lightly(take)
                 if core.fetcher.is_due:
@@ -194,8 +210,12 @@ class Consumer:
             self._thread.call(lambda now_ms: done(error, now_ms))  # noqa: B023
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; other threads may call this."""
-        self._thread.call(self._core.wakeup)
+        """End the waiting call under way, or the next one, with WakeupError; other threads may call this.
+
+        A close is not ended, and after it nothing happens.
+        """
+        with suppress(IllegalStateError):
+            self._thread.call(self._core.wakeup)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -220,7 +240,7 @@ class Consumer:
 
     def pause(self, partitions: Iterable[Pair]) -> None:
         """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.subscriptions.pause(partitions))
+        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
 
     def resume(self, partitions: Iterable[Pair]) -> None:
         """Return records of partitions again."""
@@ -236,31 +256,38 @@ class Consumer:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._used():
-            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
-            self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
-            self._committed(wanted)
+            wanted = self._wanted(offsets)
+            try:
+                self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
+                self._interceptors.on_commit(wanted)
+            finally:
+                self._call_committed()
 
     def commit_async(
         self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit offsets once; `callback(offsets, error)` is called by the consumer's thread."""
+        """Commit offsets once, without waiting.
 
-        def start(now_ms: int) -> None:
-            wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
+        A later poll, commit_sync or close calls `callback(offsets, error)`, in the order of the commits.
+        """
+        with self._used():
+            wanted = self._wanted(offsets)
+            self._commits.append((self._thread.start(partial(self._core.commit, wanted)), wanted, callback))
 
-            def done(error: ClientError | None, now_ms: int) -> None:
-                if error is None:
-                    self._committed(wanted)
-                if callback is not None:
-                    callback({TopicPartition(*partition): offset for partition, offset in wanted.items()}, error)
+    def _wanted(self, offsets: Mapping[Pair, OffsetAndMetadata] | None) -> dict[Pair, OffsetAndMetadata]:
+        if offsets is not None:
+            return dict(offsets)
+        return self._thread.call_lightly(lambda now_ms: self._core.subscriptions.all_consumed())
 
-            self._core.commit(wanted, done, now_ms)
-
-        self._call(start)
-
-    def _committed(self, offsets: Mapping[Pair, OffsetAndMetadata]) -> None:
-        for interceptor in self._interceptors:
-            interceptor.on_commit({TopicPartition(*partition): offset for partition, offset in offsets.items()})
+    def _call_committed(self) -> None:
+        """Call what waits for the commits of commit_async that have ended."""
+        while self._commits and self._commits[0][0].done():
+            ended, offsets, callback = self._commits.popleft()
+            error = ended.exception()
+            if error is None:
+                self._interceptors.on_commit(offsets)
+            if callback is not None:
+                callback(by_name(offsets), error if isinstance(error, ClientError) else None)
 
     def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
@@ -268,14 +295,14 @@ class Consumer:
         """Return the committed offsets of partitions, None for those without one."""
         wanted, timeout_ms = list(partitions), milliseconds(timeout, self._api_ms)
         found = self._ask(partial(self._core.committed, wanted, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def _list_offsets(
         self, timestamps: Mapping[Pair, int], timeout: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         timeout_ms = milliseconds(timeout, self._api_ms)
         found = self._ask(partial(self._core.list_offsets, timestamps, timeout_ms=timeout_ms))
-        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+        return by_name(found)
 
     def offsets_for_times(
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
@@ -327,12 +354,16 @@ class Consumer:
             if self._is_closed:
                 return
             self._is_closed = True
+            end_ms = self._thread.clock.now_ms() + round(timeout * MILLISECONDS)
             try:
-                self._finish(partial(self._core.close, option=option), timeout)
+                wait([ended for ended, _, _ in self._commits], timeout)
+                self._finish(partial(self._core.close, option=option), (end_ms - self._thread.clock.now_ms()) / MILLISECONDS)
             finally:
                 self._thread.close()
-                for interceptor in self._interceptors:
-                    interceptor.close()
+                try:
+                    self._call_committed()
+                finally:
+                    self._interceptors.close()
 
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
@@ -341,7 +372,7 @@ class Consumer:
         left = thread.start(operation)
         while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
             self._call_listener()
-            work = thread.start(partial(core.await_work, timeout_ms=left_ms))
+            work = thread.start(partial(core.await_callback, timeout_ms=left_ms))
             wait((left, work), left_ms / MILLISECONDS, FIRST_COMPLETED)
         if left.done():
             left.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
 from kcli.client.cluster import TopicPartition as Pair
@@ -16,6 +16,7 @@ from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.shell.client_builder import Setting, build_network, property_texts
 from kcli.network.shell.clock import Clock
 
+_Value = TypeVar("_Value")
 MILLISECONDS = 1000
 # The rows of one poll_arrow, unless the caller says otherwise.
 ARROW_ROWS = 100_000
@@ -50,11 +51,48 @@ def milliseconds(timeout: float | None, default_ms: int) -> int:
     return default_ms if timeout is None else max(round(timeout * MILLISECONDS), 0)
 
 
-def intercepted(records: list[ConsumerRecord], interceptors: Sequence[ConsumerInterceptor]) -> list[ConsumerRecord]:
-    """Return what the interceptors make of records, one after the other."""
-    for interceptor in interceptors:
-        records = interceptor.on_consume(records)
-    return records
+class Interceptors:
+    """The interceptors of one consumer, called one after the other; what they raise is logged (Kafka: ConsumerInterceptors)."""
+
+    def __init__(self, interceptors: Sequence[ConsumerInterceptor], log: Callable[[str], None]) -> None:
+        self._interceptors = tuple(interceptors)
+        self._log = log
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Return what the interceptors make of records; one that fails changes nothing."""
+        for interceptor in self._interceptors:
+            try:
+                records = interceptor.on_consume(records)
+            except Exception as error:
+                self._failed(interceptor, error)
+        return records
+
+    def on_commit(self, offsets: Mapping[Pair, OffsetAndMetadata]) -> None:
+        """Report offsets that were committed."""
+        for interceptor in self._interceptors:
+            try:
+                interceptor.on_commit(by_name(offsets))
+            except Exception as error:
+                self._failed(interceptor, error)
+
+    def close(self) -> None:
+        """Report the end of the consumer."""
+        for interceptor in self._interceptors:
+            try:
+                interceptor.close()
+            except Exception as error:
+                self._failed(interceptor, error)
+
+    def _failed(self, interceptor: ConsumerInterceptor, error: Exception) -> None:
+        self._log(f"the interceptor {interceptor!r} has failed: {error!r}")
+
+
+def by_name(values: Mapping[Pair, _Value]) -> dict[TopicPartition, _Value]:
+    """Return a mapping of partitions with the named tuples that an application gets."""
+    return {TopicPartition(*partition): value for partition, value in values.items()}
 
 
 def named(partitions: Iterable[Pair]) -> list[TopicPartition]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from kcli.client.consumer.subscription_state import FetchState, NoOffsetForPartitionError
+from kcli.client.consumer.subscription_state import EARLIEST, FetchState, NoOffsetForPartitionError
 from kcli.client.errors import (
     FetchedRecordError,
     IllegalStateError,
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
+    UnsupportedVersionError,
     WakeupError,
 )
 from kcli.format.records import Record
@@ -295,3 +296,171 @@ def test_close_ends_the_sessions() -> None:
     cluster.call(lambda now_ms: cluster.core.close(lambda error, now_ms: done.append(error), now_ms))
     last = cluster.requests(FETCH)[-1].message
     assert done == [None] and (last.session_id, last.session_epoch) == (7, -1)
+
+
+def test_an_answer_to_an_earlier_reset_is_not_the_answer_to_a_later_one() -> None:
+    """Else seek_to_beginning, called while the end is looked up, would continue at the end: all records would be lost."""
+    cluster = FakeCluster(auto_offset_reset="latest")
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.advance(100)
+    assert [(one.api_key, one.message.topics[0].partitions[0].timestamp) for one in cluster.held] == [(LIST_OFFSETS, -1)]
+    cluster.call(lambda now_ms: cluster.core.reset([T0], EARLIEST, now_ms))
+    cluster.answer(listed({0: 90})(1, cluster.held[0].message, 1))
+    assert [(one.api_key, one.message.topics[0].partitions[0].timestamp) for one in cluster.held] == [(LIST_OFFSETS, -2)]
+    cluster.answer(listed({0: 5})(1, cluster.held[0].message, 1))
+    assert asked(cluster) == {0: 5}
+
+
+def test_records_of_one_partition_are_not_lost_by_an_error_of_another() -> None:
+    """The next poll raises it."""
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(0)[:-1]}))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(FetchedRecordError, match=r"t-1@0: the broker sent .* no whole batch"):
+            cluster.poll()
+
+
+class Broken:
+    """A deserializer that is interrupted at the fourth record."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.count = 0
+
+    def __call__(self, data: bytes) -> bytes:
+        self.count += 1
+        if self.count == 4:
+            raise self.error
+        return data
+
+
+def test_records_that_were_taken_before_an_interruption_are_returned_later() -> None:
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(10)}))
+    with pytest.raises(KeyboardInterrupt):
+        cluster.call(lambda now_ms: cluster.core.collect(now_ms, None, Broken(KeyboardInterrupt())))
+    assert [cluster.core.subscriptions.state_of(one).position.offset for one in (T0, T1)] == [0, 0]  # type: ignore[union-attr]
+    cluster.answer(fetch_answer(7))
+    assert asked(cluster) == {0: 0, 1: 0}
+
+
+def test_an_unexpected_error_of_one_answer_is_raised_by_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = reading(2)
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={"records": records(0)}))
+    buffer = cluster.core.fetcher.buffer
+
+    class Unreadable:
+        """An answer as it is when its codec raises what it should not."""
+
+        error: Any = None
+        next_offset, last_epoch, is_drained, size_bytes = 0, -1, False, 10
+
+        def take(self, *words: Any) -> int:
+            raise self.error or ValueError("a fault")
+
+        def discard(self) -> None:
+            pass
+
+    monkeypatch.setattr(buffer._chains[T1][0], "fetch", Unreadable())
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    with pytest.raises(FetchedRecordError, match="t-1@0: the record cannot be read: ValueError: a fault"):
+        cluster.poll()
+
+
+def test_errors_of_an_earlier_position_are_not_raised() -> None:
+    """An application that does not poll gets one error for each partition and kind, and none after it has sought."""
+    cluster = reading(2, offset=70, auto_offset_reset="none")
+    lost = error_codes.OFFSET_OUT_OF_RANGE
+    for _ in range(5):
+        cluster.answer(fetch_answer(7, p0={"error_code": lost}, p1={"error_code": lost}))
+        cluster.advance(200)
+    assert len(cluster.core.errors) == 2
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 5, -1, now_ms))
+    with pytest.raises(OffsetOutOfRangeError, match="t-1@70"):
+        cluster.poll()
+    assert cluster.poll() == []
+    cluster.answer(fetch_answer(7, p0={}, p1={"error_code": lost}))
+    assert len(cluster.core.errors) == 1
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    assert cluster.poll() == []
+
+
+def test_a_caller_of_position_does_not_wait_for_what_only_it_can_set() -> None:
+    cluster = FakeCluster(auto_offset_reset="none")
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    found: list[Any] = []
+    cluster.call(lambda now_ms: cluster.core.position(T0, lambda result, now_ms: found.append(result), now_ms, 60_000))
+    assert [type(one) for one in found] == [NoOffsetForPartitionError]
+
+
+def test_fetching_ahead_of_an_offset_out_of_range_backs_off() -> None:
+    """While the records before it are buffered, the broker is not asked again at once."""
+    cluster = reading()
+
+    def reset(*words: Any) -> Any:
+        del cluster.handlers[FETCH]
+        return listed({0: 50})(*words)
+
+    cluster.handlers[LIST_OFFSETS] = reset
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.handlers[FETCH] = lambda *words: fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE})
+    before = len(cluster.requests(FETCH))
+    cluster.answer(fetch_answer(7, p0={"error_code": error_codes.OFFSET_OUT_OF_RANGE}))
+    cluster.advance(1000)
+    assert len(cluster.requests(FETCH)) - before <= 10
+    assert offsets(cluster.poll()) == [0, 1, 2]
+    cluster.advance(500)
+    assert asked(cluster) == {0: 50}
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda core, now_ms: core.seek(T0, 2**63, -1, now_ms),
+            "an offset must be a whole number from 0 to 9223372036854775807",
+        ),
+        (lambda core, now_ms: core.seek(T0, -1, -1, now_ms), "an offset must be .*, not -1"),
+        (lambda core, now_ms: core.seek(T0, 0, 2**31, now_ms), "a leader epoch must be"),
+        (lambda core, now_ms: core.assign([("t", 2**31)], now_ms), "the number of a partition of t must be"),
+        (lambda core, now_ms: core.assign("orders", now_ms), r"not a text: \[\('orders', 0\)\]"),
+        (lambda core, now_ms: core.assign(("t", 0), now_ms), r"a partition is a pair \(topic, number\), not 't'"),
+        (lambda core, now_ms: core.list_offsets({T0: 2**63}, None, now_ms, 1000), "a timestamp must be"),
+    ],
+)
+def test_values_that_cannot_be_encoded_are_refused(call: Any, sentence: str) -> None:
+    """Else no request with them is sent, and all partitions of the broker stop."""
+    cluster = reading()
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        cluster.call(lambda now_ms: call(cluster.core, now_ms))
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    assert offsets(cluster.poll()) == [0, 1, 2]
+
+
+def test_a_broker_without_a_usable_version_of_fetch_is_an_error() -> None:
+    cluster = FakeCluster()
+    cluster.versions[FETCH] = (0, 1)
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 0, -1, now_ms))
+    cluster.advance(1000)
+    assert cluster.held == []
+    with pytest.raises(UnsupportedVersionError, match="Fetch"):
+        cluster.poll()
+    assert cluster.poll() == []
+
+
+def test_records_that_an_iterator_holds_are_fetched_again_for_columns() -> None:
+    """poll_arrow cannot return records that were decoded already: the position goes back to the first one."""
+    cluster = reading()
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    cluster.call(cluster.core.hold)
+    held = cluster.core.subscriptions.held
+    first = held.take()
+    assert first is not None and first.offset == 0 and len(held) == 2
+    assert cluster.call(lambda now_ms: cluster.core.collect_columns(now_ms, 10)) == []
+    cluster.answer(fetch_answer(7))
+    assert asked(cluster) == {0: 1} and len(held) == 0
+    cluster.answer(fetch_answer(7, p0={"records": records(0)}))
+    (columns,) = cluster.call(lambda now_ms: cluster.core.collect_columns(now_ms, 10))
+    assert columns.rows == 2

@@ -1,0 +1,322 @@
+"""Protects what the blocking and the asyncio consumer add to their core: iteration, interceptors, callbacks, users, endings.
+
+No broker runs: a test puts the answers to Fetch into the buffer, and a membership of its own makes the commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kcli.client.consumer.completed_fetch import CompletedFetch
+from kcli.client.consumer.consumer import ConsumerCore
+from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
+from kcli.client.consumer.subscription_state import OffsetAndMetadata
+from kcli.client.errors import ClientError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.shell.async_consumer import AsyncConsumer
+from kcli.client.shell.consumer import Consumer
+from kcli.format import limits
+from kcli.format.record_scan import RecordColumns
+from kcli.protocol import error_codes
+from tests.client.consumer.test_fetcher import T0, T1, offsets, records
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:9", "auto.offset.reset": "earliest"}
+
+
+class Group:
+    """A membership whose commits end when the test says so, at once by default."""
+
+    is_ready_to_fetch = True
+
+    def __init__(self) -> None:
+        self.commits: list[dict[Any, OffsetAndMetadata]] = []
+        self.waiting: list[Callable[[ClientError | None, int], None]] = []
+        self.is_slow = False
+        self.calls: list[RebalanceCallback] = []
+
+    def poll(self, now_ms: int) -> None:
+        pass
+
+    def polled(self, now_ms: int) -> None:
+        pass
+
+    def subscription_changed(self, now_ms: int) -> None:
+        pass
+
+    def next_poll_ms(self, now_ms: int) -> int | None:
+        return None
+
+    def next_callback(self) -> RebalanceCallback | None:
+        return self.calls[0] if self.calls else None
+
+    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+        self.calls.pop(0)
+
+    def take_error(self) -> ClientError | None:
+        return None
+
+    def commit(self, wanted: Any, done: Any, now_ms: int, timeout_ms: int | None = None) -> None:
+        self.commits.append(dict(wanted))
+        if self.is_slow:
+            self.waiting.append(done)
+        else:
+            done(None, now_ms)
+
+    def close(self, done: Any, now_ms: int, option: object = None) -> None:
+        self.closing = done
+        if not self.is_slow:
+            done(None, now_ms)
+
+
+def join(core: ConsumerCore) -> Group:
+    group = Group()
+    core.membership = group  # type: ignore[assignment]
+    return group
+
+
+def begin(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
+    """Assign partitions that have three records each, from offset 0 on."""
+    core.assign(partitions, now_ms)
+    columns = RecordColumns(limits.SCAN_WINDOW_RECORDS)
+    for partition in partitions:
+        core.seek(partition, 0, -1, now_ms)
+        core.fetcher.buffer.add(partition, CompletedFetch(*partition, records(0), 0, columns))
+
+
+@contextmanager
+def blocking(*partitions: tuple[str, int], **words: Any) -> Iterator[tuple[Consumer, Group]]:
+    with Consumer(SETTINGS, **words) as consumer:
+        group = join(consumer._core)
+        consumer._call(lambda now_ms: begin(consumer._core, now_ms, *partitions))
+        yield consumer, group
+
+
+def awaited(*partitions: tuple[str, int], **words: Any) -> tuple[AsyncConsumer, Group]:
+    consumer = AsyncConsumer(SETTINGS, **words)
+    group = join(consumer._core)
+    consumer._call(lambda now_ms: begin(consumer._core, now_ms, *partitions))
+    return consumer, group
+
+
+def committed(group: Group) -> dict[Any, int]:
+    return {partition: one.offset for partition, one in group.commits[-1].items()}
+
+
+def test_an_iterator_counts_what_it_has_yielded() -> None:
+    """A batch that is left in the middle is not lost: not by a commit, and not for the next iterator or poll."""
+    with blocking(T0, T1) as (consumer, group):
+        for record in consumer:
+            consumer.commit_sync()
+            assert (record.topic, record.partition, record.offset) == ("t", 0, 0)
+            break
+        assert committed(group) == {T0: 1, T1: 0}
+        assert consumer.position(T0) == 1 and consumer.position(T1) == 0
+        assert next(iter(consumer)).offset == 1
+        assert [(one.partition, one.offset) for one in consumer.poll(0)] == [(0, 2), (1, 0), (1, 1), (1, 2)]
+        consumer.commit_sync()
+        assert committed(group) == {T0: 3, T1: 3}
+
+
+def test_held_records_follow_seeks_pauses_and_assignments() -> None:
+    with blocking(T0, T1) as (consumer, _):
+        assert next(iter(consumer)).offset == 0
+        consumer.seek(T0, 40)
+        consumer.pause([T1])
+        assert consumer.poll(0) == [] and consumer.position(T0) == 40
+        assert consumer.position(T1) == 0  # its records are fetched again after resume
+    with blocking(T0, T1) as (consumer, _):
+        assert next(iter(consumer)).offset == 0
+        consumer.assign([T1])
+        assert [one.partition for one in consumer.poll(0)] == [1, 1, 1]
+
+
+def test_the_asyncio_iterator_counts_what_it_has_yielded() -> None:
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        async for record in consumer:
+            assert record.offset == 0
+            await consumer.commit()
+            break
+        assert committed(group) == {T0: 1} and await consumer.position(T0) == 1
+        assert offsets(await consumer.poll(0)) == [1, 2]
+        await consumer.close()
+
+    asyncio.run(run())
+
+
+class Failing:
+    """An interceptor whose methods all raise."""
+
+    def on_consume(self, found: list[Any]) -> list[Any]:
+        raise ValueError("consume")
+
+    def on_commit(self, found: Any) -> None:
+        raise ValueError("commit")
+
+    def close(self) -> None:
+        raise ValueError("close")
+
+
+def test_an_interceptor_that_fails_is_logged_and_costs_nothing() -> None:
+    lines: list[str] = []
+    with blocking(T0, interceptors=[Failing()], log=lines.append) as (consumer, _):
+        assert offsets(consumer.poll(0)) == [0, 1, 2]
+        consumer.commit_sync()
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, interceptors=[Failing()], log=lines.append)
+        assert offsets(await consumer.poll(0)) == [0, 1, 2]
+        await consumer.commit()
+        await consumer.close()
+
+    asyncio.run(run())
+    assert [line.rpartition(" ")[2] for line in lines if "interceptor" in line] == [
+        f"ValueError('{method}')" for method in ("consume", "commit", "close") * 2
+    ]
+
+
+def test_callbacks_of_commits_run_on_the_callers_thread_and_may_use_the_consumer() -> None:
+    """On the network thread, under the lock, a commit_sync inside one would wait for ever."""
+    called: list[tuple[str, int, ClientError | None]] = []
+
+    def callback(found: Any, error: ClientError | None) -> None:
+        called.append((threading.current_thread().name, found[T0].offset, error))
+        if len(called) == 1:
+            group.is_slow = False
+            consumer.commit_sync()
+
+    with blocking(T0) as (consumer, group):
+        group.is_slow = True
+        for offset in (1, 2, 3):
+            consumer.commit_async({T0: OffsetAndMetadata(offset)}, callback)
+        assert called == []
+        error = KafkaError(error_codes.REBALANCE_IN_PROGRESS)
+        consumer._call(lambda now_ms: [done(error, now_ms) for done in group.waiting])
+        assert called == []
+        consumer.poll(0)
+        own = threading.current_thread().name
+        assert called == [(own, 1, error), (own, 2, error), (own, 3, error)]
+        consumer.commit_async(None, callback)
+    assert called[3:] == [(own, 3, None)]  # close calls what is left
+
+
+def test_a_callback_that_raises_is_not_lost_and_holds_nothing_up() -> None:
+    def callback(found: Any, error: ClientError | None) -> None:
+        raise ValueError(found[T0].offset)
+
+    consumer = Consumer(SETTINGS)
+    join(consumer._core)
+    for offset in (1, 2):
+        consumer.commit_async({T0: OffsetAndMetadata(offset)}, callback)
+    with pytest.raises(ValueError, match="1"):
+        consumer.commit_sync({T0: OffsetAndMetadata(9)})
+    with pytest.raises(ValueError, match="2"):
+        consumer.close()
+    assert not consumer._thread._thread.is_alive()
+
+
+def test_two_tasks_do_not_poll_or_close_at_the_same_time() -> None:
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        consumer.pause([T0])
+        polling = asyncio.ensure_future(consumer.poll(60.0))
+        await asyncio.sleep(0)
+        for call in (consumer.poll(0), consumer.poll_arrow(0), consumer.unsubscribe(), consumer.close()):
+            with pytest.raises(IllegalStateError, match="another task"):
+                await call
+        group.is_slow = True
+        committing = asyncio.ensure_future(consumer.commit({T0: OffsetAndMetadata(1)}))
+        consumer.resume([T0])
+        assert offsets(await polling) == [0, 1, 2]
+        group.is_slow = False
+        await consumer.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            await committing  # which would have waited for ever
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_wakeup_ends_the_calls_that_wait() -> None:
+    with blocking(T0) as (consumer, group):
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll(0)
+        group.is_slow = True
+        threading.Timer(0.05, consumer.wakeup).start()
+        with pytest.raises(WakeupError):
+            consumer.commit_sync()
+        threading.Timer(0.05, consumer.wakeup).start()
+        with pytest.raises(WakeupError):
+            consumer.end_offsets([T0])
+        assert offsets(consumer.poll(0)) == [0, 1, 2]  # each wakeup ends one call
+        group.is_slow = False
+    consumer.wakeup()
+
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        group.is_slow = True
+        committing = asyncio.ensure_future(consumer.commit())
+        await asyncio.sleep(0)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await committing
+        group.is_slow = False
+        await consumer.close()
+        consumer.wakeup()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_close_that_waits_does_not_spin() -> None:
+    """Records, errors and wakeups are no work for it; a call of the listener is."""
+    called: list[object] = []
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: Any) -> None:
+            pass
+
+        def on_partitions_lost(self, partitions: Any) -> None:
+            pass
+
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            called.append(partitions)
+
+    consumer = Consumer(SETTINGS)
+    core, group = consumer._core, join(consumer._core)
+    consumer._call(lambda now_ms: begin(core, now_ms, T0))
+    core.subscriptions.listener = Listener()
+    waits: list[int] = []
+    await_callback = core.await_callback
+
+    def counted(done: Any, now_ms: int, timeout_ms: int) -> None:
+        waits.append(now_ms)
+        await_callback(done, now_ms, timeout_ms)
+
+    core.await_callback = counted  # type: ignore[method-assign]
+    group.is_slow = True
+
+    def call_listener(now_ms: int) -> None:
+        core.errors.put(ClientError("not for a close"))
+        group.calls.append(RebalanceCallback(CallbackKind.REVOKED, (T0,)))
+
+    threading.Timer(0.05, lambda: consumer._thread.call(call_listener)).start()
+    threading.Timer(0.1, lambda: consumer._thread.call(lambda now_ms: group.closing(None, now_ms))).start()
+    consumer.close()
+    assert called == [[T0]] and len(waits) <= 3
+
+
+def test_a_text_is_not_a_list_of_topics_and_offsets_have_a_range() -> None:
+    with blocking() as (consumer, group):
+        consumer._call(consumer._core.unsubscribe)
+        with pytest.raises(TypeError, match=r"\['orders'\]"):
+            consumer.subscribe("orders")
+        with pytest.raises(ValueError, match="an offset must be"):
+            consumer.commit_sync({T0: OffsetAndMetadata(-1)})
+        with pytest.raises(ValueError, match="an offset must be"):
+            consumer.commit_async({T0: OffsetAndMetadata(2**63)})
+        assert group.commits == []
