@@ -108,6 +108,10 @@ class ClientLoop:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def drained(self) -> None:
+        """Wait, after `close`, until what was sent has left, for a bounded time."""
+        await self._connections.drained()
+
     def _dispatch(self, event: PeerEvent) -> None:
         if self._is_closed:
             return

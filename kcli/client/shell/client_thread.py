@@ -110,6 +110,8 @@ class ClientThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        if self._client is not None:
+            self._loop.run_until_complete(self._client.drained())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 

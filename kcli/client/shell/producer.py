@@ -406,6 +406,7 @@ class AsyncProducer:
         self._is_closed = True
         await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
         self._client.close()
+        await self._client.drained()
 
     async def __aenter__(self) -> AsyncProducer:
         return self
