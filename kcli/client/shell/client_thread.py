@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_loop import ClientCore, ClientLoop, Done
@@ -31,6 +31,7 @@ class ClientThread:
         self._loop = asyncio.new_event_loop()
         self._is_woken = False
         self._is_closed = False
+        self._open: set[Future[Any]] = set()
         self._client: ClientLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -61,17 +62,24 @@ class ClientThread:
 
     def start(self, function: Callable[[Done[_Result], int], None]) -> Future[_Result]:
         """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
-        future: Future[_Result] = Future()
+        future: Future[_Result] = self.future()
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
+            if future.done() or not future.set_running_or_notify_cancel():
+                return  # the caller waits no longer, or an exception of the thread has ended it
             if isinstance(result, ClientError):
                 future.set_exception(result)
             else:
                 future.set_result(result)
 
         self.call(lambda now_ms: function(done, now_ms))
+        return future
+
+    def future(self) -> Future[Any]:
+        """Return a future that an exception of the own thread ends: nothing else may end it then."""
+        future: Future[Any] = Future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
         return future
 
     def wake(self) -> None:
@@ -119,8 +127,15 @@ class ClientThread:
         with self.lock:
             self._is_woken = False
             if self._client is None:
-                self._client = ClientLoop(self.core, self.clock, self.lock)
+                self._client = ClientLoop(self.core, self.clock, self.lock, self._failed)
             self._client.execute()
+
+    def _failed(self, error: Exception) -> None:
+        with self.lock:
+            unended = list(self._open)
+        for future in unended:
+            if not future.done() and not future.running():
+                future.set_exception(error)
 
     def _stop(self) -> None:
         if self._client is not None:
