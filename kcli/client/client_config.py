@@ -11,20 +11,44 @@ A setting `retry.backoff.ms` is the field `retry_backoff_ms`. Each client has a 
     int                decimal digits, with a sign                str                 as it is
     float              a decimal number                           tuple[str, ...]     parts separated by commas, stripped
     bool               true, false in any case                    str | None          as it is; None if it is not given
+
+A number whose field is `Annotated[int, Range(...)]` must be in the range.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from kcli.client.errors import ConfigError
 from kcli.network.events import PeerAddress
 
 MAX_PORT = 65535
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 _Config = TypeVar("_Config")
+
+
+class Range(NamedTuple):
+    """The values that a whole number can have: `low` to `high`, and `others`."""
+
+    low: int
+    high: int = INT32_MAX
+    others: tuple[int, ...] = ()
+
+    def check(self, name: str, value: int) -> None:
+        """Raise ConfigError for a value that the setting `name` cannot have."""
+        if not self.low <= value <= self.high and value not in self.others:
+            others = "".join(f"{other} or " for other in self.others)
+            what = f"at least {self.low}" if self.high >= INT32_MAX >= value else f"from {self.low} to {self.high}"
+            raise ConfigError(f"{name} must be {others}{what}, not {value}")
+
+
+# The ranges of Kafka's types int and long.
+Count = Annotated[int, Range(0)]
+LongCount = Annotated[int, Range(0, INT64_MAX)]
 
 
 class ClientConfig(NamedTuple):
@@ -33,15 +57,15 @@ class ClientConfig(NamedTuple):
     bootstrap_servers: tuple[str, ...] = ()
     client_id: str = "kcli"
     client_rack: str = ""
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
+    request_timeout_ms: Count = 30_000
+    default_api_timeout_ms: Count = 60_000
+    retry_backoff_ms: LongCount = 100
+    retry_backoff_max_ms: LongCount = 1_000
+    reconnect_backoff_ms: LongCount = 50
+    reconnect_backoff_max_ms: LongCount = 1_000
     socket_connection_setup_timeout_ms: int = 10_000
     connections_max_idle_ms: int = 540_000
-    metadata_max_age_ms: int = 300_000
+    metadata_max_age_ms: LongCount = 300_000
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
     allow_auto_create_topics: bool = True
@@ -55,10 +79,15 @@ def property_name(field: str) -> str:
 def read_config(kind: type[_Config], properties: Mapping[str, str]) -> _Config:
     """Make a NamedTuple of settings from properties; those of other kinds are ignored. Raises ConfigError."""
     values = {}
-    for field, hint in get_type_hints(kind).items():
+    for field, annotation in get_type_hints(kind, include_extras=True).items():
         text = properties.get(property_name(field))
-        if text is not None:
-            values[field] = _value(property_name(field), text, hint)
+        if text is None:
+            continue
+        hint, *ranges = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        values[field] = value = _value(property_name(field), text, hint)
+        for valid in ranges:
+            assert isinstance(value, int)
+            valid.check(property_name(field), value)
     return kind(**values)
 
 

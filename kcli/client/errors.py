@@ -156,3 +156,13 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 class WakeupError(ClientError):
     """A call that another thread ended by `wakeup` (Kafka: WakeupException)."""
+
+
+def as_client_error(error: Exception) -> ClientError:
+    """Return the error with which a send ends that `error` ended."""
+    if isinstance(error, ClientError):
+        return error
+    is_plain = isinstance(error, (TypeError, ValueError))
+    failure = InvalidRecordError(str(error) if is_plain else f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

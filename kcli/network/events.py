@@ -1,9 +1,11 @@
 """Events and effects of requests to other nodes: the interface of a broker, controller or client to its connections.
 
-    effect       event that follows
-    -----------  -------------------------------------------
-    SendRequest  ResponseReceived or PeerClosed
-    ClosePeer    none
+    effect                       event that follows
+    ---------------------------  --------------------------------------------------------------------------------------
+    SendRequest                  ResponseReceived or PeerClosed
+    SendRequest without answer   ResponseReceived with an empty frame, as soon as the operating system has all its bytes,
+                                 or PeerClosed
+    ClosePeer                    none
 
 kcli.network.peers makes the effects and takes the events; the shells are kcli.network.shell.peer_connections (asyncio) and
 kcli.simulator.peer_links.
@@ -63,7 +65,10 @@ class ClosePeer(NamedTuple):
 
 
 class ResponseReceived(NamedTuple):
-    """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself."""
+    """The answer to a SendRequest, without the 4 bytes of its size; None if the node closed a request to itself.
+
+    For a request that has no answer it says that the request was written; the frame is empty.
+    """
 
     request_id: int
     frame: bytes | bytearray | None

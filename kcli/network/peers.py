@@ -116,7 +116,6 @@ class _PeerRequest:
         self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True, max_version: int | None = None
     ) -> None:
         self.api = api
-        self.max_version = max_version
         self.message = message
         self.callback = callback
         self.has_answer = has_answer
@@ -168,7 +167,7 @@ class Peers:
         """Send a request; `callback(answer, now_ms)` is called once, later, at the latest at `deadline_ms` (the timer's time).
 
         `max_version` is for values that later versions do not have, such as a topic's name. A Produce with acks=0 has no
-        answer: its callback gets an empty response as soon as it is sent.
+        answer: its callback gets an empty response as soon as the operating system has it.
         Raises MessageError for a request to the node itself that cannot be encoded.
         """
         request = _PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version)
@@ -345,11 +344,7 @@ class _PeerConnection:
         except MessageError:
             return False
         self._peers.effects.append(SendRequest(request.request_id, self.peer, frame, request.has_answer))
-        if request.has_answer:
-            self._sent[request.request_id] = request
-        else:
-            sent = partial(self._peers.outstanding.answered, request.request_id, b"")
-            self._peers.timer.schedule(self._peers.timer.clock_ms, sent)
+        self._sent[request.request_id] = request
         return True
 
     # ---------------------------------------------------------------------------------------------------------- versions
@@ -415,7 +410,8 @@ class _PeerConnection:
             self._waiting.remove(request)
         self._peers.outstanding.answered(request.request_id, PeerFailure.TIMED_OUT, now_ms)
         if was_sent:
-            self._close(f"it has not answered {request.api.name} in time", now_ms)
+            what = "answered" if request.has_answer else "taken"
+            self._close(f"it has not {what} {request.api.name} in time", now_ms)
 
     def _close(self, reason: str, now_ms: int) -> None:
         """Close the connection because the peer does not do what it should."""

@@ -6,7 +6,9 @@ SendRequest to a peer         the frame is sent on the link; if there is none, o
 no process listens there      PeerClosed, a little later
 the two are partitioned       connecting is tried again each CONNECT_RETRY_MS, as TCP does; frames are lost, and only a
                               deadline of the core ends it
-a whole frame comes           ResponseReceived for the oldest request without an answer
+a whole frame comes           ResponseReceived for the oldest request that waits for its answer
+a request that has no answer  ResponseReceived with an empty frame, a little later
+is on the link
 the link ends                 PeerClosed
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, SendRequest
 from kcli.simulator.network import FrameReader, Link, Network
@@ -76,7 +79,7 @@ class _PeerEnd:
         self.peer = peer
         self.link: Link | None = None
         self._links = links
-        self._unsent: list[bytes] = []
+        self._unsent: list[SendRequest] = []
         self._request_ids: deque[int] = deque()
         self._reader = FrameReader()
 
@@ -95,18 +98,27 @@ class _PeerEnd:
         if self.link is None:
             links.later(links.network.delay_ms(), lambda: links.lost(self, "Connection refused"))
             return
-        for frame in self._unsent:
-            self.link.send(0, frame)
-        self._unsent.clear()
+        unsent, self._unsent = self._unsent, []
+        for effect in unsent:
+            self._write(self.link, effect)
 
     def send(self, effect: SendRequest) -> None:
         """Send a frame, or keep it until the link is made."""
         if effect.has_answer:
             self._request_ids.append(effect.request_id)
         if self.link is None:
-            self._unsent.append(bytes(effect.frame))
+            self._unsent.append(effect)
         else:
-            self.link.send(0, bytes(effect.frame))
+            self._write(self.link, effect)
+
+    def _write(self, link: Link, effect: SendRequest) -> None:
+        link.send(0, bytes(effect.frame))
+        if not effect.has_answer:
+            self._links.later(0, partial(self._written, effect.request_id))
+
+    def _written(self, request_id: int) -> None:
+        if self._links.is_current(self):
+            self._links.handle(ResponseReceived(request_id, b""))
 
     def received(self, link: Link, data: bytes) -> None:
         """Take bytes; each whole frame is an answer."""

@@ -140,7 +140,9 @@ class ClientsOfNode(WholeNode):
             if connection.connection_id in self._pending or connection.is_internal:
                 super()._settle(connection, answer)
         elif answer is NOTHING:
-            link.under_way = None
+            sent, link.under_way = link.under_way, None
+            if sent is not None:
+                link.client.network.handle(ResponseReceived(sent.request_id, b""), self.now_ms)
             self._send_next(link)
         else:
             del self._links[connection.connection_id]

@@ -30,11 +30,11 @@ from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.errors import (
     ClientError,
     IllegalStateError,
-    InvalidRecordError,
     KafkaError,
     KafkaTimeoutError,
     ProducerClosedError,
     TransactionAbortedError,
+    as_client_error,
 )
 from kcli.client.network_client import NetworkClient
 from kcli.client.producer.arrow_appender import ArrowAppender, ArrowRows
@@ -49,6 +49,7 @@ from kcli.client.producer.transaction_manager import State
 from kcli.client.producer.transaction_requests import CallDone, Offsets, TransactionRequests
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
+from kcli.state.topic_names import topic_name_fault
 
 NO_TIMESTAMP = -1
 # Of a batch of rows: the larger, the fewer requests; the half of the default max.message.bytes of topics.
@@ -77,12 +78,18 @@ class _Waiting:
     """A record, or a question for partitions, that waits for metadata or memory."""
 
     def __init__(
-        self, topic: str, partition: int, try_again: Callable[[int], bool], done: Callable[[ClientError], None]
+        self,
+        topic: str,
+        partition: int,
+        try_again: Callable[[int], bool],
+        done: Callable[[ClientError], None],
+        owner: object,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.try_again = try_again
         self.done = done
+        self.owner = owner
         self.deadline: TimerTask | None = None
 
 
@@ -142,19 +149,10 @@ class ProducerCore:
         if timestamp == NO_TIMESTAMP:
             timestamp = self.network.timer.wall.at(now_ms)
 
-        def try_again(now_ms: int) -> bool:
-            try:
-                if not self.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms):
-                    return False
-            except ClientError as error:
-                done(error, now_ms)
-            except (TypeError, ValueError) as error:
-                done(InvalidRecordError(str(error)), now_ms)
-            else:
-                done(None, now_ms)
-            return True
+        def append(now_ms: int) -> bool:
+            return self.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms)
 
-        self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms, partition)
+        self._wait(topic, append, done, now_ms, partition, record)
 
     def begin_rows(self, topic: str, rows: ArrowRows, on_batch: Callback | None) -> ArrowAppender:
         """Return what appends the rows of a record batch to a topic.
@@ -174,52 +172,66 @@ class ProducerCore:
         if self._transactions is not None:
             self._transactions.check_can_append()
         wall_ms = self.network.timer.wall.at(now_ms)
-        return appender.append(partitions, ROWS_AT_ONCE, wall_ms, now_ms, self._cluster)
+        try:
+            return appender.append(partitions, ROWS_AT_ONCE, wall_ms, now_ms, self._cluster)
+        except Exception as error:
+            # Rows before this one may be in batches: the transaction must not be committed without the rest.
+            self._fail_transaction(as_client_error(error))
+            raise
 
     def wait_for_rows(self, appender: ArrowAppender, topic: str, done: Done[None], now_ms: int) -> None:
         """Append rows as soon as some can be; `done(None or error, now_ms)` is called then."""
         first = appender.row
 
+        def append(now_ms: int) -> bool:
+            return self.append_rows(appender, topic, now_ms) or appender.row > first
+
+        self._wait(topic, append, done, now_ms, owner=appender)
+
+    def partitions_for(self, topic: str, done: Done[list[PartitionInfo]], now_ms: int) -> None:
+        """Get the partitions of a topic, within max.block.ms."""
+
+        def found(error: ClientError | None, now_ms: int) -> None:
+            done(list(self._cluster.partitions_for_topic(topic)) if error is None else error, now_ms)
+
+        self._wait(topic, lambda now_ms: bool(self._cluster.partitions_for_topic(topic)), found, now_ms)
+
+    def _wait(
+        self,
+        topic: str,
+        attempt: Callable[[int], bool],
+        done: Done[None],
+        now_ms: int,
+        partition: int = UNKNOWN_PARTITION,
+        owner: object = None,
+    ) -> None:
+        """Attempt until it returns True or raises; `owner` is the record or the rows, which `withdraw` takes."""
+
         def try_again(now_ms: int) -> bool:
             try:
-                is_over = self.append_rows(appender, topic, now_ms) or appender.row > first
-            except ClientError as error:
-                done(error, now_ms)
-                return True
-            except ValueError as error:
-                done(InvalidRecordError(str(error)), now_ms)
+                is_over = attempt(now_ms)
+            except Exception as error:  # also of a partitioner of the application
+                done(as_client_error(error), now_ms)
                 return True
             if is_over:
                 done(None, now_ms)
             return is_over
 
-        self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms)
+        def failed(error: ClientError) -> None:
+            if owner is not None:
+                self.send_failed(error)
+            done(error, self.network.timer.clock_ms)
 
-    def partitions_for(self, topic: str, done: Done[list[PartitionInfo]], now_ms: int) -> None:
-        """Get the partitions of a topic, within max.block.ms."""
-
-        def try_again(now_ms: int) -> bool:
-            found = self._cluster.partitions_for_topic(topic)
-            if found:
-                done(list(found), now_ms)
-            return bool(found)
-
-        self._wait(topic, try_again, lambda error: done(error, self.network.timer.clock_ms), now_ms)
-
-    def _wait(
-        self,
-        topic: str,
-        try_again: Callable[[int], bool],
-        failed: Callable[[ClientError], None],
-        now_ms: int,
-        partition: int = UNKNOWN_PARTITION,
-    ) -> None:
         if self.accumulator.is_closed:
             failed(ProducerClosedError("the producer is closed"))
             return
         if try_again(now_ms):
             return
-        waiting = _Waiting(topic, partition, try_again, failed)
+        fault = topic_name_fault(topic)
+        if fault is not None:  # a broker may refuse the whole request that asks for it
+            failed(KafkaError(error_codes.INVALID_TOPIC_EXCEPTION, fault))
+            return
+        waiting = _Waiting(topic, partition, try_again, failed, owner)
 
         def expired(now_ms: int) -> None:
             self._waiting.remove(waiting)
@@ -233,6 +245,23 @@ class ProducerCore:
         if self.network.metadata.want_topic(topic) or not self._is_known(waiting):
             self.network.request_update()
         self._check_topics()
+
+    def withdraw(self, owner: object) -> None:
+        """Do not append a record, or rows, that wait: the caller has been cancelled."""
+        for waiting in [one for one in self._waiting if one.owner is owner]:
+            self._waiting.remove(waiting)
+            if waiting.deadline is not None:
+                waiting.deadline.cancel()
+        self._count_waiting()
+
+    def send_failed(self, error: ClientError) -> None:
+        """Let a transaction that lacks a record only be aborted (Kafka: maybeTransitionToErrorState)."""
+        if isinstance(error, (KafkaError, KafkaTimeoutError)):
+            self._fail_transaction(error)
+
+    def _fail_transaction(self, error: ClientError) -> None:
+        if self._transactions is not None:
+            self._transactions.record_failed(error)
 
     def _is_known(self, waiting: _Waiting) -> bool:
         return len(self._cluster.partitions_for_topic(waiting.topic)) > max(waiting.partition, 0)
@@ -376,6 +405,8 @@ class ProducerCore:
                 ProducerClosedError("the producer was closed before the record was sent")
             ):
                 self._batch_ended(batch, now_ms)
+            if self._requests is not None:
+                self._requests.fail_all(ProducerClosedError("the producer was closed"), now_ms)
             done(None, now_ms)
 
         def check(now_ms: int) -> None:
@@ -387,6 +418,8 @@ class ProducerCore:
 
         deadline = self.network.timer.schedule(now_ms + timeout_ms, finish)
         self._closing = check
+        if timeout_ms <= 0:
+            finish(now_ms)
 
     def _abort_open_transaction(self, requests: TransactionRequests, now_ms: int) -> bool:
         """Abort a transaction that is open when the producer is closed; return whether a request is left."""
@@ -440,6 +473,8 @@ class ProducerCore:
 
         def expired(now_ms: int) -> None:
             reason = self.network.failure_reason()
+            if self._requests is not None:
+                self._requests.leave(finished)
             finished(KafkaTimeoutError(f"{name} did not end in {self.config.max_block_ms} ms (max.block.ms): {reason}"), now_ms)
 
         deadline = self.network.timer.schedule(now_ms + self.config.max_block_ms, expired)

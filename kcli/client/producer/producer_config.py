@@ -9,6 +9,11 @@ enable.idempotence                   true needs acks=all, retries and at most 5 
 transactional.id                     needs enable.idempotence                           no transactions
 delivery.timeout.ms                  at least linger.ms + request.timeout.ms            120000, or that sum if it is more
 retries                              0 to 2147483647                                    2147483647
+max.in.flight.requests.per...        at least 1                                         5
+compression.gzip.level               -1 (the library's), 1 to 9                         -1
+compression.lz4.level                1 to 17                                            9
+compression.zstd.level               -131072 to 22                                      3
+sizes and times                      at least 0; metadata.max.idle.ms 5000
 partitioner.class                    is the argument `partitioner` of Producer
 key.serializer, value.serializer     are arguments of Producer
 """
@@ -16,9 +21,9 @@ key.serializer, value.serializer     are arguments of Producer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from kcli.client.client_config import ClientConfig, read_config
+from kcli.client.client_config import INT64_MAX, ClientConfig, Count, LongCount, Range, read_config
 from kcli.client.errors import ConfigError
 from kcli.client.producer.record_accumulator import AccumulatorConfig
 from kcli.client.producer.sender import ACKS_ALL, SenderConfig
@@ -32,25 +37,25 @@ class ProducerConfig(NamedTuple):
     """The settings that only producers have; times are in ms, sizes in bytes."""
 
     acks: str = "all"
-    batch_size: int = 16384
-    linger_ms: int = 5
-    buffer_memory: int = 33554432
-    max_request_size: int = 1048576
-    max_block_ms: int = 60000
-    delivery_timeout_ms: int = 120000
-    retries: int = 2147483647
-    max_in_flight_requests_per_connection: int = MOST_IN_FLIGHT_IN_ORDER
+    batch_size: Count = 16384
+    linger_ms: Count = 5
+    buffer_memory: LongCount = 33554432
+    max_request_size: Count = 1048576
+    max_block_ms: LongCount = 60000
+    delivery_timeout_ms: Count = 120000
+    retries: Count = 2147483647
+    max_in_flight_requests_per_connection: Annotated[int, Range(1)] = MOST_IN_FLIGHT_IN_ORDER
     enable_idempotence: bool = True
     compression_type: str = "none"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
+    compression_gzip_level: Annotated[int, Range(1, 9, others=(-1,))] = -1
+    compression_lz4_level: Annotated[int, Range(1, 17)] = 9
+    compression_zstd_level: Annotated[int, Range(-131072, 22)] = 3
     partitioner_adaptive_partitioning_enable: bool = True
-    partitioner_availability_timeout_ms: int = 0
+    partitioner_availability_timeout_ms: LongCount = 0
     partitioner_ignore_keys: bool = False
-    metadata_max_idle_ms: int = 300000
+    metadata_max_idle_ms: Annotated[int, Range(5000, INT64_MAX)] = 300000
     transactional_id: str | None = None
-    transaction_timeout_ms: int = 60000
+    transaction_timeout_ms: Count = 60000
 
     def accumulator(self, common: ClientConfig) -> AccumulatorConfig:
         """Return the settings of the accumulator."""

@@ -11,6 +11,7 @@ cdef class RecordAccumulator:
     cdef public bint is_closed, should_wake_sender
     cdef public object next_expiry_ms
     cdef public dict incomplete
+    cdef public list broken
     cdef public object compression_ratios
     cdef object _rng, _sequencer, _backoff
     cdef dict _topics, _drain_indexes, _node_times

@@ -102,6 +102,8 @@ class RecordAccumulator:
         self.should_wake_sender = False
         self.next_expiry_ms: int | None = None
         self.incomplete: dict[producer_batch.ProducerBatch, None] = {}
+        # Batches that `drain` could not encode; the sender fails them.
+        self.broken: list[tuple[producer_batch.ProducerBatch, Exception]] = []
         self._rng = rng
         self._sequencer = sequencer
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -342,7 +344,11 @@ class RecordAccumulator:
             if self._sequencer is not None and self._sequencer.must_wait(first):
                 # Kafka ends the request here. The other partitions of the node do not depend on this one.
                 continue
-            size += self._take(queue, now_ms)
+            try:
+                size += self._take(queue, now_ms)
+            except Exception as error:
+                self.broken.append((first, error))
+                continue
             drained.append(first)
         return drained
 

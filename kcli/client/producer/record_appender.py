@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kcli.client.cluster import UNKNOWN_PARTITION, Cluster
+from kcli.client.errors import ClientError, RecordTooLargeError
 from kcli.client.producer import partitioner, record_accumulator
 from kcli.client.producer.producer_batch import Callback, Headers
 
@@ -20,6 +21,10 @@ class AppendTransactions(Protocol):
 
     def check_can_append(self) -> None:
         """Raise the error because of which nothing may be appended."""
+        ...
+
+    def record_failed(self, error: ClientError) -> None:
+        """Take a record that the transaction lacks."""
         ...
 
     def add_partition(self, topic: str, partition: int) -> None:
@@ -74,7 +79,14 @@ class RecordAppender:
         if self._transactions is not None and not self._transactions.can_append:
             self._transactions.check_can_append()
         partition = self._partitioner.partition(topic, partition, key, value, self._cluster)
-        batch = self.accumulator.append(topic, partition, timestamp, key, value, headers, on_delivery, now_ms, self._cluster)
+        try:
+            batch = self.accumulator.append(
+                topic, partition, timestamp, key, value, headers, on_delivery, now_ms, self._cluster
+            )
+        except RecordTooLargeError as error:
+            if self._transactions is not None:
+                self._transactions.record_failed(error)
+            raise
         if batch is None:
             return False
         if self._is_transactional and self._transactions is not None:

@@ -38,7 +38,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, TopicPartition
-from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
+from kcli.client.errors import ClientError, InvalidRecordError, KafkaError, KafkaTimeoutError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient
 from kcli.client.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
@@ -96,6 +96,7 @@ class BatchQueue(Protocol):
     """The batches that wait to be sent; RecordAccumulator says what each method does."""
 
     next_expiry_ms: int | None
+    broken: list[tuple[ProducerBatch, Exception]]  # batches that `drain` could not encode
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Return the nodes that have a ready batch, and when to ask again."""
@@ -262,7 +263,16 @@ class Sender:
                     self._send(node, batches, now_ms)
                     if self._requests[node] < self._config.max_in_flight:
                         wake_ms = now_ms  # it may take more
+            if self._queue.broken:
+                self._fail_broken(now_ms)
+                wake_ms = now_ms
         return wake_ms
+
+    def _fail_broken(self, now_ms: int) -> None:
+        broken, self._queue.broken = self._queue.broken, []
+        for batch, problem in broken:
+            error = InvalidRecordError(f"the records of {batch.topic}-{batch.partition} cannot be encoded: {problem}")
+            self._fail(batch, error, {}, now_ms, adjust=True)
 
     def _send(self, node: int, batches: list[ProducerBatch], now_ms: int) -> None:
         for batch in batches:

@@ -176,6 +176,11 @@ class TransactionManager:
         self._log(f"the transaction of {self.transactional_id} has failed and must be aborted: {error}")
         self.enter(State.ABORTABLE_ERROR, error)
 
+    def record_failed(self, error: ClientError) -> None:
+        """Take a record of the transaction that could not be appended (Kafka: maybeTransitionToErrorState)."""
+        if self.state is State.IN_TRANSACTION:
+            self._take_failure(error)
+
     def fail_abortable_if_possible(self, error: ClientError) -> None:
         """Let the transaction be aborted if the epoch can be raised afterwards; otherwise the error is fatal."""
         if not self._can_bump() and not self.is_version_2:

@@ -15,7 +15,8 @@
     AddOffsetsToTxn, TxnOffsetCommit                                           transaction and group coordinator
     EndTxn                                                                     transaction coordinator
 
-A call that is repeated while its first one has no result gets the same result: its caller may have stopped waiting. Errors are
+A call whose caller has stopped waiting can be repeated, and nothing else can be called before: it gets the result of the first
+one, whether that has ended or not. Errors are
 judged by kcli.client.producer.transaction_answers. A request is sent again until its answer is final.
 """
 
@@ -56,6 +57,7 @@ _LAST_ADD_PARTITIONS = 3  # later versions are for brokers
 _LAST_OF_VERSION_1 = {TXN_OFFSET_COMMIT: 4, END_TXN: 4}
 _LAST_TXN_OFFSET_COMMIT = 5  # later versions have topic ids
 _FIRST_INIT_WITH_EPOCH = 3
+_INIT, _COMMIT, _ABORT = "init_transactions()", "commit_transaction()", "abort_transaction()"
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 # Gets None or the error of a call, once, and the time.
@@ -96,7 +98,11 @@ class TransactionRequests:
         self._retry: TimerTask | None = None
         self._commits: deque[_OffsetCommit] = deque()
         self._is_commit = False
+        self._call = _INIT
         self._waiting: list[CallDone] = []  # for the end of init_transactions, commit or abort
+        self._left: list[CallDone] = []  # those of them whose callers wait no longer
+        # The call that has succeeded without a caller who waited; it is to be repeated, and ends at once.
+        self._unclaimed: str | None = None
         self._is_end_due = False
 
     # ------------------------------------------------------------------------------------------------------------- calls
@@ -105,10 +111,13 @@ class TransactionRequests:
         """Get a producer id for the transactional id. Raises IllegalStateError, and as check_usable does."""
         manager = self.manager
         manager.check_usable()
+        if self._claim(_INIT, done):
+            return
         if manager.state is not State.INITIALIZING:
             if manager.state is not State.UNINITIALIZED:
                 raise IllegalStateError("init_transactions() was called before")
             manager.enter(State.INITIALIZING)
+            self._call = _INIT
         self._waiting.append(done)
 
     def begin(self) -> None:
@@ -124,6 +133,8 @@ class TransactionRequests:
     def end(self, done: CallDone, *, is_commit: bool) -> None:
         """Commit or abort the transaction. Raises IllegalStateError, and as check_usable does."""
         manager = self.manager
+        if self._claim(_COMMIT if is_commit else _ABORT, done):
+            return
         if self._is_end_due and manager.state is not State.FATAL_ERROR:
             if self._is_commit != is_commit:
                 self._check_idle()
@@ -139,7 +150,7 @@ class TransactionRequests:
             commits, self._commits = self._commits, deque()
             for commit in commits:
                 commit.done(TransactionAbortedError("the transaction was aborted"), self._network.timer.clock_ms)
-        self._is_commit, self._is_end_due = is_commit, True
+        self._is_commit, self._is_end_due, self._call = is_commit, True, _COMMIT if is_commit else _ABORT
         self._waiting.append(done)
 
     def send_offsets(self, group: GroupMetadata, offsets: Offsets, done: CallDone) -> None:
@@ -150,10 +161,24 @@ class TransactionRequests:
             raise IllegalStateError(f"offsets are sent in a transaction only: the producer is {manager.state.value}")
         self._commits.append(_OffsetCommit(group, dict(offsets), done))
 
+    def leave(self, done: CallDone) -> None:
+        """Take the news that the caller of init_transactions, commit or abort waits no longer."""
+        if done in self._waiting:
+            self._left.append(done)
+
+    def _claim(self, call: str, done: CallDone) -> bool:
+        """End a repeated call whose first one has succeeded. Raises IllegalStateError if it was another one."""
+        if self._unclaimed is None:
+            return False
+        if self._unclaimed != call:
+            self._check_idle()
+        self._unclaimed = None
+        done(None, self._network.timer.clock_ms)
+        return True
+
     def _check_idle(self) -> None:
-        if self._waiting:
-            what = "commit_transaction()" if self._is_commit else "abort_transaction()"
-            what = what if self._is_end_due else "init_transactions()"
+        if self._waiting or self._unclaimed is not None:
+            what = self._unclaimed or self._call
             raise IllegalStateError(f"{what} did not end in its time: call it again before anything else")
 
     @property
@@ -168,11 +193,9 @@ class TransactionRequests:
         manager = self.manager
         manager.resolve()
         if manager.state is State.FATAL_ERROR:
-            self._fail_all(manager.fatal_error(), now_ms)
+            self.fail_all(manager.fatal_error(), now_ms)
         elif manager.state is State.ABORTABLE_ERROR:
-            self._fail_all(
-                TransactionAbortableError(f"the transaction has failed and must be aborted: {manager.error}"), now_ms
-            )
+            self.fail_all(TransactionAbortableError(f"the transaction has failed and must be aborted: {manager.error}"), now_ms)
         elif not self._is_under_way and self._retry is None:
             self._send_next(now_ms)
 
@@ -272,7 +295,7 @@ class TransactionRequests:
     def _backed_off(self, now_ms: int) -> None:
         self._retry = None
 
-    def _fail_all(self, error: ClientError, now_ms: int) -> None:
+    def fail_all(self, error: ClientError, now_ms: int) -> None:
         """Give all calls an error."""
         commits, self._commits = self._commits, deque()
         for commit in commits:
@@ -281,7 +304,10 @@ class TransactionRequests:
 
     def _settle(self, error: ClientError | None, now_ms: int) -> None:
         waiting, self._waiting = self._waiting, []
+        left, self._left = self._left, []
         self._is_end_due = False
+        if waiting and error is None and all(done in left for done in waiting):
+            self._unclaimed = self._call
         for done in waiting:
             done(error, now_ms)
 

@@ -5,6 +5,8 @@
     `call(function)` of the application  function(now_ms), `core.poll`, effects, the timer is armed
     an answer, the end of a connection   NetworkClient.handle; the same follows once for all events that the event loop has now
     the next deadline                    NetworkClient.advance, and the same
+    an exception of any of these but     all operations of `start` end with it: they might wait for ever
+    the first
 
 kcli.client.shell.client_thread puts a ClientLoop on a thread of its own, for callers that block.
 """
@@ -38,20 +40,43 @@ class ClientCore(Protocol):
         ...
 
 
+class _Operation(asyncio.Future[_Result]):
+    """The future of an operation that can be taken back: at once, since after `cancel` it must have no effect."""
+
+    def __init__(self, cancelled: Callable[[], None] | None, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._cancelled_hook = cancelled
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel it, and take the operation back."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled and self._cancelled_hook is not None:
+            self._cancelled_hook()
+        return is_cancelled
+
+
 class ClientLoop:
     """Runs one core on the running event loop; `lock` is held while it is called, if threads share it."""
 
-    def __init__(self, core: ClientCore, clock: Clock, lock: AbstractContextManager[object] | None = None) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        clock: Clock,
+        lock: AbstractContextManager[object] | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Begin to run a core; `failed` gets exceptions that no caller would see, instead of the operations of `start`."""
         self._core = core
         self._clock = clock
         self._lock = nullcontext() if lock is None else lock
+        self._failed = failed or self._fail_operations
         self._loop = asyncio.get_running_loop()
         self._connections = PeerConnections(self._loop, self._dispatch)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._is_execution_due = False
         self._is_closed = False
-        self._started: set[asyncio.Future[Any]] = set()  # the operations that have no result yet
+        self._open: set[asyncio.Future[Any]] = set()  # the operations that have no result yet
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
         """Call a function of the core with the time, and execute the effects."""
@@ -62,12 +87,18 @@ class ClientLoop:
             self._execute(now_ms)
         return result
 
-    def start(self, function: Callable[[Done[_Result], int], None]) -> asyncio.Future[_Result]:
-        """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
-        future: asyncio.Future[_Result] = self._loop.create_future()
+    def start(
+        self, function: Callable[[Done[_Result], int], None], cancelled: Callable[[], None] | None = None
+    ) -> asyncio.Future[_Result]:
+        """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future.
+
+        `cancelled` is called as soon as the future is cancelled.
+        """
+        future: asyncio.Future[_Result] = _Operation(cancelled, loop=self._loop)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
-            self._started.discard(future)
             if future.done():
                 return  # the caller waits no longer
             if isinstance(result, ClientError):
@@ -76,11 +107,10 @@ class ClientLoop:
                 future.set_result(result)
 
         def begin(now_ms: int) -> None:
-            self._started.add(future)
             try:
                 function(done, now_ms)
             except BaseException:
-                self._started.discard(future)
+                self._open.discard(future)
                 raise
 
         self.call(begin)
@@ -88,7 +118,20 @@ class ClientLoop:
 
     def execute(self) -> None:
         """Execute the effects of calls that other threads made."""
-        self.call(lambda now_ms: None)
+        self._call_guarded(lambda now_ms: None)
+
+    def _call_guarded(self, function: Callable[[int], object]) -> None:
+        """Call a function whose exception no caller would see: it ends all operations, which might wait for ever."""
+        try:
+            self.call(function)
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def _fail_operations(self, error: Exception) -> None:
+        for future in list(self._open):
+            if not future.done():
+                future.set_exception(error)
 
     def _execute(self, now_ms: int) -> None:
         """Let the core do what is due, execute its effects, and arm the timer."""
@@ -117,18 +160,24 @@ class ClientLoop:
         self._connections.close_all()
         if self._timer is not None:
             self._timer.cancel()
-        while self._started:
-            future = self._started.pop()
+        for future in list(self._open):
             if not future.done():
                 future.set_exception(IllegalStateError("the client was closed before the call ended"))
                 future.exception()  # no warning if no task waits for it
 
+    async def drained(self) -> None:
+        """Wait, after `close`, until what was sent has left, for a bounded time."""
+        await self._connections.drained()
+
     def _dispatch(self, event: PeerEvent) -> None:
         if self._is_closed:
             return
-        with self._lock:
-            now_ms = self._clock.now_ms()
-            self._core.network.handle(event, now_ms)
+        try:
+            with self._lock:
+                self._core.network.handle(event, self._clock.now_ms())
+        except Exception as error:
+            self._failed(error)
+            raise
         if not self._is_execution_due:
             self._is_execution_due = True
             self._loop.call_soon(self._execute_if_due)
@@ -150,4 +199,4 @@ class ClientLoop:
     def _due(self) -> None:
         self._armed_ms = self._timer = None
         if not self._is_closed:
-            self.call(self._core.network.advance)
+            self._call_guarded(self._core.network.advance)

@@ -31,8 +31,8 @@ class ClientThread:
         self._loop = asyncio.new_event_loop()
         self._is_woken = False
         self._is_closed = False
+        self._open: set[Future[Any]] = set()  # the operations that have no result yet
         self._client: ClientLoop | None = None
-        self._started: set[Future[Any]] = set()  # the operations that have no result yet
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -62,26 +62,31 @@ class ClientThread:
 
     def start(self, function: Callable[[Done[_Result], int], None]) -> Future[_Result]:
         """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
-        future: Future[_Result] = Future()
+        future: Future[_Result] = self.future()
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
-            self._started.discard(future)
             if future.done() or not future.set_running_or_notify_cancel():
-                return
+                return  # the caller waits no longer, or an exception of the thread has ended it
             if isinstance(result, ClientError):
                 future.set_exception(result)
             else:
                 future.set_result(result)
 
         def begin(now_ms: int) -> None:
-            self._started.add(future)
             try:
                 function(done, now_ms)
             except BaseException:
-                self._started.discard(future)
+                self._open.discard(future)
                 raise
 
         self.call(begin)
+        return future
+
+    def future(self) -> Future[Any]:
+        """Return a future that an exception of the own thread ends: nothing else may end it then."""
+        future: Future[Any] = Future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
         return future
 
     def wake(self) -> None:
@@ -120,6 +125,8 @@ class ClientThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        if self._client is not None:
+            self._loop.run_until_complete(self._client.drained())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -127,15 +134,21 @@ class ClientThread:
         with self.lock:
             self._is_woken = False
             if self._client is None:
-                self._client = ClientLoop(self.core, self.clock, self.lock)
+                self._client = ClientLoop(self.core, self.clock, self.lock, self._failed)
             self._client.execute()
+
+    def _failed(self, error: Exception) -> None:
+        with self.lock:
+            unended = list(self._open)
+        for future in unended:
+            if not future.done() and not future.running():
+                future.set_exception(error)
 
     def _stop(self) -> None:
         with self.lock:
             if self._client is not None:
                 self._client.close()
-            while self._started:
-                future = self._started.pop()
-                if future.set_running_or_notify_cancel():
+            for future in list(self._open):
+                if not future.done() and future.set_running_or_notify_cancel():
                     future.set_exception(IllegalStateError("the client was closed before the call ended"))
         self._loop.stop()

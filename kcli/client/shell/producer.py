@@ -149,6 +149,8 @@ def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, 
 
 
 def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
+    if future.done():
+        return  # an exception of the thread has ended it
     if isinstance(result, ClientError):
         future.set_exception(result)
     else:
@@ -198,7 +200,10 @@ class Producer(RecordSender):
                     self._thread.wake()
                 return
         if self._thread.is_current():
-            raise KafkaTimeoutError("the record has to wait for metadata or memory, which a callback cannot do")
+            error = KafkaTimeoutError("the record has to wait for metadata or memory, which a callback cannot do")
+            with self._lock:
+                self._core.send_failed(error)
+            raise error
         self._wait(partial(self._core.send, record))
 
     def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **words: Any) -> RecordMetadata:
@@ -239,7 +244,7 @@ class Producer(RecordSender):
     def _wait(self, operation: Callable[[Done[_Result], int], None], timeout: float | None = None) -> _Result:
         """Start an operation and return its result. Raises the ClientError that it ends with, and TimeoutError."""
         self._check_thread()
-        future: Future[_Result] = Future()
+        future: Future[_Result] = self._thread.future()
 
         def done(result: _Result | ClientError, now_ms: int) -> None:
             self._defer(partial(_settle, future, result))
@@ -342,7 +347,7 @@ class AsyncProducer:
         """Send a record; this ends when it is in a batch. Raises as Producer.send does."""
         record = self._parts.record(topic, value, key, headers, partition, timestamp, on_delivery)
         if not self._parts.append(record):
-            await self._client.start(partial(self._core.send, record))
+            await self._client.start(partial(self._core.send, record), partial(self._core.withdraw, record))
         elif self._core.accumulator.should_wake_sender and not self._is_woken:
             self._is_woken = True
             asyncio.get_running_loop().call_soon(self._wake)
@@ -364,7 +369,8 @@ class AsyncProducer:
             rows = ArrowRows(batch)
             appender = self._core.begin_rows(topic, rows, on_delivery)
             while appender.row < rows.count:
-                await self._client.start(partial(self._core.wait_for_rows, appender, topic))
+                waiting = partial(self._core.wait_for_rows, appender, topic)
+                await self._client.start(waiting, partial(self._core.withdraw, appender))
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
@@ -406,6 +412,7 @@ class AsyncProducer:
         self._is_closed = True
         await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
         self._client.close()
+        await self._client.drained()
 
     async def __aenter__(self) -> AsyncProducer:
         return self

@@ -2,16 +2,19 @@
 
     what                      then
     ------------------------  ------------------------------------------------------------------------------------------
-    SendRequest to a peer     the frame is sent; if there is no connection, one is made first, and frames wait for it
-    a frame comes             ResponseReceived for the oldest request without an answer: a peer answers in order
-    a frame that was not      the connection is closed -> PeerClosed
-    asked for, or whose
-    size cannot be
-    the first bytes are those the connection is closed -> PeerClosed, whose reason names the protocol
-    of TLS, HTTP or SSH
+    SendRequest to a peer     the frame is sent; if there is no connection, one is made first, and frames wait for it.
+                              Of several addresses of a host the next is tried after NEXT_ADDRESS_S, too
+    a request without answer  ResponseReceived with an empty frame, when the operating system has all that was sent
+    a frame comes             ResponseReceived for the oldest request that waits for its answer: a peer answers in order
+    a frame comes that was    the connection is closed -> PeerClosed
+    not asked for, or has an
+    impossible size
+    the first bytes are       the connection is closed -> PeerClosed, whose reason names the protocol
+    those of TLS, HTTP, SSH
     the connection fails,     PeerClosed; no request on it is answered any more
     or the peer closes it
-    ClosePeer                 the connection is closed; no event
+    ClosePeer                 the connection is closed, and what was not written is dropped; no event
+    `close_all`               the same, but what was not written has DRAIN_S more to leave, while the event loop runs
 
 A small frame is received into a buffer of the connection and passed on as bytes; a large one into a bytearray of its own size,
 which is passed on as it is: no byte of it is copied once more. The first LARGEST_AT_ONCE bytes of memory are given on the word
@@ -34,6 +37,9 @@ from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, S
 SIZE_BYTES = 4  # of the size before a frame
 SMALL_BUFFER_BYTES = 16 * 1024  # a frame that does not fit has memory of its own
 LARGEST_AT_ONCE = 64 * 1024 * 1024
+NEXT_ADDRESS_S = 0.25
+MAX_PORT = 65535
+DRAIN_S = 1.0
 # The first answer has the versions of the APIs, some kilobytes.
 LARGEST_FIRST_ANSWER = 1024 * 1024
 # The first bytes of servers that are not brokers, or expect TLS. As sizes they would be frames of 300 MB and more, and the
@@ -58,6 +64,7 @@ class PeerConnections:
         self._loop = loop
         self._dispatch = dispatch
         self._connections: dict[Peer, _PeerConnection] = {}
+        self._draining: list[_PeerConnection] = []
 
     def send(self, effect: SendRequest, *others: SendRequest) -> None:
         """Send a request, or several to one peer with one system call; connect first if needed."""
@@ -74,9 +81,30 @@ class PeerConnections:
             connection.abort()
 
     def close_all(self) -> None:
-        """Close all connections; no events follow."""
-        for peer in list(self._connections):
-            self.close(peer)
+        """Close all connections, after what was sent has left; no events follow."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+            if connection.is_draining:
+                self._draining.append(connection)
+
+    async def drained(self) -> None:
+        """Wait, after `close_all`, until what was sent has left, at most DRAIN_S."""
+        until_s = self._loop.time() + DRAIN_S
+        while any(connection.is_draining for connection in self._draining) and self._loop.time() < until_s:
+            await asyncio.sleep(DRAIN_S / 100)
+        for connection in self._draining:
+            if connection.is_draining:
+                connection.abort()
+
+    def written_soon(self, connection: _PeerConnection, request_ids: list[int]) -> None:
+        """Report requests that have no answer, and that the operating system has."""
+
+        def report() -> None:
+            for request_id in request_ids:
+                self.received(connection, request_id, b"")
+
+        self._loop.call_soon(report)
 
     def received(self, connection: _PeerConnection, request_id: int, frame: bytes | bytearray) -> None:
         """Pass an answer on."""
@@ -101,6 +129,8 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes | bytearray] = []
         self._request_ids: deque[int] = deque()
+        self._unwritten_ids: list[int] = []  # of requests that have no answer
+        self._is_paused = False  # the transport has bytes that the operating system has not taken
         self._has_answered = False
         self._small = memoryview(bytearray(SMALL_BUFFER_BYTES))
         self._end = 0  # of the bytes in the small buffer
@@ -111,14 +141,18 @@ class _PeerConnection(asyncio.BufferedProtocol):
     async def connect(self, loop: asyncio.AbstractEventLoop) -> None:
         """Connect to the peer's address."""
         assert self.peer.address is not None
+        host, port = self.peer.address
         try:
-            await loop.create_connection(lambda: self, self.peer.address.host, self.peer.address.port)
-        except OSError as error:
+            if not 0 < port <= MAX_PORT:
+                raise ValueError(f"there is no port {port}")
+            await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1)
+        except (OSError, ValueError) as error:  # a ValueError: also names that IDNA does not have
             self._connections.lost(self, reason_of(error))
 
     def send(self, *effects: SendRequest) -> None:
         """Send frames, or keep them until the connection is made."""
-        self._request_ids.extend(effect.request_id for effect in effects if effect.has_answer)
+        for effect in effects:
+            (self._request_ids if effect.has_answer else self._unwritten_ids).append(effect.request_id)
         if self._transport is None:
             self._unsent.extend(effect.frame for effect in effects)
         elif len(effects) == 1:
@@ -126,6 +160,19 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self._transport.write(memoryview(effects[0].frame))
         else:
             self._transport.writelines([effect.frame for effect in effects])
+        self._written_soon()
+
+    def close(self) -> None:
+        """Close the connection after what was sent has left."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.close()
+        else:
+            self.abort()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the transport has bytes that the operating system has not taken."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def abort(self) -> None:
         """Close the connection at once, or do not make it any more."""
@@ -139,8 +186,25 @@ class _PeerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the frames that wait."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # so that `resume_writing` says when all is written
         self._transport.writelines(self._unsent)
         self._unsent.clear()
+        self._written_soon()
+
+    def pause_writing(self) -> None:
+        """Note that bytes wait in the transport."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Report that all is written."""
+        self._is_paused = False
+        self._written_soon()
+
+    def _written_soon(self) -> None:
+        """Report the requests that have no answer, if all is written; later, since the core may be in the middle of a call."""
+        if self._unwritten_ids and not self._is_paused and self._transport is not None:
+            written, self._unwritten_ids = self._unwritten_ids, []
+            self._connections.written_soon(self, written)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next bytes."""

@@ -154,9 +154,7 @@ class Network:
         if self.drops:
             return
         frame = self.broker.answer(node, bytes(effect.frame))
-        if frame is None:
-            return
-        event = ResponseReceived(effect.request_id, frame)
+        event = ResponseReceived(effect.request_id, b"" if frame is None else frame)
         if self.holds and self.broker.requests[-1][1] not in (apis.API_VERSIONS, apis.METADATA):
             self.held.append((effect.peer, event))
         else:

@@ -208,6 +208,23 @@ def test_without_acks_there_are_no_offsets() -> None:
     assert sending.results == [-1] and sending.broker.written[0] == [b"a"]
 
 
+def test_without_acks_a_batch_ends_when_it_is_written() -> None:
+    """Until then its memory is held and the request counts; one that is never written expires."""
+    sending = Sending(config=SenderConfig(acks=0, delivery_timeout_ms=100_000, retries=0))
+    sending.network.holds = True
+    sending.send(b"a")
+    sending.network.advance(1000)
+    assert not sending.results and sending.sender.has_work
+    assert sending.accumulator.pool.available < sending.accumulator.pool.total
+    sending.network.release()
+    assert sending.results == [-1] and not sending.sender.has_work
+    sending.network.drops = True
+    sending.send(b"b")
+    sending.network.advance(30_000)
+    assert codes(sending.results) == [-1, error_codes.REQUEST_TIMED_OUT]
+    assert sending.accumulator.pool.available == sending.accumulator.pool.total
+
+
 def test_a_partition_without_a_leader_waits_for_one() -> None:
     sending = Sending(leaders=(-1,))
     sending.send(b"a")

@@ -47,11 +47,11 @@ class OtherSide:
         return accepted
 
     async def read(self, accepted: socket.socket, size: int) -> bytes:
-        got = b""
+        got = bytearray()
         async with asyncio.timeout(PATIENCE_S):
             while len(got) < size:
-                got += await asyncio.get_running_loop().sock_recv(accepted, size - len(got))
-        return got
+                got += await asyncio.get_running_loop().sock_recv(accepted, min(size - len(got), 2**20))
+        return bytes(got)
 
     async def until(self, count: int) -> list[Event]:
         async with asyncio.timeout(PATIENCE_S):
@@ -97,6 +97,99 @@ def test_large_answers_come_whole_whatever_is_around_them() -> None:
             await asyncio.sleep(0)
         expected = [b"one", *large, b"four"]
         assert await side.until(4) == [ResponseReceived(place + 1, frame) for place, frame in enumerate(expected)]
+        side.connections.close_all()
+        accepted.close()
+        side.listening.close()
+
+    run(test)
+
+
+def test_a_request_without_answer_is_reported_when_it_is_written() -> None:
+    """Not while its bytes wait in the process, where the end of the connection loses them."""
+
+    async def test() -> None:
+        side = OtherSide()
+        side.send(1)
+        accepted = await side.accept()
+        await side.read(accepted, len(framed(b"ask 1")))
+        side.connections.send(SendRequest(2, side.peer, framed(b"small"), has_answer=False))
+        assert not side.events, "the core may be in the middle of a call"
+        assert await side.until(1) == [ResponseReceived(2, b"")]
+        await side.read(accepted, len(framed(b"small")))
+        large = framed(bytes(16 * 1024 * 1024))
+        side.connections.send(SendRequest(3, side.peer, large, has_answer=False))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(side.events) == 1
+        reading = asyncio.create_task(side.read(accepted, len(large)))
+        assert (await side.until(2))[1] == ResponseReceived(3, b"")
+        await reading
+        await asyncio.get_running_loop().sock_sendall(accepted, framed(b"one"))
+        assert (await side.until(3))[2] == ResponseReceived(1, b"one")
+        side.connections.close_all()
+        accepted.close()
+        side.listening.close()
+
+    run(test)
+
+
+def test_what_was_sent_leaves_before_the_connections_are_closed() -> None:
+    async def test() -> None:
+        side = OtherSide()
+        side.send(1)
+        accepted = await side.accept()
+        await side.read(accepted, len(framed(b"ask 1")))
+        large = framed(bytes(16 * 1024 * 1024))
+        side.connections.send(SendRequest(2, side.peer, large, has_answer=False))
+        side.connections.close_all()
+        reading = asyncio.create_task(side.read(accepted, len(large)))
+        await side.connections.drained()
+        assert await reading == large and not side.events
+        accepted.close()
+        side.listening.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("address", [PeerAddress("a" * 64 + ".example", 9092), PeerAddress("127.0.0.1", 70_000)])
+def test_an_address_that_cannot_be_is_reported_at_once(address: PeerAddress) -> None:
+    async def test() -> None:
+        side = OtherSide()
+        peer = side.peer._replace(address=address)
+        side.connections.send(SendRequest(1, peer, framed(b"ask")))
+        (event,) = await side.until(1)
+        assert isinstance(event, PeerClosed) and event.peer == peer
+        side.listening.close()
+
+    run(test)
+
+
+def test_an_address_that_drops_packets_does_not_hide_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two addresses of a host the second is tried while the first still connects."""
+
+    async def test() -> None:
+        side = OtherSide()
+        loop = asyncio.get_running_loop()
+        port = side.listening.getsockname()[1]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+        connect = loop.sock_connect
+        silent = asyncio.Event()
+
+        async def addresses(*args: object, **words: object) -> object:
+            return found
+
+        async def connecting(sock: socket.socket, address: tuple[str, int]) -> None:
+            if address[0] == "127.0.0.2":
+                await silent.wait()
+            await connect(sock, address)
+
+        monkeypatch.setattr(loop, "getaddrinfo", addresses)
+        monkeypatch.setattr(loop, "sock_connect", connecting)
+        monkeypatch.setattr(peer_connections, "NEXT_ADDRESS_S", 0.01)
+        peer = side.peer._replace(address=PeerAddress("two-addresses", port))
+        side.connections.send(SendRequest(1, peer, framed(b"ask")))
+        accepted = await side.accept()
+        await side.read(accepted, len(framed(b"ask")))
         side.connections.close_all()
         accepted.close()
         side.listening.close()
