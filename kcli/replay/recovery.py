@@ -3,6 +3,8 @@
 The target's log is read from the saved target offset on; that is what was sent since the progress was saved last, some seconds
 at most. Batches of other producers are passed over.
 
+A log that ends below the saved target offset has lost records (a lost disk, an unclean election), and the run ends.
+
 If that part of the log was deleted (retention), the leader's state of the producer has the last sequence (DescribeProducers);
 if that has expired too, the run ends: it is not known what was sent.
 """
@@ -42,6 +44,11 @@ class Found(NamedTuple):
 def find_sent(network: NetworkClient, where: TopicPartition, progress: PartitionProgress, end_offset: int) -> Steps[Found]:
     """Return what the target has above the saved progress, below `end_offset`. Raises ReplayError, KafkaError."""
     offset = progress.target_offset
+    if end_offset < offset:
+        raise ReplayError(
+            f"{where[0]}-{where[1]}: the target's log ends at {end_offset} although the records up to {offset} were "
+            "acknowledged: it was truncated; --restart sends everything again"
+        )
     found: list[FoundBatch] = []
     try:
         while offset < end_offset:

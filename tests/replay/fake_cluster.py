@@ -52,6 +52,11 @@ class FakeLog:
         base, self.end = self.end, self.end + header.record_count
         return 0, base
 
+    def truncate(self, end: int) -> None:
+        """Lose the batches that reach above an offset."""
+        self.batches = [batch for batch in self.batches if check_batch(batch).last_offset < end]
+        self.end = check_batch(self.batches[-1]).last_offset + 1 if self.batches else 0
+
     def headers(self) -> list[RecordBatch]:
         """The headers of all batches."""
         return [check_batch(batch) for batch in self.batches]

@@ -160,6 +160,18 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
         scene.run()
 
 
+def test_a_target_that_lost_records_is_refused(tmp_path: Path) -> None:
+    """A lost disk or an unclean election: the saved progress is above the end of the target's log."""
+    build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    log = scene.cluster.logs["copy-t"][0]
+    end = log.end
+    log.truncate(end - 3)
+    with pytest.raises(ClientError, match=rf"log ends at {log.end} although the records up to {end} were .*: it was truncated"):
+        scene.run()
+
+
 def test_restarted_everything_is_sent_again(tmp_path: Path) -> None:
     expected = build(tmp_path / "data", 1)
     scene = Scene(tmp_path / "data", 1, 0.0)
