@@ -6,6 +6,8 @@
     progress of this replay             what the target has above it is found out (kcli.replay.recovery)
     progress, but the topic was made    it begins anew
     again since (another topic id)
+    progress, but the source's topic    the run ends
+    was made again
     with --restart                      it begins anew, as a new producer
 
 The progress of new partitions is saved before anything is sent: the next run could not find records without the producer id.
@@ -91,14 +93,23 @@ class Preparation:
         if self._options.is_restarted:
             loaded = {}
         known = {target: one for target, one in loaded.items() if self._is_of_topic(target, one)}
+        self._check_source_topics(pairs, known)
         ends = yield from list_offsets(self._network, targets)
         producers = {(one.producer_id, one.producer_epoch) for one in known.values()}
         if len(producers) > 1:
             raise ReplayError(f"{self._store.where} has the progress of several producers; --restart begins anew")
         producer = producers.pop() if producers else (yield from init_producer_id(self._network))
         new = {
-            target: PartitionProgress(*producer, 0, 0, ends[target], ends[target], topic_id(self._network, target[0]))
-            for target in targets
+            target: PartitionProgress(
+                *producer,
+                0,
+                0,
+                ends[target],
+                ends[target],
+                topic_id(self._network, target[0]),
+                self._source.topic_id(source[0]),
+            )
+            for source, target in pairs
             if target not in known
         }
         if new:
@@ -115,6 +126,19 @@ class Preparation:
         if known:
             self._note(f"going on with the progress in {self._store.where}")
         return Prepared(replays, *producer)
+
+    def _check_source_topics(
+        self, pairs: list[tuple[TopicPartition, TopicPartition]], known: Mapping[TopicPartition, PartitionProgress]
+    ) -> None:
+        for source, target in pairs:
+            if target not in known:
+                continue
+            now, then = self._source.topic_id(source[0]), known[target].source_topic_id
+            if ZERO_UUID not in (now, then) and now != then:
+                raise ReplayError(
+                    f"the topic {source[0]!r} of the source has the id {now}, and {then} when it was sent: it was deleted and "
+                    "made again; --restart begins anew"
+                )
 
     def _is_of_topic(self, target: TopicPartition, progress: PartitionProgress) -> bool:
         current = topic_id(self._network, target[0])

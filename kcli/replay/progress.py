@@ -9,6 +9,12 @@
     start offset                   the end of the target's log before the first of them
     producer id and epoch          those that the replay has in all its runs
     topic id                       of the topic in the target, since a topic that was made again does not have the records
+    source topic id                of the topic in the source, which may have been made again, too
+    last batch                     the source offset, number of records and CRC of the last batch below the source offset: a run
+                                   that goes on makes it again, to notice that the source is another one
+    replay                         a hash of paths, selection and --map, since several replays may be given the same --name
+
+The last three are missing in the progress of older versions, and are then not compared.
 
 The progress is saved before the first record is sent, then each second and at the end. It is behind what the target has; the
 next run reads the headers of the target's batches from `target offset` on and finds its own by the producer id. It makes the
@@ -31,11 +37,25 @@ from kcli.format import limits
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
+from kcli.replay.outgoing_batch import UNKNOWN_CRC
 from kcli.replay.source import TopicPartition
 from kcli.replay.steps import ReplayError, Steps
 
 _KIND = "kcli-replay"
 _VERSION = 1
+_OLD_WORDS, _WORDS = 8, 13
+_NO_REPLAY = "-"
+
+
+class LastBatch(NamedTuple):
+    """The last batch that a replay has passed, see the table above."""
+
+    offset: int
+    record_count: int
+    crc: int
+
+
+NO_BATCH = LastBatch(-1, 0, UNKNOWN_CRC)
 
 
 class PartitionProgress(NamedTuple):
@@ -48,6 +68,9 @@ class PartitionProgress(NamedTuple):
     target_offset: int
     start_offset: int
     topic_id: Uuid = ZERO_UUID
+    source_topic_id: Uuid = ZERO_UUID
+    last: LastBatch = NO_BATCH
+    replay: str = ""
 
 
 Progress = Mapping[TopicPartition, PartitionProgress]
@@ -84,6 +107,9 @@ def encode_metadata(progress: PartitionProgress) -> str:
                 progress.target_offset,
                 progress.start_offset,
                 progress.topic_id,
+                progress.source_topic_id,
+                *progress.last,
+                progress.replay or _NO_REPLAY,
             ),
         )
     )
@@ -92,11 +118,16 @@ def encode_metadata(progress: PartitionProgress) -> str:
 def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | None:
     """Return the progress in a committed offset, None if no replay wrote it."""
     words = metadata.split(" ")
-    if words[:2] != [_KIND, str(_VERSION)] or len(words) != 8:
+    if words[:2] != [_KIND, str(_VERSION)] or len(words) not in (_OLD_WORDS, _WORDS):
         return None
     try:
         producer_id, epoch, records, target, start = map(int, words[2:7])
-        return PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
+        found = PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
+        if len(words) == _OLD_WORDS:
+            return found
+        last = LastBatch(*map(int, words[9:12]))
+        replay = "" if words[12] == _NO_REPLAY else words[12]
+        return found._replace(source_topic_id=Uuid.parse(words[8]), last=last, replay=replay)
     except (ValueError, FormatError):
         return None
 
@@ -139,6 +170,8 @@ class FileProgress:
                     int(row["targetOffset"]),
                     int(row["startOffset"]),
                     Uuid.parse(row["topicId"]),
+                    Uuid.parse(row.get("sourceTopicId", str(ZERO_UUID))),
+                    LastBatch(*map(int, row.get("lastBatch", NO_BATCH))),
                 )
         except OSError as error:
             raise ReplayError(f"{self._path}: {error.strerror or error}") from None
@@ -161,6 +194,8 @@ class FileProgress:
                 "producerId": one.producer_id,
                 "producerEpoch": one.producer_epoch,
                 "topicId": str(one.topic_id),
+                "sourceTopicId": str(one.source_topic_id),
+                "lastBatch": list(one.last),
             }
             for (topic, partition), one in sorted(self._known.items())
         ]

@@ -169,7 +169,7 @@ class Replayer:
         most = len(self.partitions) if self._schedule.needs_origin else MOST_ACTIVE
         while self._waiting and len(self._active) < most:
             partition = self._waiting.pop()
-            partition.stream = self.source.open(partition.source, partition.progress.source_offset, partition.watched)
+            partition.open(self.source)
             self._active.append(partition)
 
     def _has_origin(self) -> bool:

@@ -29,7 +29,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
-        self.end = 0
+        self.start = self.end = 0
         self.producers: dict[int, list[tuple[int, int, int]]] = {}  # first and last sequence, base offset
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -56,6 +56,11 @@ class FakeLog:
         """Lose the batches that reach above an offset."""
         self.batches = [batch for batch in self.batches if check_batch(batch).last_offset < end]
         self.end = check_batch(self.batches[-1]).last_offset + 1 if self.batches else 0
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the batches below an offset, as retention does."""
+        self.batches = [batch for batch in self.batches if check_batch(batch).last_offset >= offset]
+        self.start = offset
 
     def headers(self) -> list[RecordBatch]:
         """The headers of all batches."""
@@ -85,6 +90,7 @@ class FakeCluster:
             apis.OFFSET_FETCH: self._offset_fetch,
             apis.PRODUCE: self._produce,
             apis.FETCH: self._fetch,
+            apis.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
         }
 
     def topic_id(self, name: str) -> bytes:
@@ -135,25 +141,25 @@ class FakeCluster:
 
     def _metadata(self, node: int, request: Message) -> Message:
         topics = []
-        for wanted in request.topics or []:
-            logs = self.logs.get(wanted.name)
+        for wanted in sorted(self.logs) if request.topics is None else [topic.name for topic in request.topics]:
+            logs = self.logs.get(wanted)
             if logs is None:
                 code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                topics.append(self._part(apis.METADATA, "MetadataResponseTopic", name=wanted.name, error_code=code))
+                topics.append(self._part(apis.METADATA, "MetadataResponseTopic", name=wanted, error_code=code))
                 continue
             partitions = [
                 self._part(
                     apis.METADATA,
                     "MetadataResponsePartition",
                     partition_index=number,
-                    leader_id=self.leaders[wanted.name, number],
+                    leader_id=self.leaders[wanted, number],
                     leader_epoch=self.epoch,
                 )
                 for number in range(len(logs))
             ]
-            topic_id = self.topic_id(wanted.name)
+            topic_id = self.topic_id(wanted)
             topics.append(
-                self._part(apis.METADATA, "MetadataResponseTopic", name=wanted.name, topic_id=topic_id, partitions=partitions)
+                self._part(apis.METADATA, "MetadataResponseTopic", name=wanted, topic_id=topic_id, partitions=partitions)
             )
         brokers = [self._part(apis.METADATA, "MetadataResponseBroker", node_id=one, host="fake", port=one) for one in NODES]
         return self._new(apis.METADATA, brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
@@ -196,7 +202,8 @@ class FakeCluster:
             for part in topic.partitions:
                 where = topic.name, part.partition_index
                 code = 0 if self.leaders.get(where) == node else error_codes.NOT_LEADER_OR_FOLLOWER
-                offset = -1 if code else 0 if part.timestamp == -2 else self.logs[topic.name][part.partition_index].end
+                log = self.logs[topic.name][part.partition_index]
+                offset = -1 if code else log.start if part.timestamp == -2 else log.end
                 parts.append(
                     self._part(
                         apis.LIST_OFFSETS,
@@ -270,18 +277,22 @@ class FakeCluster:
         log = self.logs[topic.topic][part.partition]
         records = b"".join(batch for batch in log.batches if check_batch(batch).last_offset >= part.fetch_offset)
         is_leader = self.leaders[topic.topic, part.partition] == node
+        code = 0 if log.start <= part.fetch_offset <= log.end else error_codes.OFFSET_OUT_OF_RANGE
         answer = self._part(
             apis.FETCH,
             "PartitionData",
             partition_index=part.partition,
-            error_code=0 if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
+            error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=log.end,
-            records=records if is_leader else b"",
+            records=records if is_leader and not code else b"",
         )
         return self._new(
             apis.FETCH,
             responses=[self._part(apis.FETCH, "FetchableTopicResponse", topic=topic.topic, partitions=[answer])],
         )
+
+    def _describe_log_dirs(self, node: int, request: Message) -> Message:
+        return self._new(apis.DESCRIBE_LOG_DIRS)
 
 
 class FakeNetwork:

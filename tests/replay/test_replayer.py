@@ -12,6 +12,7 @@ import pytest
 
 from kcli.client.errors import ClientError
 from kcli.format.compression import inflate
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
 from kcli.inspect.dumping.selection import Selection, parse_selection
@@ -257,3 +258,64 @@ def test_pace(tmp_path: Path, schedule: Schedule, least_ms: int, most_ms: int) -
     replayer = scene.run()
     assert replayer is not None and len(scene.arrived()["t", 0]) == 101
     assert least_ms <= scene.network.now_ms <= most_ms + 100
+
+
+def of_values(root: Path, values: list[bytes]) -> None:
+    """The partition t-0 with one batch for each value."""
+    builder = PartitionBuilder(root / "t-0")
+    for value in values:
+        builder.append([(b"k", value)])
+    builder.flush()
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        ([b"a", b"b"], "ends at offset 2, although its records up to 3 were sent: it was truncated or replaced"),
+        ([b"x", b"y", b"z", b"more"], "does not have the batch of 1 records at offset 2 any more"),
+    ],
+)
+def test_a_source_that_was_replaced_is_refused(tmp_path: Path, second: list[bytes], sentence: str, kept: str) -> None:
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", second)
+    scene = Scene(tmp_path / "one", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    scene.root = tmp_path / "two"
+    with pytest.raises(ClientError, match=sentence):
+        scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -> None:
+    """Also with --join: the last batch of the first run is not made larger by what came after it."""
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", [b"a", b"b", b"c", b"d", b"e"])
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.join_bytes = join_bytes
+    scene.run()
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_progress_of_older_versions_is_taken(tmp_path: Path) -> None:
+    of_values(tmp_path, [b"a", b"b", b"c"])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    where = "replay", "copy-t", 0
+    offset, metadata = scene.cluster.offsets[where]
+    scene.cluster.offsets[where] = offset, " ".join(metadata.split(" ")[:8])
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c"]
+
+
+def test_a_source_topic_that_was_made_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_values(tmp_path, [b"a", b"b", b"c"])
+    scene = Scene(tmp_path, 1, 0.0)
+    monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"a" * 16))
+    scene.run()
+    monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"b" * 16))
+    with pytest.raises(ClientError, match=r"the topic 't' of the source has the id .* it was deleted and made again"):
+        scene.run()
