@@ -53,6 +53,11 @@ class ReplayRun:
         self._clock = Clock()
         self._threads: list[ClientThread] = []
         self._mapping = mapping
+        if schedule.needs_origin:
+            # The first timestamps of all partitions decide, so that each has an open file.
+            from kcli.server.shell.server import raise_descriptor_limit
+
+            raise_descriptor_limit()
 
     def __enter__(self) -> Self:
         try:

@@ -14,6 +14,8 @@ Several replicas of a partition, as in the directories of several nodes: the one
                                number of partitions is the highest that is there plus one, and there are no settings
     offsets of groups          `__consumer_offsets` in the log directories
 
+A file that cannot be read ends the stream of its partition: the next run continues there.
+
 The selection is that of dump-log, with the same damage in the same words: what dump-log does not show is not sent.
 """
 
@@ -333,7 +335,7 @@ class DirectoryStream:
         self._batches.close()
 
     def _read(self, limit: Limit) -> Generator[OutgoingBatch, None, None]:
-        disk, selection, problems = self._source.disk, self._source.selection, self._source.problems
+        disk, selection = self._source.disk, self._source.selection
         budget = Budget(limit)
         is_counted = selection.limit is not None or selection.tail is not None
         if not is_counted:
@@ -345,7 +347,7 @@ class DirectoryStream:
         try:
             maker, slot, position = self._start(selection, segments, budget)
         except OSError as error:
-            problems.problem(error.filename or segments[0].log, error.strerror or str(error))
+            self._cut(error.filename or segments[0].log, error)
             return
         for at in range(slot, len(segments)):
             segment = segments[at]
@@ -356,10 +358,18 @@ class DirectoryStream:
                     if batch.next_offset > self._from_offset:
                         yield batch
             except OSError as error:
-                problems.problem(segment.log, error.strerror or str(error))
+                self._cut(segment.log, error)
+                return
             if budget.is_spent():
                 break
         yield from maker.finish()
+
+    def _cut(self, path: str, error: OSError) -> None:
+        """End the stream: what follows would be sent as if nothing were missing, and never be sent in its place."""
+        self.is_cut = True
+        self._source.problems.problem(
+            path, f"{error.strerror or error}; the rest of the partition is not sent, the same command continues here"
+        )
 
     def _start(self, selection: Selection, segments: list[Segment], budget: Budget) -> tuple[BatchMaker, int, int | None]:
         """Return the maker, the number of the first segment, and the byte in it (None: by its indexes)."""

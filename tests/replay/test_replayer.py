@@ -5,6 +5,7 @@ The cluster checks sequences as Kafka does (tests/replay/fake_cluster); what arr
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
 from kcli.inspect.dumping.selection import Selection, parse_selection
-from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.replay.checking import Checker
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.group_offsets import GroupProgress
@@ -77,12 +78,15 @@ class Scene:
         self.options = ReplayOptions()
         self.is_checked = False
         self.join_bytes = 0
+        self.disk = OsDisk()
 
     def run(self, most_events: int = 1_000_000) -> Replayer | None:
         """Run -> None if it was killed after so many events. Raises what ended it."""
         client = self.network.client()
-        problems = Problems(self.notes.append)
-        source = DirectorySource(OsDisk(), [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes)
+        self.problems = problems = Problems(self.notes.append)
+        source = DirectorySource(
+            self.disk, [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes
+        )
         names = {topic: f"copy-{topic}" for topic in source.topics()}
         store: ProgressStore = GroupProgress(client, "replay")
         if self.progress is not None:
@@ -319,3 +323,38 @@ def test_a_source_topic_that_was_made_again_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"b" * 16))
     with pytest.raises(ClientError, match=r"the topic 't' of the source has the id .* it was deleted and made again"):
         scene.run()
+
+
+class FaultyDisk(OsDisk):
+    """A disk that fails to open some files."""
+
+    def __init__(self, failing: set[str]) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def open_file(self, path: str) -> OsFile:
+        if path in self.failing:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().open_file(path)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_segment_that_cannot_be_read_now_is_sent_by_the_next_run(tmp_path: Path, slot: int) -> None:
+    """The rest of the partition waits, the other partitions are sent, and the exit code is 1."""
+    expected = build(tmp_path / "data", 2)
+    segments = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.disk = FaultyDisk({str(segments[slot])})
+    scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, 10_000, "")]}
+    scene.run()
+    arrived = scene.arrived()
+    assert arrived["t", 1] == expected["t", 1]
+    assert arrived["t", 0] == expected["t", 0][: len(arrived["t", 0])] != expected["t", 0]
+    assert scene.problems.damages and any(
+        "Input/output error; the rest of the partition is not sent" in one for one in scene.notes
+    )
+    assert ("g", "copy-t", 0) not in scene.cluster.offsets
+    scene.disk = OsDisk()
+    scene.run()
+    assert scene.arrived() == expected and not scene.problems.damages
+    assert scene.cluster.offsets["g", "copy-t", 0][0] == len(expected["t", 0])
