@@ -61,7 +61,7 @@ class PartitionReplay:
         self.max_message_bytes: int | None = None
         self.paused_until_ms = 0
         self.failing_since_ms: int | None = None
-        self.failure = ""
+        self.leaderless_since_ms: int | None = None
         self.is_saved = True
         # Offsets of the source, ascending; the places in the target of those that became known and are not taken yet.
         self.watched = [offset for offset in watched if offset >= progress.source_offset]

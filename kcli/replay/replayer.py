@@ -37,7 +37,7 @@ from kcli.replay.progress import ProgressStore
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
 from kcli.replay.source import CommittedOffset, Source, TopicPartition
 from kcli.replay.steps import ReplayError, StepRunner, Steps
-from kcli.replay.target import MAX_MESSAGE_BYTES
+from kcli.replay.target import MAX_MESSAGE_BYTES, refresh
 
 REQUEST_BYTES = 4 * 1024 * 1024
 SAVE_INTERVAL_MS = 1000
@@ -91,6 +91,8 @@ class Replayer:
         self._runner = StepRunner(network)
         self._done: Callable[[ClientError | None, int], None] | None = None
         self._producer = (-1, -1)
+        self._topic_ids: dict[str, bytes] = {}
+        self._checked_update = -1
         self._waiting: list[PartitionReplay] = []
         self._active: list[PartitionReplay] = []
         self._is_sending = False
@@ -114,6 +116,8 @@ class Replayer:
             return
         self.partitions = result.partitions
         self._producer = result.producer_id, result.producer_epoch
+        topics = {partition.target[0] for partition in self.partitions}
+        self._topic_ids = {name: found for name in topics if (found := self.network.metadata.topic_ids.get(name)) is not None}
         self._waiting = list(reversed(self.partitions))
         self._start_ms = now_ms
         self._is_sending = True
@@ -124,6 +128,7 @@ class Replayer:
         if not self._is_sending:
             return
         try:
+            self._check_topics()
             self._activate()
             if self._has_origin():
                 self._send_ready(now_ms)
@@ -134,7 +139,22 @@ class Replayer:
             self._is_sending = False
             self._runner.start(self._finish(), self._finished)
 
+    def _check_topics(self) -> None:
+        """End the run if a topic of the target was deleted and made again: the new one would get the rest only."""
+        metadata = self.network.metadata
+        if metadata.update_count == self._checked_update:
+            return
+        self._checked_update = metadata.update_count
+        for name, topic_id in self._topic_ids.items():
+            if metadata.topic_ids.get(name, topic_id) != topic_id:
+                raise ReplayError(
+                    f"the topic {name!r} of the target was deleted and made again during the run; run the same command again "
+                    "to send all its records to the new topic"
+                )
+
     def _finish(self) -> Steps[None]:
+        yield from refresh(self.network)  # a broker without topic ids in Produce does not notice another topic
+        self._check_topics()
         for partition in self.partitions:
             partition.place_rest()
             if partition.passed:
@@ -197,8 +217,11 @@ class Replayer:
             for partition in self._active:
                 leader = self.network.metadata.cluster.leader_for(*partition.target)
                 if leader == NO_LEADER:
-                    self._lost_leader(partition, now_ms)
+                    due_ms = self._lost_leader(partition, now_ms)
+                    if due_ms is not None:
+                        wake_ms = due_ms if wake_ms is None else min(wake_ms, due_ms)
                     continue
+                partition.leaderless_since_ms = None
                 if self.network.in_flight_count(leader) >= MAX_IN_FLIGHT or sizes.get(leader, 0) >= REQUEST_BYTES:
                     continue
                 paused_until_ms = max(partition.paused_until_ms, self._throttled_until.get(leader, 0))
@@ -230,7 +253,7 @@ class Replayer:
         batch = partition.peek()
         if batch is None:
             return None, None
-        due_ms = self._start_ms + self._schedule.due_ms(batch.timestamp, self._origin or 0, self.sent)
+        due_ms = self._due_ms(batch)
         if due_ms > now_ms:
             return None, due_ms
         self._check_size(partition, batch)
@@ -246,9 +269,22 @@ class Replayer:
                 f"{partition.target[0]!r} of the target; raise it there, and run the same command again"
             )
 
-    def _lost_leader(self, partition: PartitionReplay, now_ms: int) -> None:
-        self._failing(partition, now_ms, "it has no leader")
+    def _due_ms(self, batch: OutgoingBatch) -> float:
+        return self._start_ms + self._schedule.due_ms(batch.timestamp, self._origin or 0, self.sent)
+
+    def _lost_leader(self, partition: PartitionReplay, now_ms: int) -> float | None:
+        """Count the time without a leader while something is due; return when that is the case, if it is not."""
         self.network.request_update()
+        if not partition.in_flight:
+            batch = partition.peek()
+            due_ms = None if batch is None else self._due_ms(batch)
+            if due_ms is None or due_ms > now_ms:
+                partition.leaderless_since_ms = None
+                return due_ms
+        if partition.leaderless_since_ms is None:
+            partition.leaderless_since_ms = now_ms
+        self._check_time(partition, partition.leaderless_since_ms, now_ms, "it has no leader")
+        return None
 
     def _produce(self, leader: int, batches: list[InFlightBatch]) -> None:
         kind = API_KEYS[PRODUCE].request
@@ -258,7 +294,7 @@ class Replayer:
             one.state = BatchState.SENT
             topic, number = one.replay.target
             by_topic.setdefault(topic, []).append(of_partition(index=number, records=one.batch.data))
-        ids = self.network.metadata.topic_ids
+        ids = self._topic_ids
 
         def request(version: int) -> Message:
             has_ids = version >= _IDS_FROM_VERSION
@@ -291,8 +327,9 @@ class Replayer:
             self.network.request_update()
             return
         parts = {}
+        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
         for topic in answer.responses:
-            name = topic.name or self.network.metadata.topic_names.get(topic.topic_id, "")
+            name = topic.name or names.get(topic.topic_id, "")
             for part in topic.partition_responses:
                 parts[name, part.index] = part
         for one in batches:
@@ -324,7 +361,11 @@ class Replayer:
         """End the run if a partition has failed for too long."""
         if partition.failing_since_ms is None:
             partition.failing_since_ms = now_ms
-        elif now_ms - partition.failing_since_ms > DELIVERY_TIMEOUT_MS:
+        self._check_time(partition, partition.failing_since_ms, now_ms, reason)
+
+    @staticmethod
+    def _check_time(partition: PartitionReplay, since_ms: int, now_ms: int, reason: str) -> None:
+        if now_ms - since_ms > DELIVERY_TIMEOUT_MS:
             raise ReplayError(f"{partition.name}: nothing was acknowledged for {DELIVERY_TIMEOUT_MS // 1000} s: {reason}")
 
     @staticmethod

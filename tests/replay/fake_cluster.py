@@ -73,6 +73,10 @@ class FakeCluster:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.logs: dict[str, list[FakeLog]] = {}
+        self.generations: dict[str, int] = {}  # how often a topic of that name was made
+        self.newest_produce = 13
+        self.has_leaders = True
+        self.is_coordinating = True
         self.configs: dict[str, dict[str, str]] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str]] = {}
         self.next_producer_id = 100
@@ -94,10 +98,11 @@ class FakeCluster:
         }
 
     def topic_id(self, name: str) -> bytes:
-        return name.encode().ljust(16, b"\1")
+        return name.encode().ljust(16, bytes([self.generations[name]]))
 
     def create(self, name: str, partitions: int) -> None:
         """Make a topic."""
+        self.generations[name] = self.generations.get(name, 0) + 1
         self.logs[name] = [FakeLog() for _ in range(partitions)]
         for number in range(partitions):
             self.leaders[name, number] = self.rng.choice(NODES)
@@ -126,7 +131,12 @@ class FakeCluster:
         return made
 
     def _api_versions(self, node: int, request: Message) -> Message:
-        low = {apis.PRODUCE: (3, 12), apis.FETCH: (4, 12), apis.OFFSET_COMMIT: (2, 9), apis.OFFSET_FETCH: (1, 9)}
+        low = {
+            apis.PRODUCE: (3, self.newest_produce),
+            apis.FETCH: (4, 12),
+            apis.OFFSET_COMMIT: (2, 9),
+            apis.OFFSET_FETCH: (1, 9),
+        }
         keys = [
             self._part(
                 apis.API_VERSIONS,
@@ -152,7 +162,7 @@ class FakeCluster:
                     apis.METADATA,
                     "MetadataResponsePartition",
                     partition_index=number,
-                    leader_id=self.leaders[wanted, number],
+                    leader_id=self.leaders[wanted, number] if self.has_leaders else -1,
                     leader_epoch=self.epoch,
                 )
                 for number in range(len(logs))
@@ -259,16 +269,25 @@ class FakeCluster:
 
     def _produce(self, node: int, request: Message) -> Message:
         topics = []
+        names = {self.topic_id(name): name for name in self.logs}
         for topic in request.topic_data:
+            name = topic.name or names.get(bytes(topic.topic_id), "")
             parts = []
             for part in topic.partition_data:
-                code, offset = error_codes.NOT_LEADER_OR_FOLLOWER, -1
-                if self.leaders[topic.name, part.index] == node:
-                    code, offset = self.logs[topic.name][part.index].append(bytes(part.records))
+                code, offset = error_codes.NOT_LEADER_OR_FOLLOWER if name else error_codes.UNKNOWN_TOPIC_ID, -1
+                if self.leaders.get((name, part.index)) == node and self.has_leaders:
+                    code, offset = self.logs[name][part.index].append(bytes(part.records))
                 parts.append(
                     self._part(apis.PRODUCE, "PartitionProduceResponse", index=part.index, error_code=code, base_offset=offset)
                 )
-            topics.append(self._part(apis.PRODUCE, "TopicProduceResponse", name=topic.name, partition_responses=parts))
+            topics.append(
+                self._part(
+                    apis.PRODUCE,
+                    "TopicProduceResponse",
+                    **({"name": name} if topic.name else {"topic_id": topic.topic_id}),
+                    partition_responses=parts,
+                )
+            )
         return self._new(apis.PRODUCE, responses=topics)
 
     def _fetch(self, node: int, request: Message) -> Message:
@@ -309,6 +328,10 @@ class FakeNetwork:
         self._last_ms: dict[tuple[int, Peer], int] = {}  # answers of a connection keep their order
         self._generation: dict[Peer, int] = {}
         self._client = 0
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        """Have something happen to the cluster at a time."""
+        self._at(at_ms, action)
 
     def client(self) -> NetworkClient:
         """A new client; of the one before it nothing is heard any more, but its requests may still arrive."""

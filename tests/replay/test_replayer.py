@@ -148,7 +148,6 @@ def test_a_topic_that_was_made_again_gets_all_records(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "data", 1, 0.0)
     scene.run()
     scene.cluster.create("copy-t", 1)
-    scene.cluster.topic_id = lambda name: b"another".ljust(16, b"\2")  # type: ignore[method-assign]
     scene.run()
     assert scene.arrived() == expected
 
@@ -358,3 +357,63 @@ def test_a_segment_that_cannot_be_read_now_is_sent_by_the_next_run(tmp_path: Pat
     scene.run()
     assert scene.arrived() == expected and not scene.problems.damages
     assert scene.cluster.offsets["g", "copy-t", 0][0] == len(expected["t", 0])
+
+
+@pytest.mark.parametrize("newest_produce", [12, 13])
+def test_a_target_topic_made_again_during_the_run_ends_it(tmp_path: Path, newest_produce: int) -> None:
+    """With topic ids in Produce (version 13) the new topic gets nothing; else the end of the run notices it."""
+    of_values(tmp_path, [b"%d" % at for at in range(40)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.cluster.newest_produce = newest_produce
+    scene.schedule = AtRate(10, is_bytes=False)
+
+    def make_again() -> None:
+        leader = scene.cluster.leaders["copy-t", 0]
+        scene.cluster.create("copy-t", 1)
+        scene.cluster.leaders["copy-t", 0] = leader
+
+    scene.network.at(2000, make_again)
+    with pytest.raises(ClientError, match="the topic 'copy-t' of the target was deleted and made again during the run"):
+        scene.run()
+    if newest_produce >= 13:
+        assert not scene.arrived()["t", 0]
+        scene.schedule = None
+        scene.run()
+        assert scene.arrived()["t", 0] == [b"%d" % at for at in range(40)]
+
+
+@pytest.mark.parametrize(("has_due", "back_ms"), [(False, 400_000), (True, 100_000)])
+def test_a_leader_is_missed_only_while_something_is_due(tmp_path: Path, has_due: bool, back_ms: int) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=1000 + (20_000 if has_due else 500_000))
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+
+    def lead(has_leaders: bool) -> None:
+        scene.cluster.has_leaders = has_leaders
+        scene.network.network.request_update()
+
+    scene.network.at(5000, lambda: lead(False))
+    scene.network.at(back_ms, lambda: lead(True))
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"first", b"last"]
+
+
+def test_a_leader_that_is_missed_for_too_long_ends_the_run(tmp_path: Path) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=21_000)
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+
+    def lead() -> None:
+        scene.cluster.has_leaders = False
+        scene.network.network.request_update()
+
+    scene.network.at(5000, lead)
+    with pytest.raises(ClientError, match="nothing was acknowledged for 120 s: it has no leader"):
+        scene.run()
+    assert 140_000 < scene.network.now_ms < 145_000
