@@ -151,7 +151,7 @@ class ReplayRun:
         committed = self._committed()
         network = self._network(args.to)
         store = self._store(network)
-        options = ReplayOptions(not args.no_create, args.replication_factor, args.restart)
+        options = ReplayOptions(not args.no_create, args.replication_factor, args.restart, args.append)
         preparation = Preparation(network, self._source, store, self._names, options, committed, print_message)
         checker = Checker(network, self._source, print_message) if args.check else None
         check = None if checker is None else checker.steps

@@ -38,7 +38,7 @@ from kcli.replay.group_offsets import fetch_offsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartition
-from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, ask
+from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, ask
 from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets, topic_id
 
 SCHEME = "kafka://"
@@ -275,8 +275,8 @@ class ClusterSource:
         """Fill a queue to the end of its partition."""
         try:
             yield from self._fill(partition, from_offset, watched, stream, cut_offset)
-        except ClientError as error:
-            stream.failure = error
+        except Exception as error:
+            stream.failure = as_client_error(error)
         stream.is_read = stream.failure is None
         self.on_data()
 

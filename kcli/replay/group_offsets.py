@@ -82,7 +82,10 @@ def _refusal(group: str, code: int) -> str:
 def fetch_offsets(
     network: NetworkClient, group: str, partitions: list[TopicPartition] | None
 ) -> Steps[dict[TopicPartition, Commit]]:
-    """Return the committed offsets of a group; of all its partitions without `partitions`. Raises KafkaError."""
+    """Return the committed offsets of a group; of all its partitions without `partitions`.
+
+    Raises KafkaError, KafkaTimeoutError.
+    """
     kind = API_KEYS[OFFSET_FETCH].request
     by_topic: dict[str, list[int]] | None = None if partitions is None else {}
     for topic, partition in partitions or ():
@@ -104,6 +107,7 @@ def fetch_offsets(
         ]
         return kind.new(groups=[kind.classes["OffsetFetchRequestGroup"](group_id=group, topics=topics)])
 
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
     while True:
         node_id = yield from find_coordinator(network, group)
         answer = yield from ask(network, OFFSET_FETCH, request, node_id, COORDINATOR)
@@ -120,6 +124,8 @@ def fetch_offsets(
             }
         if not codes <= error_codes.RETRIABLE:
             raise KafkaError(min(codes - error_codes.RETRIABLE), f"the offsets of the group {group!r}")
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"the offsets of the group {group!r} cannot be read: {error_codes.NAMES[min(codes)]}")
         yield Pause(network.config.retry_backoff_ms)
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.client.cluster import NO_LEADER
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.peers import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
@@ -36,7 +36,7 @@ from kcli.replay.partition_replay import MAX_IN_FLIGHT, BatchState, InFlightBatc
 from kcli.replay.progress import ProgressStore
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
 from kcli.replay.source import CommittedOffset, Source, TopicPartition
-from kcli.replay.steps import ReplayError, StepRunner, Steps
+from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error
 from kcli.replay.target import MAX_MESSAGE_BYTES, refresh
 
 REQUEST_BYTES = 4 * 1024 * 1024
@@ -45,12 +45,16 @@ DELIVERY_TIMEOUT_MS = 120_000
 # Partitions whose files are open at the same time, unless the schedule needs the first timestamps of all.
 MOST_ACTIVE = 32
 NO_TIMESTAMP = -1
+# Committed offsets of partitions that are done would expire before those of the others (offsets.retention.minutes).
+SAVE_ALL_INTERVAL_MS = 86_400_000
 _IDS_FROM_VERSION = 13
 
 # The settings of the target by which it refuses a batch.
 _REFUSALS = {
     error_codes.MESSAGE_TOO_LARGE: "the batch is larger than max.message.bytes of the topic",
     error_codes.RECORD_LIST_TOO_LARGE: "the batch is larger than the segments of the topic (segment.bytes)",
+    error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER: "the target does not have the records before it, or it has these already: is "
+    "another run of this replay under way?",
     error_codes.INVALID_TIMESTAMP: "its timestamps are outside of message.timestamp.before.max.ms and "
     "message.timestamp.after.max.ms of the topic",
 }
@@ -93,6 +97,9 @@ class Replayer:
         self._producer = (-1, -1)
         self._topic_ids: dict[str, bytes] = {}
         self._checked_update = -1
+        self._saved_all_ms = 0
+        self._save_failing_since_ms: int | None = None
+        self._uncommitted: dict[str, dict[TopicPartition, Commit]] = {}
         self._waiting: list[PartitionReplay] = []
         self._active: list[PartitionReplay] = []
         self._is_sending = False
@@ -119,7 +126,7 @@ class Replayer:
         topics = {partition.target[0] for partition in self.partitions}
         self._topic_ids = {name: found for name in topics if (found := self.network.metadata.topic_ids.get(name)) is not None}
         self._waiting = list(reversed(self.partitions))
-        self._start_ms = now_ms
+        self._start_ms = self._saved_all_ms = now_ms
         self._is_sending = True
         self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
 
@@ -132,8 +139,8 @@ class Replayer:
             self._activate()
             if self._has_origin():
                 self._send_ready(now_ms)
-        except ClientError as error:
-            self._end(error, now_ms)
+        except Exception as error:
+            self._end(as_client_error(error), now_ms)
             return
         if not self._active and not self._waiting and not self._is_saving:
             self._is_sending = False
@@ -315,8 +322,8 @@ class Replayer:
             if not isinstance(answer, PeerFailure) and answer.throttle_time_ms:
                 self._throttled_until[leader] = now_ms + answer.throttle_time_ms
             self._take_answer(batches, answer, now_ms)
-        except ClientError as error:
-            self._end(error, now_ms)
+        except Exception as error:
+            self._end(as_client_error(error), now_ms)
 
     def _take_answer(self, batches: list[InFlightBatch], answer: Answer, now_ms: int) -> None:
         if isinstance(answer, PeerFailure):
@@ -389,34 +396,55 @@ class Replayer:
 
     def _saved(self, result: ClientError | None, now_ms: int) -> None:
         self._is_saving = False
+        if isinstance(result, KafkaTimeoutError) and self._is_sending:
+            since_ms = self._save_failing_since_ms = self._save_failing_since_ms or now_ms
+            if now_ms - since_ms <= DELIVERY_TIMEOUT_MS:
+                self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
+                return
+        else:
+            self._save_failing_since_ms = None
         if isinstance(result, ClientError):
             self._end(result, now_ms)
         elif self._is_sending:
             self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
 
     def _save(self) -> Steps[None]:
-        """Commit the offsets of groups that have become known, then save the progress."""
-        changed = [partition for partition in self.partitions if not partition.is_saved]
+        """Commit the offsets of groups that have become known, then save the progress. Raises ClientError."""
+        now_ms = self.network.timer.clock_ms
+        is_for_all = now_ms - self._saved_all_ms >= SAVE_ALL_INTERVAL_MS
+        changed = [partition for partition in self.partitions if is_for_all or not partition.is_saved]
         progress = {partition.target: partition.progress for partition in changed}
         for partition in changed:
             partition.is_saved = True
-        for group, commits in self._known_offsets().items():
-            if group in self.group_problems:
-                continue
-            try:
-                yield from commit_offsets(self.network, group, commits)
-                self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
-            except ClientError as error:
-                self.group_problems[group] = str(error)
-        if progress:
-            yield from self._store.save(progress)
+        try:
+            yield from self._commit_known_offsets()
+            if progress:
+                yield from self._store.save(progress)
+        except ClientError:
+            for partition in changed:
+                partition.is_saved = False
+            raise
+        if is_for_all:
+            self._saved_all_ms = now_ms
 
-    def _known_offsets(self) -> dict[str, dict[TopicPartition, Commit]]:
-        found: dict[str, dict[TopicPartition, Commit]] = {}
+    def _commit_known_offsets(self) -> Steps[None]:
+        self._add_known_offsets()
+        for group, commits in list(self._uncommitted.items()):
+            if group not in self.group_problems:
+                try:
+                    yield from commit_offsets(self.network, group, commits)
+                    self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
+                except ClientError as error:
+                    if isinstance(error, KafkaTimeoutError) and self._is_sending:
+                        raise
+                    self.group_problems[group] = str(error)
+            del self._uncommitted[group]
+
+    def _add_known_offsets(self) -> None:
         for partition in self.partitions:
             places = partition.take_places()
             for committed in self._committed.get(partition.source, ()) if places else ():
                 place = places.get(committed.offset)
                 if place is not None:
-                    found.setdefault(committed.group, {})[partition.target] = Commit(place, committed.metadata)
-        return found
+                    commits = self._uncommitted.setdefault(committed.group, {})
+                    commits[partition.target] = Commit(place, committed.metadata)

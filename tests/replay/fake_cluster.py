@@ -74,6 +74,7 @@ class FakeCluster:
         self.rng = rng
         self.logs: dict[str, list[FakeLog]] = {}
         self.generations: dict[str, int] = {}  # how often a topic of that name was made
+        self.commits = 0
         self.newest_produce = 13
         self.has_leaders = True
         self.is_coordinating = True
@@ -227,8 +228,9 @@ class FakeCluster:
         return self._new(apis.LIST_OFFSETS, topics=topics)
 
     def _find_coordinator(self, node: int, request: Message) -> Message:
+        code = 0 if self.is_coordinating else error_codes.COORDINATOR_NOT_AVAILABLE
         found = [
-            self._part(apis.FIND_COORDINATOR, "Coordinator", key=key, node_id=1, host="fake", port=1)
+            self._part(apis.FIND_COORDINATOR, "Coordinator", key=key, node_id=1, host="fake", port=1, error_code=code)
             for key in request.coordinator_keys
         ]
         return self._new(apis.FIND_COORDINATOR, coordinators=found)
@@ -240,6 +242,7 @@ class FakeCluster:
             for part in topic.partitions:
                 committed = part.committed_offset, part.committed_metadata
                 self.offsets[request.group_id, topic.name, part.partition_index] = committed
+                self.commits += 1
                 parts.append(
                     self._part(apis.OFFSET_COMMIT, "OffsetCommitResponsePartition", partition_index=part.partition_index)
                 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from kcli.format.records import read_records
 from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.replay.checking import Checker
-from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.directory_source import DirectorySource, DirectoryStream, Problems
 from kcli.replay.group_offsets import GroupProgress
 from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
@@ -417,3 +418,119 @@ def test_a_leader_that_is_missed_for_too_long_ends_the_run(tmp_path: Path) -> No
     with pytest.raises(ClientError, match="nothing was acknowledged for 120 s: it has no leader"):
         scene.run()
     assert 140_000 < scene.network.now_ms < 145_000
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_progress_that_was_lost_is_noticed(tmp_path: Path, kept: str) -> None:
+    """Without progress all records would be there twice; --append is for a topic that others write to, too."""
+    build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    before = scene.arrived()
+    scene.cluster.offsets.clear()
+    (tmp_path / "progress").unlink(missing_ok=True)
+    with pytest.raises(ClientError, match=r"has records already in copy-t-0, copy-t-1, and .* has no progress of this replay"):
+        scene.run()
+    assert scene.arrived() == before
+    scene.options = ReplayOptions(may_append=True)
+    scene.run()
+    assert any("its records are added to those of copy-t-0, copy-t-1 in the target" in note for note in scene.notes)
+    twice = {where: values * 2 for where, values in before.items()}
+    assert scene.arrived() == twice
+    scene.run()  # the same command again
+    assert scene.arrived() == twice
+
+
+def test_progress_of_some_partitions_alone_is_refused(tmp_path: Path) -> None:
+    build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    del scene.cluster.offsets["replay", "copy-t", 1]
+    scene.options = ReplayOptions(may_append=True)
+    with pytest.raises(ClientError, match="has the progress of other partitions, not that of copy-t-1"):
+        scene.run()
+
+
+def test_a_new_partition_of_the_source_is_no_lost_one(tmp_path: Path) -> None:
+    build(tmp_path / "one", 1)
+    expected = build(tmp_path / "two", 2)
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.cluster.create("copy-t", 2)
+    scene.run()
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived() == expected
+
+
+def test_progress_of_all_partitions_is_saved_each_day(tmp_path: Path) -> None:
+    """Also of a partition that is done: its committed offset would expire before the others."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=1000 + 3 * 86_400_000)
+    builder.flush()
+    builder = PartitionBuilder(tmp_path / "t-1")
+    builder.append([(b"k", b"v")], timestamp=1000)
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+    counts: list[int] = []
+    scene.network.at(10_000, lambda: counts.append(scene.cluster.commits))
+    scene.network.at(2 * 86_400_000 + 10_000, lambda: counts.append(scene.cluster.commits))
+    assert scene.run() is not None
+    assert counts[1] - counts[0] == 2 * 2  # of two partitions on two days
+
+
+def test_another_run_of_the_replay_is_named(tmp_path: Path) -> None:
+    of_values(tmp_path, [b"%d" % at for at in range(40)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtRate(10, is_bytes=False)
+
+    def other_run() -> None:
+        log = scene.cluster.logs["copy-t"][0]
+        (known,) = log.producers.values()
+        known.append((known[-1][1] + 1, known[-1][1] + 7, log.end))
+
+    scene.network.at(2000, other_run)
+    with pytest.raises(ClientError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER: .* is another run of this replay under way\?"):
+        scene.run()
+
+
+@pytest.mark.parametrize(("outage_ms", "is_survived"), [(100_000, True), (400_000, False)])
+def test_an_outage_of_the_coordinator_does_not_end_the_run_soon(tmp_path: Path, outage_ms: int, is_survived: bool) -> None:
+    """A save that times out is tried again while records are sent; the offsets of groups are, too."""
+    of_values(tmp_path, [b"%d" % at for at in range(700)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtRate(1, is_bytes=False)
+    scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, 20, "m"), CommittedOffset("g2", "t", 0, 30, "m")]}
+
+    def coordinate(is_coordinating: bool) -> None:
+        scene.cluster.is_coordinating = is_coordinating
+
+    scene.network.at(5000, lambda: coordinate(False))
+    scene.network.at(5000 + outage_ms, lambda: coordinate(True))
+    if is_survived:
+        replayer = scene.run()
+        assert replayer is not None and not replayer.group_problems
+        assert len(scene.arrived()["t", 0]) == 700 and scene.cluster.offsets["replay", "copy-t", 0][0] == 700
+        assert scene.cluster.offsets["g", "copy-t", 0] == (20, "m") and scene.cluster.offsets["g2", "copy-t", 0] == (30, "m")
+    else:
+        with pytest.raises(ClientError, match="has no coordinator that answers"):
+            scene.run()
+        assert 180_000 < scene.network.now_ms < 300_000
+
+
+@pytest.mark.parametrize("where", ["peek", "prepare"])
+def test_an_unexpected_error_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A fault of the program must not leave the command waiting for the end of the run."""
+    of_values(tmp_path, [b"a"])
+    scene = Scene(tmp_path, 1, 0.0)
+
+    def fail(*args: object) -> None:
+        raise struct.error("unpack requires a buffer")
+
+    if where == "peek":
+        monkeypatch.setattr(DirectoryStream, "peek", fail)
+    else:
+        monkeypatch.setattr(Preparation, "_prepare_topics", fail)
+    with pytest.raises(ClientError, match="not expected, error: unpack requires a buffer"):
+        scene.run()
