@@ -43,6 +43,9 @@ from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets, 
 
 SCHEME = "kafka://"
 BUFFERED_BYTES = 4 * 1024 * 1024
+# Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
+# leader may need some time to know the newest one.
+MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
 _DYNAMIC_TOPIC_CONFIG = 1
 _READ_COMMITTED = 1
@@ -289,6 +292,7 @@ class ClusterSource:
         wanted = self.selection.offsets
         offset = max(from_offset, self._starts[partition], wanted.first or 0)
         end = self._end(partition)
+        empty = 0
         while offset < end and not stream.is_closed:
             if stream.buffered_bytes >= BUFFERED_BYTES:
                 yield Pause(_FULL_PAUSE_MS)
@@ -302,6 +306,15 @@ class ClusterSource:
                 self._deleted(partition, offset, start)
                 offset = start
                 continue
+            empty = empty + 1 if fetched.high_watermark < end and not fetched.records else 0
+            if empty >= MOST_EMPTY_ANSWERS:
+                stream.is_cut = True
+                self._problems.damages += 1
+                self._problems.report(
+                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, although it "
+                    f"ended at {self._ends[partition]} when the run began: it was truncated; the rest is not there"
+                )
+                return
             transactions.take(fetched.aborted)
             for batch in batches_in(fetched.records, offset):
                 if batch.header.base_offset >= end:

@@ -75,6 +75,7 @@ class FakeCluster:
         self.logs: dict[str, list[FakeLog]] = {}
         self.generations: dict[str, int] = {}  # how often a topic of that name was made
         self.commits = 0
+        self.producer_errors: list[int] = []  # of the next answers to DescribeProducers, the last one first
         self.newest_produce = 13
         self.has_leaders = True
         self.is_coordinating = True
@@ -96,6 +97,7 @@ class FakeCluster:
             apis.PRODUCE: self._produce,
             apis.FETCH: self._fetch,
             apis.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
+            apis.DESCRIBE_PRODUCERS: self._describe_producers,
         }
 
     def topic_id(self, name: str) -> bytes:
@@ -315,6 +317,20 @@ class FakeCluster:
 
     def _describe_log_dirs(self, node: int, request: Message) -> Message:
         return self._new(apis.DESCRIBE_LOG_DIRS)
+
+    def _describe_producers(self, node: int, request: Message) -> Message:
+        asked = request.topics[0]
+        number = asked.partition_indexes[0]
+        code = self.producer_errors.pop() if self.producer_errors else 0
+        states = [
+            self._part(apis.DESCRIBE_PRODUCERS, "ProducerState", producer_id=one, last_sequence=known[-1][1])
+            for one, known in self.logs[asked.name][number].producers.items()
+            if not code
+        ]
+        kind = "PartitionResponse"
+        part = self._part(apis.DESCRIBE_PRODUCERS, kind, partition_index=number, error_code=code, active_producers=states)
+        topic = self._part(apis.DESCRIBE_PRODUCERS, "TopicResponse", name=asked.name, partitions=[part])
+        return self._new(apis.DESCRIBE_PRODUCERS, topics=[topic])
 
 
 class FakeNetwork:

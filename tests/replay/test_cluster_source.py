@@ -73,3 +73,17 @@ def test_what_was_deleted_before_the_first_run_is_not_damage(tmp_path: Path) -> 
     reader.log.delete_before(5)
     reader.source._starts[WHERE] = 5
     assert offsets(reader.read(0)) == [5, 6, 7, 8, 9] and not reader.problems.damages
+
+
+def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.log.truncate(6)
+    stream = reader.read(0)
+    assert offsets(stream) == [0, 1, 2, 3, 4, 5] and stream.is_read and stream.is_cut
+    (sentence,) = reader.sentences
+    assert "t-0: the source ends at offset 6 now, although it ended at 10 when the run began" in sentence
+    assert reader.problems.damages == 1
+
+
+def test_batches_are_joined(tmp_path: Path) -> None:
+    assert len(Reader(tmp_path / "one", 10_000).read(0).queue) == 1

@@ -19,6 +19,7 @@ from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
 from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.protocol import error_codes
 from kcli.replay.checking import Checker
 from kcli.replay.directory_source import DirectorySource, DirectoryStream, Problems
 from kcli.replay.group_offsets import GroupProgress
@@ -533,4 +534,34 @@ def test_an_unexpected_error_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     else:
         monkeypatch.setattr(Preparation, "_prepare_topics", fail)
     with pytest.raises(ClientError, match="not expected, error: unpack requires a buffer"):
+        scene.run()
+
+
+def with_unsaved_records(tmp_path: Path) -> Scene:
+    """A replay whose progress is of its beginning, and whose target has deleted all its records."""
+    of_values(tmp_path, [b"%d" % at for at in range(10)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    metadata = scene.cluster.offsets["replay", "copy-t", 0][1]
+    words = metadata.split(" ")
+    words[4:7] = "2", "2", "0"
+    words[9:12] = "-1", "0", "-1"
+    scene.cluster.offsets["replay", "copy-t", 0] = 2, " ".join(words)
+    scene.cluster.logs["copy-t"][0].delete_before(10)
+    return scene
+
+
+def test_errors_of_describe_producers_are_tried_again(tmp_path: Path) -> None:
+    scene = with_unsaved_records(tmp_path)
+    scene.cluster.producer_errors = [error_codes.NOT_LEADER_OR_FOLLOWER] * 2
+    replayer = scene.run()
+    assert replayer is not None and replayer.partitions[0].found_records == 8 and replayer.partitions[0].records == 0
+    assert not scene.cluster.producer_errors and scene.cluster.logs["copy-t"][0].end == 10
+
+
+def test_a_target_that_knows_fewer_records_than_the_progress_is_refused(tmp_path: Path) -> None:
+    scene = with_unsaved_records(tmp_path)
+    (known,) = scene.cluster.logs["copy-t"][0].producers.values()
+    known[-1] = 0, 0, 0
+    with pytest.raises(ClientError, match=r"knows fewer records of the replay \(last sequence 0\) than the 2 of the progress"):
         scene.run()
