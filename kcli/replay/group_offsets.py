@@ -16,7 +16,7 @@ from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import Pause, Steps, ask
+from kcli.replay.steps import Pause, ReplayError, Steps, ask
 from kcli.replay.target import find_coordinator, refresh, topic_id
 
 _IDS_FROM_VERSION = 10
@@ -130,11 +130,12 @@ def fetch_offsets(
 
 
 class GroupProgress:
-    """The progress as committed offsets of the group `group` of the target."""
+    """The progress as committed offsets of the group `group` of the target; that of another `identity` is refused."""
 
-    def __init__(self, network: NetworkClient, group: str) -> None:
+    def __init__(self, network: NetworkClient, group: str, identity: str = "") -> None:
         self._network = network
         self._group = group
+        self._identity = identity
 
     @property
     def where(self) -> str:
@@ -142,12 +143,21 @@ class GroupProgress:
         return f"the group {self._group} of the target"
 
     def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
-        """Fetch the offsets."""
+        """Fetch the offsets. Raises ReplayError if they are those of another replay."""
         commits = yield from fetch_offsets(self._network, self._group, partitions)
         found = ((where, decode_metadata(commit.offset, commit.metadata)) for where, commit in commits.items())
-        return {where: progress for where, progress in found if progress is not None}
+        loaded = {where: progress for where, progress in found if progress is not None}
+        if any(progress.replay not in ("", self._identity) for progress in loaded.values()):
+            raise ReplayError(
+                f"{self.where} has the progress of another replay: its paths, selection, --map or --join differ; give another "
+                "--name, or --restart to begin anew"
+            )
+        return loaded
 
     def save(self, progress: Progress) -> Steps[None]:
         """Commit the offsets."""
-        commits = {where: Commit(one.source_offset, encode_metadata(one)) for where, one in progress.items()}
+        commits = {
+            where: Commit(one.source_offset, encode_metadata(one._replace(replay=self._identity)))
+            for where, one in progress.items()
+        }
         yield from commit_offsets(self._network, self._group, commits)

@@ -94,9 +94,7 @@ class Preparation:
         configs = yield from self._prepare_topics()
         pairs = [(source, (self._names[source[0]], source[1])) for source in self._source.partitions()]
         targets = [target for _, target in pairs]
-        loaded = yield from self._store.load(targets)
-        if self._options.is_restarted:
-            loaded = {}
+        loaded = {} if self._options.is_restarted else (yield from self._store.load(targets))
         known = {target: one for target, one in loaded.items() if self._is_of_topic(target, one)}
         self._check_source_topics(pairs, known)
         ends = yield from list_offsets(self._network, targets)

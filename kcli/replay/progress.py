@@ -30,7 +30,7 @@ target's log has no markers, and also a consumer with read_uncommitted sees each
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from kcli.format import limits
@@ -133,12 +133,25 @@ def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | No
 
 
 class FileProgress:
-    """The progress in a file, which is replaced as a whole. `identity` is that of the replay: another one is refused."""
+    """The progress in a file, which is replaced as a whole.
 
-    def __init__(self, disk: Disk, path: str, identity: str) -> None:
+    `identity` is the hash of the replay, `cluster_id` returns the id of the target: those of another one are refused. `name` is
+    the --name, which older versions wrote instead of the hash.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        identity: str,
+        name: str = "",
+        cluster_id: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._disk = disk
         self._path = path
         self._identity = identity
+        self._name = name
+        self._cluster_id = cluster_id
         self._known: dict[TopicPartition, PartitionProgress] = {}
 
     @property
@@ -155,9 +168,10 @@ class FileProgress:
             value = json.loads(self._disk.read_file(self._path, limits.MAX_TEXT_FILE_BYTES))
             if value["kind"] != _KIND or value["version"] != _VERSION:
                 raise ValueError
-            if value["replay"] != self._identity:
+            ids = value.get("target"), self._cluster_id()
+            if value["replay"] not in (self._identity, self._name) or (None not in ids and ids[0] != ids[1]):
                 raise ReplayError(
-                    f"{self._path} has the progress of another replay: its paths, selection, --map or target differ; "
+                    f"{self._path} has the progress of another replay: its paths, selection, --map, --join or target differ; "
                     "name another file, or give --restart to begin anew"
                 )
             for row in value["partitions"]:
@@ -199,7 +213,13 @@ class FileProgress:
             }
             for (topic, partition), one in sorted(self._known.items())
         ]
-        value = {"kind": _KIND, "version": _VERSION, "replay": self._identity, "partitions": rows}
+        value = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "replay": self._identity,
+            "target": self._cluster_id(),
+            "partitions": rows,
+        }
         try:
             self._disk.write_file(self._path, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:

@@ -75,6 +75,7 @@ class FakeCluster:
         self.logs: dict[str, list[FakeLog]] = {}
         self.generations: dict[str, int] = {}  # how often a topic of that name was made
         self.commits = 0
+        self.cluster_id = "fake"
         self.producer_errors: list[int] = []  # of the next answers to DescribeProducers, the last one first
         self.newest_produce = 13
         self.has_leaders = True
@@ -175,7 +176,7 @@ class FakeCluster:
                 self._part(apis.METADATA, "MetadataResponseTopic", name=wanted, topic_id=topic_id, partitions=partitions)
             )
         brokers = [self._part(apis.METADATA, "MetadataResponseBroker", node_id=one, host="fake", port=one) for one in NODES]
-        return self._new(apis.METADATA, brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
+        return self._new(apis.METADATA, brokers=brokers, cluster_id=self.cluster_id, controller_id=1, topics=topics)
 
     def _create_topics(self, node: int, request: Message) -> Message:
         results = []

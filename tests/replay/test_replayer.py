@@ -80,6 +80,7 @@ class Scene:
         self.options = ReplayOptions()
         self.is_checked = False
         self.join_bytes = 0
+        self.identity = "hash"
         self.disk = OsDisk()
 
     def run(self, most_events: int = 1_000_000) -> Replayer | None:
@@ -90,9 +91,9 @@ class Scene:
             self.disk, [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes
         )
         names = {topic: f"copy-{topic}" for topic in source.topics()}
-        store: ProgressStore = GroupProgress(client, "replay")
+        store: ProgressStore = GroupProgress(client, "replay", self.identity)
         if self.progress is not None:
-            store = FileProgress(OsDisk(), str(self.progress), "name")
+            store = FileProgress(OsDisk(), str(self.progress), self.identity, "name", lambda: client.metadata.cluster_id)
         prepare = Preparation(client, source, store, names, self.options, self.committed, self.notes.append).steps
         self.checker = Checker(client, source, self.notes.append)
         check = self.checker.steps if self.is_checked else None
@@ -564,4 +565,26 @@ def test_a_target_that_knows_fewer_records_than_the_progress_is_refused(tmp_path
     (known,) = scene.cluster.logs["copy-t"][0].producers.values()
     known[-1] = 0, 0, 0
     with pytest.raises(ClientError, match=r"knows fewer records of the replay \(last sequence 0\) than the 2 of the progress"):
+        scene.run()
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_a_name_with_another_selection_is_refused(tmp_path: Path, kept: str) -> None:
+    of_values(tmp_path / "data", [b"a"])
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    scene.identity = "another"
+    with pytest.raises(ClientError, match="has the progress of another replay: its paths, selection, --map"):
+        scene.run()
+    scene.options = ReplayOptions(is_restarted=True)
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a"] * 2
+
+
+def test_a_progress_file_of_another_target_is_refused(tmp_path: Path) -> None:
+    of_values(tmp_path / "data", [b"a"])
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress")
+    scene.run()
+    scene.cluster.cluster_id = "another"
+    with pytest.raises(ClientError, match=r"has the progress of another replay: .* or target differ"):
         scene.run()
