@@ -18,8 +18,8 @@ The last three are missing in the progress of older versions, and are then not c
 
 The progress is saved before the first record is sent, then each second and at the end. It is behind what the target has; the
 next run reads the headers of the target's batches from `target offset` on and finds its own by the producer id. It makes the
-same batches again, and the sequences show which of them are there (kcli.replay.recovery). So no transaction is needed, the
-target's log has no markers, and also a consumer with read_uncommitted sees each record once.
+same batches again, and the sequences show which of them are there (kcli.replay.recovery). That is why no transaction is
+needed. Every consumer sees each record once, even with read_uncommitted, and the target's log has no transaction markers.
 
     kept in                                  as
     ---------------------------------------  ------------------------------------------------------------------------------
