@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--progress", metavar="FILE", help="keep the progress in a file, not in the group kcli-replay-NAME of the target"
     )
     group.add_argument("--restart", action="store_true", help="begin anew, whatever earlier runs have sent")
+    group.add_argument(
+        "--append", action="store_true", help="begin also if the target's partitions have records and no progress is found"
+    )
     group = parser.add_argument_group("more")
     group.add_argument("--groups", action="store_true", help="commit the offsets of groups, translated, in the target, too")
     group.add_argument("--group", metavar="GLOB", action="append", default=[], help="of these groups only; implies --groups")

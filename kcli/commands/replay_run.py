@@ -37,7 +37,15 @@ from kcli.replay.topic_mapping import TopicMapping
 
 POLL_S = 0.2
 STREAM_POLL_S = 0.002
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400
 CLIENT_ID = "kcli-replay"
+
+
+def timeout_of(seconds: float) -> int:
+    """Return --timeout in ms. Raises CannotRun."""
+    if not LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_S:  # also of nan
+        raise CannotRun(f"--timeout {seconds:g}: write a number of seconds from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:,}")
+    return round(seconds * 1000)
 
 
 class ReplayRun:
@@ -53,6 +61,11 @@ class ReplayRun:
         self._clock = Clock()
         self._threads: list[ClientThread] = []
         self._mapping = mapping
+        if schedule.needs_origin:
+            # The first timestamps of all partitions decide, so that each has an open file.
+            from kcli.server.shell.server import raise_descriptor_limit
+
+            raise_descriptor_limit()
 
     def __enter__(self) -> Self:
         try:
@@ -88,9 +101,8 @@ class ReplayRun:
         for name in ("limit", "tail", "aborted"):
             if getattr(self._args, name):
                 raise CannotRun(f"--{name} is for log directories; a cluster does not say how many records it has")
-        source = ClusterSource(
-            self._network(clusters[0].removeprefix(SCHEME).rstrip("/")), self._selection, wants, self._problems
-        )
+        network = self._network(clusters[0].removeprefix(SCHEME).rstrip("/"))
+        source = ClusterSource(network, self._selection, wants, self._problems, join_bytes)
         thread = self._start(source, "kcli-replay-source")
         source.wake = thread.wake
         thread.start(source.discover).result()
@@ -116,7 +128,7 @@ class ReplayRun:
     # ---------------------------------------------------------------------------------------------------------- clients
 
     def _network(self, servers: str) -> NetworkClient:
-        timeout_ms = int(self._args.timeout * 1000)
+        timeout_ms = timeout_of(self._args.timeout)
         config = ClientConfig(
             bootstrap_servers=tuple(part.strip() for part in servers.split(",") if part.strip()),
             client_id=CLIENT_ID,
@@ -146,7 +158,7 @@ class ReplayRun:
         committed = self._committed()
         network = self._network(args.to)
         store = self._store(network)
-        options = ReplayOptions(not args.no_create, args.replication_factor, args.restart)
+        options = ReplayOptions(not args.no_create, args.replication_factor, args.restart, args.append)
         preparation = Preparation(network, self._source, store, self._names, options, committed, print_message)
         checker = Checker(network, self._source, print_message) if args.check else None
         check = None if checker is None else checker.steps
@@ -169,13 +181,14 @@ class ReplayRun:
         return exit_code(is_sound=not self._problems.damages, all_opened=not self._problems.unopened)
 
     def _store(self, network: NetworkClient) -> ProgressStore:
-        name = self._args.name or self._identity()
+        identity = self._identity()
+        name = self._args.name or identity
         if self._args.progress:
-            return FileProgress(OsDisk(), self._args.progress, name)
-        return GroupProgress(network, f"{CLIENT_ID}-{name}")
+            return FileProgress(OsDisk(), self._args.progress, identity, name, lambda: network.metadata.cluster_id)
+        return GroupProgress(network, f"{CLIENT_ID}-{name}", identity)
 
     def _identity(self) -> str:
-        """Return the name of the replay: the same command line has the same."""
+        """Return the hash of the replay: the same command line has the same."""
         args = self._args
         paths = sorted(path if path.startswith(SCHEME) else os.path.realpath(path) for path in args.paths)
         parts = [*paths, repr(self._selection), repr(sorted(args.map)), repr(sorted(args.topic)), repr(args.join)]

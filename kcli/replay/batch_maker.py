@@ -48,13 +48,22 @@ Made = OutgoingBatch | Damage
 class BatchMaker:
     """Makes the batches of one partition, in the order of its log.
 
-    `watched` are offsets of the source, ascending; the batches report where in the target each of them is.
+    `watched` are offsets of the source, ascending; the batches report where in the target each of them is. No batch is joined
+    across `cut_offset`, where an earlier run ended.
     """
 
-    def __init__(self, record_filter: RecordFilter, budget: Budget, watched: Sequence[int] = (), join_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        record_filter: RecordFilter,
+        budget: Budget,
+        watched: Sequence[int] = (),
+        join_bytes: int = 0,
+        cut_offset: int = 0,
+    ) -> None:
         self.filter = record_filter
         self.budget = budget
         self._join_bytes = join_bytes
+        self._cut_offset = cut_offset
         self._joined: _Joined | None = None
         self._watched = list(watched)
         self._next_watched = 0
@@ -123,7 +132,11 @@ class BatchMaker:
 
     def _join(self, batch: LogBatch, header: RecordBatch) -> Iterator[Made]:
         """Add a whole batch to those that are joined."""
-        if self._joined is not None and self._joined.size_bytes + header.size_bytes > self._join_bytes:
+        joined = self._joined
+        if joined is not None and (
+            joined.size_bytes + header.size_bytes > self._join_bytes
+            or joined.first_offset < self._cut_offset <= header.base_offset
+        ):
             yield from self._take_joined()
         if self._joined is None:
             self._joined = _Joined(header)
@@ -195,7 +208,10 @@ class BatchMaker:
             yield self._finished(gathered)
 
     def _gather(self, header: LegacyBatch, record: LegacyRecord) -> Iterator[OutgoingBatch]:
-        if self._gathered is not None and not self._gathered.may_take(header, record):
+        gathered = self._gathered
+        if gathered is not None and (
+            not gathered.may_take(header, record) or gathered.offsets[0] < self._cut_offset <= record.offset
+        ):
             yield from self._take_gathered()
         if self._gathered is None:
             self._gathered = _Gathered(header.codec)
@@ -262,7 +278,8 @@ class _Copy:
             attributes=header.attributes & ~LOG_APPEND_TIME_FLAG,
         ).encode()
         first, size = self.offsets[0], header.size_bytes
-        return OutgoingBatch(bytearray(data), count, first, header.next_offset, self._base_timestamp, size, watched)
+        stamp = self._base_timestamp
+        return OutgoingBatch(bytearray(data), count, first, header.next_offset, stamp, size, watched, bool(codec))
 
 
 class _Joined:
@@ -280,6 +297,11 @@ class _Joined:
     def size_bytes(self) -> int:
         """The size of the batch, about: deltas may grow by some bytes."""
         return HEADER_BYTES + len(self._records)
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first batch."""
+        return self._first.base_offset
 
     def add(self, batch: LogBatch, header: RecordBatch, scanner: RecordScanner, watched: Sequence[int]) -> FormatError | None:
         """Add the records of a batch; return the error of the first that is damaged. Raises InvalidRecordError."""
@@ -354,4 +376,5 @@ class _Gathered:
         """Return the batch."""
         data = bytearray(self._batch.encode(self._codec))
         first, next_offset = self.offsets[0], self.offsets[-1] + 1
-        return OutgoingBatch(data, len(self.offsets), first, next_offset, self._timestamp, self.source_bytes, watched)
+        count, size = len(self.offsets), self.source_bytes
+        return OutgoingBatch(data, count, first, next_offset, self._timestamp, size, watched, bool(self._codec))

@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.end_transaction_marker import UnreadableMarkerError
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT64_MAX, InvalidRecordError
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.description.remarks import missing_name
@@ -36,12 +37,15 @@ from kcli.replay.fetching import Aborted, OffsetOutOfRangeError, batches_in, fet
 from kcli.replay.group_offsets import fetch_offsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import CommittedOffset, SourceTopic, TopicPartition
-from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, ask
-from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets
+from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartition
+from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, ask
+from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets, topic_id
 
 SCHEME = "kafka://"
 BUFFERED_BYTES = 4 * 1024 * 1024
+# Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
+# leader may need some time to know the newest one.
+MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
 _DYNAMIC_TOPIC_CONFIG = 1
 _READ_COMMITTED = 1
@@ -86,6 +90,7 @@ class ClusterStream:
         self.queue: deque[OutgoingBatch] = deque()
         self.is_read = False  # the reader has put in all
         self.is_closed = False
+        self.is_cut = False
         self.failure: ClientError | None = None
 
     @property
@@ -211,6 +216,14 @@ class ClusterSource:
         """Return the partitions to replay, sorted."""
         return sorted(self._ends)
 
+    def topic_id(self, topic: str) -> Uuid:
+        """Return the id of a topic, zero if it is not known."""
+        return topic_id(self.network, topic)
+
+    def bounds(self, partition: TopicPartition) -> Bounds:
+        """Return the offsets that a partition had when the run began."""
+        return Bounds(self._starts[partition], self._ends[partition])
+
     def size_bytes(self, partition: TopicPartition) -> int:
         """Return the size of a replica."""
         return self._sizes.get(partition, 0)
@@ -245,29 +258,41 @@ class ClusterSource:
 
     # ----------------------------------------------------------------------------------------------------------- records
 
-    def open(self, partition: TopicPartition, from_offset: int, watched: list[int]) -> ClusterStream:
+    def open(
+        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+    ) -> ClusterStream:
         """Return the queue of a partition, which the reader fills from now on."""
         stream = ClusterStream()
-        self._opened.append(self._read(partition, from_offset, watched, stream))
+        start = self._starts[partition]
+        if 0 < from_offset < start:
+            self._deleted(partition, from_offset, start)
+        read_from = from_offset if last_offset is None else last_offset
+        cut_offset = 0 if last_offset is None else from_offset
+        self._opened.append(self._read(partition, read_from, watched, stream, cut_offset))
         self.wake()
         return stream
 
-    def _read(self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream) -> Steps[None]:
+    def _read(
+        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, cut_offset: int
+    ) -> Steps[None]:
         """Fill a queue to the end of its partition."""
         try:
-            yield from self._fill(partition, from_offset, watched, stream)
-        except ClientError as error:
-            stream.failure = error
+            yield from self._fill(partition, from_offset, watched, stream, cut_offset)
+        except Exception as error:
+            stream.failure = as_client_error(error)
         stream.is_read = stream.failure is None
         self.on_data()
 
-    def _fill(self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream) -> Steps[None]:
+    def _fill(
+        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, cut_offset: int
+    ) -> Steps[None]:
         transactions = FetchedTransactions()
-        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, self.join_bytes)
+        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, self.join_bytes, cut_offset)
         isolation = _READ_COMMITTED if self.selection.read_committed else 0
         wanted = self.selection.offsets
         offset = max(from_offset, self._starts[partition], wanted.first or 0)
-        end = self._ends[partition] if wanted.end is None else min(self._ends[partition], wanted.end)
+        end = self._end(partition)
+        empty = 0
         while offset < end and not stream.is_closed:
             if stream.buffered_bytes >= BUFFERED_BYTES:
                 yield Pause(_FULL_PAUSE_MS)
@@ -278,10 +303,18 @@ class ClusterSource:
                 start = (yield from list_offsets(self.network, [partition], EARLIEST))[partition]
                 if start <= offset:
                     raise
-                topic, number = partition
-                self._problems.report(f"{topic}-{number}: the source has deleted the offsets {offset} to {start - 1}; left out")
+                self._deleted(partition, offset, start)
                 offset = start
                 continue
+            empty = empty + 1 if fetched.high_watermark < end and not fetched.records else 0
+            if empty >= MOST_EMPTY_ANSWERS:
+                stream.is_cut = True
+                self._problems.damages += 1
+                self._problems.report(
+                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, although it "
+                    f"ended at {self._ends[partition]} when the run began: it was truncated; the rest is not there"
+                )
+                return
             transactions.take(fetched.aborted)
             for batch in batches_in(fetched.records, offset):
                 if batch.header.base_offset >= end:
@@ -292,6 +325,19 @@ class ClusterSource:
                 self._make(partition, batch, maker, from_offset, stream)
             self.on_data()
         stream.queue.extend(maker.finish())
+
+    def _end(self, partition: TopicPartition) -> int:
+        """Return the offset where the selection of a partition ends."""
+        wanted = self.selection.offsets.end
+        return self._ends[partition] if wanted is None else min(self._ends[partition], wanted)
+
+    def _deleted(self, partition: TopicPartition, first: int, start: int) -> None:
+        """Report offsets that the source has deleted before they were read."""
+        end = min(start, self._end(partition))
+        if first < end:
+            self._problems.damages += 1
+            name = f"{partition[0]}-{partition[1]}"
+            self._problems.report(f"{name}: the source has deleted the offsets {first} to {end - 1}; left out")
 
     def _make(
         self, partition: TopicPartition, batch: LogBatch, maker: BatchMaker, from_offset: int, stream: ClusterStream

@@ -14,6 +14,8 @@ Several replicas of a partition, as in the directories of several nodes: the one
                                number of partitions is the highest that is there plus one, and there are no settings
     offsets of groups          `__consumer_offsets` in the log directories
 
+A file that cannot be read ends the stream of its partition: the next run continues there.
+
 The selection is that of dump-log, with the same damage in the same words: what dump-log does not show is not sent.
 """
 
@@ -24,6 +26,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import INT64_MAX
 from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.remarks import Remarks, missing_name
@@ -48,7 +52,7 @@ from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import BatchMaker
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import CommittedOffset, SourceError, SourceTopic, TopicPartition
+from kcli.replay.source import Bounds, CommittedOffset, SourceError, SourceTopic, TopicPartition
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 
@@ -206,6 +210,21 @@ class DirectorySource:
         found = self._found[partition]
         return log_bytes(self.disk, found.directory._replace(segments=found.segments))
 
+    def topic_id(self, topic: str) -> Uuid:
+        """Return the id that the metadata log has, zero if there is none."""
+        return ZERO_UUID if self._metadata is None else self._metadata.ids.get(topic, ZERO_UUID)
+
+    def bounds(self, partition: TopicPartition) -> Bounds:
+        """Return the offsets of the segments; the end is open if the last one cannot be read."""
+        segments = self._found[partition].segments
+        if not segments:
+            return Bounds(0, 0)
+        try:
+            with OffsetLookup(self.disk, segments[-1]) as lookup:
+                return Bounds(segments[0].base_offset, lookup.end_offset())
+        except OSError:
+            return Bounds(segments[0].base_offset, INT64_MAX)
+
     def path(self, partition: TopicPartition) -> str:
         """Return the directory of a partition."""
         return self._found[partition].directory.path
@@ -242,12 +261,20 @@ class DirectorySource:
 
     # ----------------------------------------------------------------------------------------------------------- records
 
-    def open(self, partition: TopicPartition, from_offset: int, watched: list[int]) -> DirectoryStream:
+    def open(
+        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+    ) -> DirectoryStream:
         """Return the batches of a partition that end above `from_offset`."""
         if self.selection.limit is not None and self._quotas is None:
             self._quotas = self._count_quotas()
         limit = Limit(None if self._quotas is None else self._quotas[partition])
-        return DirectoryStream(self, self._found[partition], from_offset, watched, limit)
+        found = self._found[partition]
+        start = found.segments[0].base_offset if found.segments else 0
+        if 0 < from_offset < start:
+            self.problems.problem(found.directory.path, f"the offsets {from_offset} to {start - 1} were deleted; left out")
+        if last_offset is None:
+            return DirectoryStream(self, found, from_offset, watched, limit)
+        return DirectoryStream(self, found, last_offset, watched, limit, from_offset)
 
     def _count_quotas(self) -> dict[TopicPartition, int]:
         """Divide --limit among the partitions: the first ones get as much as they have, as dump-log shows them."""
@@ -268,7 +295,16 @@ class DirectorySource:
 class DirectoryStream:
     """The batches of one partition; files are read as batches are taken."""
 
-    def __init__(self, source: DirectorySource, found: _Found, from_offset: int, watched: list[int], limit: Limit) -> None:
+    def __init__(
+        self,
+        source: DirectorySource,
+        found: _Found,
+        from_offset: int,
+        watched: list[int],
+        limit: Limit,
+        cut_offset: int = 0,
+    ) -> None:
+        self._cut_offset = cut_offset
         self._source = source
         self._found = found
         self._from_offset = from_offset
@@ -276,6 +312,7 @@ class DirectoryStream:
         self._batches = self._read(limit)
         self._next: OutgoingBatch | None = None
         self._is_ended = False
+        self.is_cut = False
 
     @property
     def is_ended(self) -> bool:
@@ -298,7 +335,7 @@ class DirectoryStream:
         self._batches.close()
 
     def _read(self, limit: Limit) -> Generator[OutgoingBatch, None, None]:
-        disk, selection, problems = self._source.disk, self._source.selection, self._source.problems
+        disk, selection = self._source.disk, self._source.selection
         budget = Budget(limit)
         is_counted = selection.limit is not None or selection.tail is not None
         if not is_counted:
@@ -310,7 +347,7 @@ class DirectoryStream:
         try:
             maker, slot, position = self._start(selection, segments, budget)
         except OSError as error:
-            problems.problem(error.filename or segments[0].log, error.strerror or str(error))
+            self._cut(error.filename or segments[0].log, error)
             return
         for at in range(slot, len(segments)):
             segment = segments[at]
@@ -321,10 +358,18 @@ class DirectoryStream:
                     if batch.next_offset > self._from_offset:
                         yield batch
             except OSError as error:
-                problems.problem(segment.log, error.strerror or str(error))
+                self._cut(segment.log, error)
+                return
             if budget.is_spent():
                 break
         yield from maker.finish()
+
+    def _cut(self, path: str, error: OSError) -> None:
+        """End the stream: what follows would be sent as if nothing were missing, and never be sent in its place."""
+        self.is_cut = True
+        self._source.problems.problem(
+            path, f"{error.strerror or error}; the rest of the partition is not sent, the same command continues here"
+        )
 
     def _start(self, selection: Selection, segments: list[Segment], budget: Budget) -> tuple[BatchMaker, int, int | None]:
         """Return the maker, the number of the first segment, and the byte in it (None: by its indexes)."""
@@ -338,7 +383,8 @@ class DirectoryStream:
                 source.problems.report(problem)
         # The range without the part that is done: it must not cut a batch.
         own = selection._replace(offsets=source.selection.offsets)
-        maker = BatchMaker(RecordFilter(own, transactions), budget, self._watched, source.join_bytes)
+        record_filter = RecordFilter(own, transactions)
+        maker = BatchMaker(record_filter, budget, self._watched, source.join_bytes, self._cut_offset)
         if selection.tail is None:
             return maker, 0, None
         selector = Selector(maker.filter, Budget(), only_sound=True)

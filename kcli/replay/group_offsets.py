@@ -16,7 +16,7 @@ from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import Pause, Steps, ask
+from kcli.replay.steps import Pause, ReplayError, Steps, ask
 from kcli.replay.target import find_coordinator, refresh, topic_id
 
 _IDS_FROM_VERSION = 10
@@ -82,7 +82,10 @@ def _refusal(group: str, code: int) -> str:
 def fetch_offsets(
     network: NetworkClient, group: str, partitions: list[TopicPartition] | None
 ) -> Steps[dict[TopicPartition, Commit]]:
-    """Return the committed offsets of a group; of all its partitions without `partitions`. Raises KafkaError."""
+    """Return the committed offsets of a group; of all its partitions without `partitions`.
+
+    Raises KafkaError, KafkaTimeoutError.
+    """
     kind = API_KEYS[OFFSET_FETCH].request
     by_topic: dict[str, list[int]] | None = None if partitions is None else {}
     for topic, partition in partitions or ():
@@ -104,6 +107,7 @@ def fetch_offsets(
         ]
         return kind.new(groups=[kind.classes["OffsetFetchRequestGroup"](group_id=group, topics=topics)])
 
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
     while True:
         node_id = yield from find_coordinator(network, group)
         answer = yield from ask(network, OFFSET_FETCH, request, node_id, COORDINATOR)
@@ -120,15 +124,18 @@ def fetch_offsets(
             }
         if not codes <= error_codes.RETRIABLE:
             raise KafkaError(min(codes - error_codes.RETRIABLE), f"the offsets of the group {group!r}")
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"the offsets of the group {group!r} cannot be read: {error_codes.NAMES[min(codes)]}")
         yield Pause(network.config.retry_backoff_ms)
 
 
 class GroupProgress:
-    """The progress as committed offsets of the group `group` of the target."""
+    """The progress as committed offsets of the group `group` of the target; that of another `identity` is refused."""
 
-    def __init__(self, network: NetworkClient, group: str) -> None:
+    def __init__(self, network: NetworkClient, group: str, identity: str = "") -> None:
         self._network = network
         self._group = group
+        self._identity = identity
 
     @property
     def where(self) -> str:
@@ -136,12 +143,21 @@ class GroupProgress:
         return f"the group {self._group} of the target"
 
     def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
-        """Fetch the offsets."""
+        """Fetch the offsets. Raises ReplayError if they are those of another replay."""
         commits = yield from fetch_offsets(self._network, self._group, partitions)
         found = ((where, decode_metadata(commit.offset, commit.metadata)) for where, commit in commits.items())
-        return {where: progress for where, progress in found if progress is not None}
+        loaded = {where: progress for where, progress in found if progress is not None}
+        if any(progress.replay not in ("", self._identity) for progress in loaded.values()):
+            raise ReplayError(
+                f"{self.where} has the progress of another replay: its paths, selection, --map or --join differ; give another "
+                "--name, or --restart to begin anew"
+            )
+        return loaded
 
     def save(self, progress: Progress) -> Steps[None]:
         """Commit the offsets."""
-        commits = {where: Commit(one.source_offset, encode_metadata(one)) for where, one in progress.items()}
+        commits = {
+            where: Commit(one.source_offset, encode_metadata(one._replace(replay=self._identity)))
+            for where, one in progress.items()
+        }
         yield from commit_offsets(self._network, self._group, commits)

@@ -27,6 +27,7 @@ _ATTRIBUTES = Struct(">h")
 _PRODUCER = Struct(">qhi")
 _CRC = Struct(">I")
 SEQUENCES = 2**31
+UNKNOWN_CRC = -1
 
 
 class WatchedOffset(NamedTuple):
@@ -40,10 +41,19 @@ class OutgoingBatch:
     """One batch. `first_offset` and `next_offset` are those of the source: the replay goes on at the latter.
 
     `timestamp` is that of its first record, `source_bytes` what it took in the source, `watched` the offsets of the source
-    that lead to it.
+    that lead to it. `is_recompressed` says that another version of a compression library may make other bytes.
     """
 
-    __slots__ = ("data", "first_offset", "next_offset", "record_count", "source_bytes", "timestamp", "watched")
+    __slots__ = (
+        "data",
+        "first_offset",
+        "is_recompressed",
+        "next_offset",
+        "record_count",
+        "source_bytes",
+        "timestamp",
+        "watched",
+    )
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class OutgoingBatch:
         timestamp: int,
         source_bytes: int,
         watched: tuple[WatchedOffset, ...] = (),
+        is_recompressed: bool = False,
     ) -> None:
         self.data = data
         self.record_count = record_count
@@ -62,6 +73,12 @@ class OutgoingBatch:
         self.timestamp = timestamp
         self.source_bytes = source_bytes
         self.watched = watched
+        self.is_recompressed = is_recompressed
+
+    @property
+    def crc(self) -> int:
+        """The CRC of a batch that has the state of the producer; UNKNOWN_CRC if a later run may make another one."""
+        return UNKNOWN_CRC if self.is_recompressed else int(_CRC.unpack_from(self.data, structs.BATCH_CRC_AT)[0])
 
     def stamp(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
         """Write the state of the producer, and the CRC, into the header."""

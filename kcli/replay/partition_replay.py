@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from kcli.replay.outgoing_batch import OutgoingBatch, sequence_after
-from kcli.replay.progress import PartitionProgress
+from kcli.replay.outgoing_batch import UNKNOWN_CRC, OutgoingBatch, sequence_after
+from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
 from kcli.replay.recovery import UNKNOWN_OFFSET, Found, FoundBatch
-from kcli.replay.source import BatchStream, TopicPartition
+from kcli.replay.source import BatchStream, Source, TopicPartition
 from kcli.replay.steps import ReplayError
 
 MAX_IN_FLIGHT = 5
@@ -61,7 +61,7 @@ class PartitionReplay:
         self.max_message_bytes: int | None = None
         self.paused_until_ms = 0
         self.failing_since_ms: int | None = None
-        self.failure = ""
+        self.leaderless_since_ms: int | None = None
         self.is_saved = True
         # Offsets of the source, ascending; the places in the target of those that became known and are not taken yet.
         self.watched = [offset for offset in watched if offset >= progress.source_offset]
@@ -70,6 +70,8 @@ class PartitionReplay:
         self._unplaced = set(self.watched)
         self._found: deque[FoundBatch] = deque()
         self._found_left = 0
+        # The batch that the stream has first, to be compared with the one that an earlier run has passed.
+        self._last: LastBatch | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +81,21 @@ class PartitionReplay:
     @property
     def is_ended(self) -> bool:
         """Whether all batches are acknowledged."""
-        return self.stream is not None and self.stream.is_ended and not self.in_flight
+        return self.stream is not None and self._last is None and self.stream.is_ended and not self.in_flight
+
+    def open(self, source: Source) -> None:
+        """Open the stream where the progress ends. Raises ReplayError if the source has less than an earlier run has sent."""
+        progress = self.progress
+        if progress.source_offset:
+            bounds, last = source.bounds(self.source), progress.last
+            if bounds.end < progress.source_offset:
+                raise ReplayError(
+                    f"{self.name}: {self.source[0]}-{self.source[1]} of the source ends at offset {bounds.end}, although its "
+                    f"records up to {progress.source_offset} were sent: it was truncated or replaced; --restart begins anew"
+                )
+            self._last = last if last != NO_BATCH and last.offset >= bounds.start else None
+        last_offset = None if self._last is None else last.offset
+        self.stream = source.open(self.source, progress.source_offset, self.watched, last_offset)
 
     def skip_found(self, found: Found) -> None:
         """Take what the target has above the saved progress."""
@@ -91,15 +107,38 @@ class PartitionReplay:
         assert self.stream is not None
         while True:
             batch = self.stream.peek()
-            if batch is None:
+            if self._last is not None and (batch is not None or self.stream.is_ended):
+                self._compare_last(batch, self._last)
+            elif batch is None:
                 return None
-            if self._found:
+            elif self._found:
                 self._pass_over(batch, self._found.popleft())
             elif self._found_left > 0:
                 self._found_left -= batch.record_count
                 self._pass_over(batch, FoundBatch(self.next_sequence, batch.record_count, UNKNOWN_OFFSET))
             else:
                 return batch
+
+    def _compare_last(self, batch: OutgoingBatch | None, last: LastBatch) -> None:
+        """Compare the first batch of the stream with the last one of the earlier runs, and remove it."""
+        assert self.stream is not None
+        self._last = None
+        if batch is None and self.stream.is_cut:
+            return
+        if batch is not None:
+            progress = self.progress
+            sequence = sequence_after(0, progress.records - batch.record_count)
+            batch.stamp(progress.producer_id, progress.producer_epoch, sequence)
+            if (batch.first_offset, batch.record_count) == last[:2] and (
+                UNKNOWN_CRC in (last.crc, batch.crc) or batch.crc == last.crc
+            ):
+                self.stream.take()
+                return
+        raise ReplayError(
+            f"{self.name}: {self.source[0]}-{self.source[1]} of the source does not have the batch of {last.record_count} "
+            f"records at offset {last.offset} any more, which was the last to be sent: it was replaced, truncated or cleaned "
+            "since; --restart begins anew"
+        )
 
     def _pass_over(self, batch: OutgoingBatch, found: FoundBatch) -> None:
         """Count a batch that an earlier run has sent."""
@@ -111,6 +150,7 @@ class PartitionReplay:
                 "or the options have changed since; --restart begins anew"
             )
         self.stream.take()
+        batch.stamp(self.progress.producer_id, self.progress.producer_epoch, self.next_sequence)
         self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
         self.found_records += batch.record_count
         self.source_bytes += batch.source_bytes
@@ -164,11 +204,14 @@ class PartitionReplay:
             source_offset=batch.next_offset,
             records=progress.records + batch.record_count,
             target_offset=max(at + batch.record_count, progress.target_offset),
+            last=LastBatch(batch.first_offset, batch.record_count, batch.crc),
         )
         self.is_saved = False
 
     def place_rest(self) -> None:
         """Give the watched offsets that no record follows the end of the replay in the target."""
+        if self.stream is not None and self.stream.is_cut:
+            return
         for offset in sorted(self._unplaced):
             self.place(offset, self.progress.target_offset)
 

@@ -2,10 +2,16 @@
 
     state of a partition                what happens
     ----------------------------------  ------------------------------------------------------------------------------------
-    no progress is saved                it begins at offset 0 of the source, behind the target's last record
+    no progress is saved                it begins at offset 0 of the source
+    the same, but the target's log has  refused without --append or --restart: the progress may have expired, and all records
+    records                             would be there twice; the records come after the target's last one
+    the same, and other partitions      refused without --restart, for the same reason
+    have progress
     progress of this replay             what the target has above it is found out (kcli.replay.recovery)
     progress, but the topic was made    it begins anew
     again since (another topic id)
+    progress, but the source's topic    the run ends
+    was made again
     with --restart                      it begins anew, as a new producer
 
 The progress of new partitions is saved before anything is sent: the next run could not find records without the producer id.
@@ -50,6 +56,7 @@ class ReplayOptions(NamedTuple):
     may_create: bool = True
     replication: int = DEFAULT_REPLICATION
     is_restarted: bool = False
+    may_append: bool = False
 
 
 def wanted_topics(source: Source, names: Mapping[str, str]) -> dict[str, WantedTopic]:
@@ -87,18 +94,26 @@ class Preparation:
         configs = yield from self._prepare_topics()
         pairs = [(source, (self._names[source[0]], source[1])) for source in self._source.partitions()]
         targets = [target for _, target in pairs]
-        loaded = yield from self._store.load(targets)
-        if self._options.is_restarted:
-            loaded = {}
+        loaded = {} if self._options.is_restarted else (yield from self._store.load(targets))
         known = {target: one for target, one in loaded.items() if self._is_of_topic(target, one)}
+        self._check_source_topics(pairs, known)
         ends = yield from list_offsets(self._network, targets)
+        self._check_lost([target for target in targets if target not in known and ends[target] > 0], loaded)
         producers = {(one.producer_id, one.producer_epoch) for one in known.values()}
         if len(producers) > 1:
             raise ReplayError(f"{self._store.where} has the progress of several producers; --restart begins anew")
         producer = producers.pop() if producers else (yield from init_producer_id(self._network))
         new = {
-            target: PartitionProgress(*producer, 0, 0, ends[target], ends[target], topic_id(self._network, target[0]))
-            for target in targets
+            target: PartitionProgress(
+                *producer,
+                0,
+                0,
+                ends[target],
+                ends[target],
+                topic_id(self._network, target[0]),
+                self._source.topic_id(source[0]),
+            )
+            for source, target in pairs
             if target not in known
         }
         if new:
@@ -115,6 +130,38 @@ class Preparation:
         if known:
             self._note(f"going on with the progress in {self._store.where}")
         return Prepared(replays, *producer)
+
+    def _check_lost(self, used: list[TopicPartition], loaded: Mapping[TopicPartition, PartitionProgress]) -> None:
+        """Refuse partitions without progress whose logs have, or had, records; `used` are all without progress."""
+        if not used or self._options.is_restarted:
+            return
+        where = self._store.where
+        lost = [target for target in used if target not in loaded]
+        names = short_list([f"{topic}-{partition}" for topic, partition in lost or used])
+        if lost and loaded:
+            raise ReplayError(
+                f"{where} has the progress of other partitions, not that of {names}, and the target has records there: the "
+                "progress may have expired; --restart sends all partitions again"
+            )
+        if not self._options.may_append:
+            raise ReplayError(
+                f"the target has records already in {names}, and {where} has no progress of this replay: if an earlier run "
+                "sent them, all would be there twice; --append adds the records of the source to them"
+            )
+        self._note(f"no progress of this replay is in {where}; its records are added to those of {names} in the target")
+
+    def _check_source_topics(
+        self, pairs: list[tuple[TopicPartition, TopicPartition]], known: Mapping[TopicPartition, PartitionProgress]
+    ) -> None:
+        for source, target in pairs:
+            if target not in known:
+                continue
+            now, then = self._source.topic_id(source[0]), known[target].source_topic_id
+            if ZERO_UUID not in (now, then) and now != then:
+                raise ReplayError(
+                    f"the topic {source[0]!r} of the source has the id {now}, and {then} when it was sent: it was deleted and "
+                    "made again; --restart begins anew"
+                )
 
     def _is_of_topic(self, target: TopicPartition, progress: PartitionProgress) -> bool:
         current = topic_id(self._network, target[0])

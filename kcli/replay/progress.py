@@ -9,11 +9,17 @@
     start offset                   the end of the target's log before the first of them
     producer id and epoch          those that the replay has in all its runs
     topic id                       of the topic in the target, since a topic that was made again does not have the records
+    source topic id                of the topic in the source, which may have been made again, too
+    last batch                     the source offset, number of records and CRC of the last batch below the source offset: a run
+                                   that goes on makes it again, to notice that the source is another one
+    replay                         a hash of paths, selection and --map, since several replays may be given the same --name
+
+The last three are missing in the progress of older versions, and are then not compared.
 
 The progress is saved before the first record is sent, then each second and at the end. It is behind what the target has; the
 next run reads the headers of the target's batches from `target offset` on and finds its own by the producer id. It makes the
-same batches again, and the sequences show which of them are there (kcli.replay.recovery). So no transaction is needed, the
-target's log has no markers, and also a consumer with read_uncommitted sees each record once.
+same batches again, and the sequences show which of them are there (kcli.replay.recovery). That is why no transaction is
+needed. Every consumer sees each record once, even with read_uncommitted, and the target's log has no transaction markers.
 
     kept in                                  as
     ---------------------------------------  ------------------------------------------------------------------------------
@@ -24,18 +30,32 @@ target's log has no markers, and also a consumer with read_uncommitted sees each
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from kcli.format import limits
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
+from kcli.replay.outgoing_batch import UNKNOWN_CRC
 from kcli.replay.source import TopicPartition
 from kcli.replay.steps import ReplayError, Steps
 
 _KIND = "kcli-replay"
 _VERSION = 1
+_OLD_WORDS, _WORDS = 8, 13
+_NO_REPLAY = "-"
+
+
+class LastBatch(NamedTuple):
+    """The last batch that a replay has passed, see the table above."""
+
+    offset: int
+    record_count: int
+    crc: int
+
+
+NO_BATCH = LastBatch(-1, 0, UNKNOWN_CRC)
 
 
 class PartitionProgress(NamedTuple):
@@ -48,6 +68,9 @@ class PartitionProgress(NamedTuple):
     target_offset: int
     start_offset: int
     topic_id: Uuid = ZERO_UUID
+    source_topic_id: Uuid = ZERO_UUID
+    last: LastBatch = NO_BATCH
+    replay: str = ""
 
 
 Progress = Mapping[TopicPartition, PartitionProgress]
@@ -84,6 +107,9 @@ def encode_metadata(progress: PartitionProgress) -> str:
                 progress.target_offset,
                 progress.start_offset,
                 progress.topic_id,
+                progress.source_topic_id,
+                *progress.last,
+                progress.replay or _NO_REPLAY,
             ),
         )
     )
@@ -92,22 +118,40 @@ def encode_metadata(progress: PartitionProgress) -> str:
 def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | None:
     """Return the progress in a committed offset, None if no replay wrote it."""
     words = metadata.split(" ")
-    if words[:2] != [_KIND, str(_VERSION)] or len(words) != 8:
+    if words[:2] != [_KIND, str(_VERSION)] or len(words) not in (_OLD_WORDS, _WORDS):
         return None
     try:
         producer_id, epoch, records, target, start = map(int, words[2:7])
-        return PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
+        found = PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
+        if len(words) == _OLD_WORDS:
+            return found
+        last = LastBatch(*map(int, words[9:12]))
+        replay = "" if words[12] == _NO_REPLAY else words[12]
+        return found._replace(source_topic_id=Uuid.parse(words[8]), last=last, replay=replay)
     except (ValueError, FormatError):
         return None
 
 
 class FileProgress:
-    """The progress in a file, which is replaced as a whole. `identity` is that of the replay: another one is refused."""
+    """The progress in a file, which is replaced as a whole.
 
-    def __init__(self, disk: Disk, path: str, identity: str) -> None:
+    `identity` is the hash of the replay, `cluster_id` returns the id of the target: those of another one are refused. `name` is
+    the --name, which older versions wrote instead of the hash.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        identity: str,
+        name: str = "",
+        cluster_id: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._disk = disk
         self._path = path
         self._identity = identity
+        self._name = name
+        self._cluster_id = cluster_id
         self._known: dict[TopicPartition, PartitionProgress] = {}
 
     @property
@@ -124,9 +168,10 @@ class FileProgress:
             value = json.loads(self._disk.read_file(self._path, limits.MAX_TEXT_FILE_BYTES))
             if value["kind"] != _KIND or value["version"] != _VERSION:
                 raise ValueError
-            if value["replay"] != self._identity:
+            ids = value.get("target"), self._cluster_id()
+            if value["replay"] not in (self._identity, self._name) or (None not in ids and ids[0] != ids[1]):
                 raise ReplayError(
-                    f"{self._path} has the progress of another replay: its paths, selection, --map or target differ; "
+                    f"{self._path} has the progress of another replay: its paths, selection, --map, --join or target differ; "
                     "name another file, or give --restart to begin anew"
                 )
             for row in value["partitions"]:
@@ -139,6 +184,8 @@ class FileProgress:
                     int(row["targetOffset"]),
                     int(row["startOffset"]),
                     Uuid.parse(row["topicId"]),
+                    Uuid.parse(row.get("sourceTopicId", str(ZERO_UUID))),
+                    LastBatch(*map(int, row.get("lastBatch", NO_BATCH))),
                 )
         except OSError as error:
             raise ReplayError(f"{self._path}: {error.strerror or error}") from None
@@ -161,10 +208,18 @@ class FileProgress:
                 "producerId": one.producer_id,
                 "producerEpoch": one.producer_epoch,
                 "topicId": str(one.topic_id),
+                "sourceTopicId": str(one.source_topic_id),
+                "lastBatch": list(one.last),
             }
             for (topic, partition), one in sorted(self._known.items())
         ]
-        value = {"kind": _KIND, "version": _VERSION, "replay": self._identity, "partitions": rows}
+        value = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "replay": self._identity,
+            "target": self._cluster_id(),
+            "partitions": rows,
+        }
         try:
             self._disk.write_file(self._path, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:

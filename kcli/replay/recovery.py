@@ -3,6 +3,8 @@
 The target's log is read from the saved target offset on; that is what was sent since the progress was saved last, some seconds
 at most. Batches of other producers are passed over.
 
+A log that ends below the saved target offset has lost records (a lost disk, an unclean election), and the run ends.
+
 If that part of the log was deleted (retention), the leader's state of the producer has the last sequence (DescribeProducers);
 if that has expired too, the run ends: it is not known what was sent.
 """
@@ -12,16 +14,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.client.cluster import NO_LEADER
+from kcli.client.errors import KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
+from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_PRODUCERS
+from kcli.protocol.message import Message
 from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.progress import PartitionProgress
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import ReplayError, Steps, ask
+from kcli.replay.steps import Pause, ReplayError, Steps, ask
+from kcli.replay.target import refresh
 
 UNKNOWN_OFFSET = -1
+# The largest number of records that were sent since the progress was saved; sequences are compared modulo 2**31.
+MOST_UNSAVED = 2**30
+# Answers to Fetch without a batch, 500 ms each, after which the log is taken to end.
+MOST_EMPTY_ANSWERS = 20
 
 
 class FoundBatch(NamedTuple):
@@ -42,7 +52,10 @@ class Found(NamedTuple):
 def find_sent(network: NetworkClient, where: TopicPartition, progress: PartitionProgress, end_offset: int) -> Steps[Found]:
     """Return what the target has above the saved progress, below `end_offset`. Raises ReplayError, KafkaError."""
     offset = progress.target_offset
+    if end_offset < offset:
+        raise _truncated(where, end_offset, offset)
     found: list[FoundBatch] = []
+    empty = 0
     try:
         while offset < end_offset:
             fetched = yield from fetch(network, *where, offset)
@@ -53,6 +66,9 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
                 if isinstance(header, RecordBatch) and header.producer_id == progress.producer_id and not header.is_control:
                     count = header.last_offset_delta + 1
                     found.append(FoundBatch(header.base_sequence, count, header.base_offset))
+            empty = empty + 1 if next_offset == offset else 0
+            if empty >= MOST_EMPTY_ANSWERS:
+                raise _truncated(where, offset, end_offset)
             offset = next_offset
     except OffsetOutOfRangeError:
         records = yield from _count_by_sequence(network, where, progress)
@@ -60,18 +76,48 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
     return Found(found)
 
 
+def _truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayError:
+    return ReplayError(
+        f"{where[0]}-{where[1]}: the target's log ends at {end_offset} although the records up to {expected} were "
+        "acknowledged: it was truncated; --restart sends everything again"
+    )
+
+
 def _count_by_sequence(network: NetworkClient, where: TopicPartition, progress: PartitionProgress) -> Steps[int]:
     topic, partition = where
-    leader = network.metadata.cluster.leader_for(topic, partition)
-    kind = API_KEYS[DESCRIBE_PRODUCERS].request
-    asked = kind.classes["TopicRequest"](name=topic, partition_indexes=[partition])
-    if leader != NO_LEADER:
-        answer = yield from ask(network, DESCRIBE_PRODUCERS, kind.new(topics=[asked]), leader)
-        for part in answer.topics[0].partitions:
-            for producer in part.active_producers:
-                if producer.producer_id == progress.producer_id:
-                    return int(producer.last_sequence + 1 - progress.records) % SEQUENCES
+    for producer in (yield from _active_producers(network, where)):
+        if producer.producer_id == progress.producer_id:
+            count = int(producer.last_sequence + 1 - progress.records) % SEQUENCES
+            if count <= MOST_UNSAVED:
+                return count
+            raise ReplayError(
+                f"{topic}-{partition}: the target knows fewer records of the replay (last sequence {producer.last_sequence}) "
+                f"than the {progress.records} of the progress; --restart begins anew"
+            )
     raise ReplayError(
         f"{topic}-{partition}: the target has deleted the records from offset {progress.target_offset} on, and it is not known "
         "which of the replay were among them; --restart begins anew"
     )
+
+
+def _active_producers(network: NetworkClient, where: TopicPartition) -> Steps[list[Message]]:
+    """Return the state of the producers of a partition. Raises KafkaError, KafkaTimeoutError."""
+    topic, partition = where
+    kind = API_KEYS[DESCRIBE_PRODUCERS].request
+    asked = kind.classes["TopicRequest"](name=topic, partition_indexes=[partition])
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+    while True:
+        code = error_codes.LEADER_NOT_AVAILABLE
+        leader = network.metadata.cluster.leader_for(topic, partition)
+        if leader != NO_LEADER:
+            answer = yield from ask(network, DESCRIBE_PRODUCERS, kind.new(topics=[asked]), leader)
+            part = answer.topics[0].partitions[0]
+            code = part.error_code
+            if not code:
+                return list(part.active_producers)
+            if code not in error_codes.RETRIABLE:
+                raise KafkaError(code, part.error_message or f"the producers of {topic}-{partition}")
+        if network.timer.clock_ms >= deadline_ms:
+            raise KafkaTimeoutError(f"the producers of {topic}-{partition} are not known: {error_codes.NAMES[code]}")
+        yield Pause(network.config.retry_backoff_ms)
+        yield from refresh(network)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.client.cluster import NO_LEADER
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.peers import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
@@ -36,8 +36,8 @@ from kcli.replay.partition_replay import MAX_IN_FLIGHT, BatchState, InFlightBatc
 from kcli.replay.progress import ProgressStore
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
 from kcli.replay.source import CommittedOffset, Source, TopicPartition
-from kcli.replay.steps import ReplayError, StepRunner, Steps
-from kcli.replay.target import MAX_MESSAGE_BYTES
+from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error
+from kcli.replay.target import MAX_MESSAGE_BYTES, refresh
 
 REQUEST_BYTES = 4 * 1024 * 1024
 SAVE_INTERVAL_MS = 1000
@@ -45,12 +45,16 @@ DELIVERY_TIMEOUT_MS = 120_000
 # Partitions whose files are open at the same time, unless the schedule needs the first timestamps of all.
 MOST_ACTIVE = 32
 NO_TIMESTAMP = -1
+# Committed offsets of partitions that are done would expire before those of the others (offsets.retention.minutes).
+SAVE_ALL_INTERVAL_MS = 86_400_000
 _IDS_FROM_VERSION = 13
 
 # The settings of the target by which it refuses a batch.
 _REFUSALS = {
     error_codes.MESSAGE_TOO_LARGE: "the batch is larger than max.message.bytes of the topic",
     error_codes.RECORD_LIST_TOO_LARGE: "the batch is larger than the segments of the topic (segment.bytes)",
+    error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER: "the target does not have the records before it, or it has these already: is "
+    "another run of this replay under way?",
     error_codes.INVALID_TIMESTAMP: "its timestamps are outside of message.timestamp.before.max.ms and "
     "message.timestamp.after.max.ms of the topic",
 }
@@ -91,6 +95,11 @@ class Replayer:
         self._runner = StepRunner(network)
         self._done: Callable[[ClientError | None, int], None] | None = None
         self._producer = (-1, -1)
+        self._topic_ids: dict[str, bytes] = {}
+        self._checked_update = -1
+        self._saved_all_ms = 0
+        self._save_failing_since_ms: int | None = None
+        self._uncommitted: dict[str, dict[TopicPartition, Commit]] = {}
         self._waiting: list[PartitionReplay] = []
         self._active: list[PartitionReplay] = []
         self._is_sending = False
@@ -114,8 +123,10 @@ class Replayer:
             return
         self.partitions = result.partitions
         self._producer = result.producer_id, result.producer_epoch
+        topics = {partition.target[0] for partition in self.partitions}
+        self._topic_ids = {name: found for name in topics if (found := self.network.metadata.topic_ids.get(name)) is not None}
         self._waiting = list(reversed(self.partitions))
-        self._start_ms = now_ms
+        self._start_ms = self._saved_all_ms = now_ms
         self._is_sending = True
         self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
 
@@ -124,17 +135,33 @@ class Replayer:
         if not self._is_sending:
             return
         try:
+            self._check_topics()
             self._activate()
             if self._has_origin():
                 self._send_ready(now_ms)
-        except ClientError as error:
-            self._end(error, now_ms)
+        except Exception as error:
+            self._end(as_client_error(error), now_ms)
             return
         if not self._active and not self._waiting and not self._is_saving:
             self._is_sending = False
             self._runner.start(self._finish(), self._finished)
 
+    def _check_topics(self) -> None:
+        """End the run if a topic of the target was deleted and made again: the new one would get the rest only."""
+        metadata = self.network.metadata
+        if metadata.update_count == self._checked_update:
+            return
+        self._checked_update = metadata.update_count
+        for name, topic_id in self._topic_ids.items():
+            if metadata.topic_ids.get(name, topic_id) != topic_id:
+                raise ReplayError(
+                    f"the topic {name!r} of the target was deleted and made again during the run; run the same command again "
+                    "to send all its records to the new topic"
+                )
+
     def _finish(self) -> Steps[None]:
+        yield from refresh(self.network)  # a broker without topic ids in Produce does not notice another topic
+        self._check_topics()
         for partition in self.partitions:
             partition.place_rest()
             if partition.passed:
@@ -169,7 +196,7 @@ class Replayer:
         most = len(self.partitions) if self._schedule.needs_origin else MOST_ACTIVE
         while self._waiting and len(self._active) < most:
             partition = self._waiting.pop()
-            partition.stream = self.source.open(partition.source, partition.progress.source_offset, partition.watched)
+            partition.open(self.source)
             self._active.append(partition)
 
     def _has_origin(self) -> bool:
@@ -197,8 +224,11 @@ class Replayer:
             for partition in self._active:
                 leader = self.network.metadata.cluster.leader_for(*partition.target)
                 if leader == NO_LEADER:
-                    self._lost_leader(partition, now_ms)
+                    due_ms = self._lost_leader(partition, now_ms)
+                    if due_ms is not None:
+                        wake_ms = due_ms if wake_ms is None else min(wake_ms, due_ms)
                     continue
+                partition.leaderless_since_ms = None
                 if self.network.in_flight_count(leader) >= MAX_IN_FLIGHT or sizes.get(leader, 0) >= REQUEST_BYTES:
                     continue
                 paused_until_ms = max(partition.paused_until_ms, self._throttled_until.get(leader, 0))
@@ -230,7 +260,7 @@ class Replayer:
         batch = partition.peek()
         if batch is None:
             return None, None
-        due_ms = self._start_ms + self._schedule.due_ms(batch.timestamp, self._origin or 0, self.sent)
+        due_ms = self._due_ms(batch)
         if due_ms > now_ms:
             return None, due_ms
         self._check_size(partition, batch)
@@ -246,9 +276,22 @@ class Replayer:
                 f"{partition.target[0]!r} of the target; raise it there, and run the same command again"
             )
 
-    def _lost_leader(self, partition: PartitionReplay, now_ms: int) -> None:
-        self._failing(partition, now_ms, "it has no leader")
+    def _due_ms(self, batch: OutgoingBatch) -> float:
+        return self._start_ms + self._schedule.due_ms(batch.timestamp, self._origin or 0, self.sent)
+
+    def _lost_leader(self, partition: PartitionReplay, now_ms: int) -> float | None:
+        """Count the time without a leader while something is due; return when that is the case, if it is not."""
         self.network.request_update()
+        if not partition.in_flight:
+            batch = partition.peek()
+            due_ms = None if batch is None else self._due_ms(batch)
+            if due_ms is None or due_ms > now_ms:
+                partition.leaderless_since_ms = None
+                return due_ms
+        if partition.leaderless_since_ms is None:
+            partition.leaderless_since_ms = now_ms
+        self._check_time(partition, partition.leaderless_since_ms, now_ms, "it has no leader")
+        return None
 
     def _produce(self, leader: int, batches: list[InFlightBatch]) -> None:
         kind = API_KEYS[PRODUCE].request
@@ -258,7 +301,7 @@ class Replayer:
             one.state = BatchState.SENT
             topic, number = one.replay.target
             by_topic.setdefault(topic, []).append(of_partition(index=number, records=one.batch.data))
-        ids = self.network.metadata.topic_ids
+        ids = self._topic_ids
 
         def request(version: int) -> Message:
             has_ids = version >= _IDS_FROM_VERSION
@@ -279,8 +322,8 @@ class Replayer:
             if not isinstance(answer, PeerFailure) and answer.throttle_time_ms:
                 self._throttled_until[leader] = now_ms + answer.throttle_time_ms
             self._take_answer(batches, answer, now_ms)
-        except ClientError as error:
-            self._end(error, now_ms)
+        except Exception as error:
+            self._end(as_client_error(error), now_ms)
 
     def _take_answer(self, batches: list[InFlightBatch], answer: Answer, now_ms: int) -> None:
         if isinstance(answer, PeerFailure):
@@ -291,8 +334,9 @@ class Replayer:
             self.network.request_update()
             return
         parts = {}
+        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
         for topic in answer.responses:
-            name = topic.name or self.network.metadata.topic_names.get(topic.topic_id, "")
+            name = topic.name or names.get(topic.topic_id, "")
             for part in topic.partition_responses:
                 parts[name, part.index] = part
         for one in batches:
@@ -324,7 +368,11 @@ class Replayer:
         """End the run if a partition has failed for too long."""
         if partition.failing_since_ms is None:
             partition.failing_since_ms = now_ms
-        elif now_ms - partition.failing_since_ms > DELIVERY_TIMEOUT_MS:
+        self._check_time(partition, partition.failing_since_ms, now_ms, reason)
+
+    @staticmethod
+    def _check_time(partition: PartitionReplay, since_ms: int, now_ms: int, reason: str) -> None:
+        if now_ms - since_ms > DELIVERY_TIMEOUT_MS:
             raise ReplayError(f"{partition.name}: nothing was acknowledged for {DELIVERY_TIMEOUT_MS // 1000} s: {reason}")
 
     @staticmethod
@@ -348,34 +396,55 @@ class Replayer:
 
     def _saved(self, result: ClientError | None, now_ms: int) -> None:
         self._is_saving = False
+        if isinstance(result, KafkaTimeoutError) and self._is_sending:
+            since_ms = self._save_failing_since_ms = self._save_failing_since_ms or now_ms
+            if now_ms - since_ms <= DELIVERY_TIMEOUT_MS:
+                self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
+                return
+        else:
+            self._save_failing_since_ms = None
         if isinstance(result, ClientError):
             self._end(result, now_ms)
         elif self._is_sending:
             self._save_timer = self.network.timer.schedule(now_ms + SAVE_INTERVAL_MS, self._save_due)
 
     def _save(self) -> Steps[None]:
-        """Commit the offsets of groups that have become known, then save the progress."""
-        changed = [partition for partition in self.partitions if not partition.is_saved]
+        """Commit the offsets of groups that have become known, then save the progress. Raises ClientError."""
+        now_ms = self.network.timer.clock_ms
+        is_for_all = now_ms - self._saved_all_ms >= SAVE_ALL_INTERVAL_MS
+        changed = [partition for partition in self.partitions if is_for_all or not partition.is_saved]
         progress = {partition.target: partition.progress for partition in changed}
         for partition in changed:
             partition.is_saved = True
-        for group, commits in self._known_offsets().items():
-            if group in self.group_problems:
-                continue
-            try:
-                yield from commit_offsets(self.network, group, commits)
-                self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
-            except ClientError as error:
-                self.group_problems[group] = str(error)
-        if progress:
-            yield from self._store.save(progress)
+        try:
+            yield from self._commit_known_offsets()
+            if progress:
+                yield from self._store.save(progress)
+        except ClientError:
+            for partition in changed:
+                partition.is_saved = False
+            raise
+        if is_for_all:
+            self._saved_all_ms = now_ms
 
-    def _known_offsets(self) -> dict[str, dict[TopicPartition, Commit]]:
-        found: dict[str, dict[TopicPartition, Commit]] = {}
+    def _commit_known_offsets(self) -> Steps[None]:
+        self._add_known_offsets()
+        for group, commits in list(self._uncommitted.items()):
+            if group not in self.group_problems:
+                try:
+                    yield from commit_offsets(self.network, group, commits)
+                    self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
+                except ClientError as error:
+                    if isinstance(error, KafkaTimeoutError) and self._is_sending:
+                        raise
+                    self.group_problems[group] = str(error)
+            del self._uncommitted[group]
+
+    def _add_known_offsets(self) -> None:
         for partition in self.partitions:
             places = partition.take_places()
             for committed in self._committed.get(partition.source, ()) if places else ():
                 place = places.get(committed.offset)
                 if place is not None:
-                    found.setdefault(committed.group, {})[partition.target] = Commit(place, committed.metadata)
-        return found
+                    commits = self._uncommitted.setdefault(committed.group, {})
+                    commits[partition.target] = Commit(place, committed.metadata)

@@ -5,8 +5,8 @@ column           meaning
 topic            of the source
 partition        of the source and the target
 target           the topic's name in the target
-records          of all runs of this replay
-this run         those that this run has sent
+records          those sent by all runs of this replay
+this run         those sent by this run
 size             of the batches that this run has sent, with their headers, as in the target's log (unless it compresses
                  them in another way)
 source offsets   the first and the last of the selected records

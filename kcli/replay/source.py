@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.replay.outgoing_batch import OutgoingBatch
 
 TopicPartition = tuple[str, int]
@@ -43,12 +44,24 @@ class CommittedOffset(NamedTuple):
     metadata: str
 
 
+class Bounds(NamedTuple):
+    """The first offset of a partition's log, and the offset after its last."""
+
+    start: int
+    end: int
+
+
 class BatchStream(Protocol):
     """The batches of one partition to send, in order."""
 
     @property
     def is_ended(self) -> bool:
         """Whether no batch comes any more."""
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stream has ended before the end of its partition, since the rest cannot be read now."""
         ...
 
     def peek(self) -> OutgoingBatch | None:
@@ -84,6 +97,19 @@ class Source(Protocol):
         """Return how many bytes a partition has, about."""
         ...
 
-    def open(self, partition: TopicPartition, from_offset: int, watched: list[int]) -> BatchStream:
-        """Return the batches of a partition that end above `from_offset`; `watched` are offsets to find (BatchMaker)."""
+    def topic_id(self, topic: str) -> Uuid:
+        """Return the id of a topic, zero if it is not known."""
+        ...
+
+    def bounds(self, partition: TopicPartition) -> Bounds:
+        """Return the offsets that a partition has."""
+        ...
+
+    def open(
+        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+    ) -> BatchStream:
+        """Return the batches of a partition that end above `from_offset`; `watched` are offsets to find (BatchMaker).
+
+        With `last_offset` the first of them is the batch before `from_offset`, which begins there, if the source has it.
+        """
         ...

@@ -6,7 +6,7 @@
     Pause(ms)               None, after that time
 
 A `StepRunner` runs any number of generators at once over one NetworkClient; `ask` sends a request again until it is answered or
-the time for it (default.api.timeout.ms) is over.
+the time for it (default.api.timeout.ms) is over. Any exception ends its steps, and `done` gets it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ _Result = TypeVar("_Result")
 
 class ReplayError(ClientError):
     """A replay that cannot go on; the message is one sentence."""
+
+
+def as_client_error(error: Exception) -> ClientError:
+    """Return an error as one that the caller of an operation gets: a fault of the program must end it, too."""
+    if isinstance(error, ClientError):
+        return error
+    unexpected = ReplayError(f"an error that was not expected, {type(error).__name__}: {error}")
+    unexpected.__cause__ = error
+    return unexpected
 
 
 class Call(NamedTuple):
@@ -70,8 +79,8 @@ class StepRunner:
         except StopIteration as end:
             done(end.value, now_ms)
             return
-        except ClientError as error:
-            done(error, now_ms)
+        except Exception as error:
+            done(as_client_error(error), now_ms)
             return
         go_on = partial(self._advance, steps, done)
         if isinstance(wanted, Pause):

@@ -29,7 +29,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
-        self.end = 0
+        self.start = self.end = 0
         self.producers: dict[int, list[tuple[int, int, int]]] = {}  # first and last sequence, base offset
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -52,6 +52,16 @@ class FakeLog:
         base, self.end = self.end, self.end + header.record_count
         return 0, base
 
+    def truncate(self, end: int) -> None:
+        """Lose the batches that reach above an offset."""
+        self.batches = [batch for batch in self.batches if check_batch(batch).last_offset < end]
+        self.end = check_batch(self.batches[-1]).last_offset + 1 if self.batches else 0
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the batches below an offset, as retention does."""
+        self.batches = [batch for batch in self.batches if check_batch(batch).last_offset >= offset]
+        self.start = offset
+
     def headers(self) -> list[RecordBatch]:
         """The headers of all batches."""
         return [check_batch(batch) for batch in self.batches]
@@ -63,6 +73,13 @@ class FakeCluster:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.logs: dict[str, list[FakeLog]] = {}
+        self.generations: dict[str, int] = {}  # how often a topic of that name was made
+        self.commits = 0
+        self.cluster_id = "fake"
+        self.producer_errors: list[int] = []  # of the next answers to DescribeProducers, the last one first
+        self.newest_produce = 13
+        self.has_leaders = True
+        self.is_coordinating = True
         self.configs: dict[str, dict[str, str]] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str]] = {}
         self.next_producer_id = 100
@@ -80,13 +97,16 @@ class FakeCluster:
             apis.OFFSET_FETCH: self._offset_fetch,
             apis.PRODUCE: self._produce,
             apis.FETCH: self._fetch,
+            apis.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
+            apis.DESCRIBE_PRODUCERS: self._describe_producers,
         }
 
     def topic_id(self, name: str) -> bytes:
-        return name.encode().ljust(16, b"\1")
+        return name.encode().ljust(16, bytes([self.generations[name]]))
 
     def create(self, name: str, partitions: int) -> None:
         """Make a topic."""
+        self.generations[name] = self.generations.get(name, 0) + 1
         self.logs[name] = [FakeLog() for _ in range(partitions)]
         for number in range(partitions):
             self.leaders[name, number] = self.rng.choice(NODES)
@@ -115,7 +135,12 @@ class FakeCluster:
         return made
 
     def _api_versions(self, node: int, request: Message) -> Message:
-        low = {apis.PRODUCE: (3, 12), apis.FETCH: (4, 12), apis.OFFSET_COMMIT: (2, 9), apis.OFFSET_FETCH: (1, 9)}
+        low = {
+            apis.PRODUCE: (3, self.newest_produce),
+            apis.FETCH: (4, 12),
+            apis.OFFSET_COMMIT: (2, 9),
+            apis.OFFSET_FETCH: (1, 9),
+        }
         keys = [
             self._part(
                 apis.API_VERSIONS,
@@ -130,28 +155,28 @@ class FakeCluster:
 
     def _metadata(self, node: int, request: Message) -> Message:
         topics = []
-        for wanted in request.topics or []:
-            logs = self.logs.get(wanted.name)
+        for wanted in sorted(self.logs) if request.topics is None else [topic.name for topic in request.topics]:
+            logs = self.logs.get(wanted)
             if logs is None:
                 code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                topics.append(self._part(apis.METADATA, "MetadataResponseTopic", name=wanted.name, error_code=code))
+                topics.append(self._part(apis.METADATA, "MetadataResponseTopic", name=wanted, error_code=code))
                 continue
             partitions = [
                 self._part(
                     apis.METADATA,
                     "MetadataResponsePartition",
                     partition_index=number,
-                    leader_id=self.leaders[wanted.name, number],
+                    leader_id=self.leaders[wanted, number] if self.has_leaders else -1,
                     leader_epoch=self.epoch,
                 )
                 for number in range(len(logs))
             ]
-            topic_id = self.topic_id(wanted.name)
+            topic_id = self.topic_id(wanted)
             topics.append(
-                self._part(apis.METADATA, "MetadataResponseTopic", name=wanted.name, topic_id=topic_id, partitions=partitions)
+                self._part(apis.METADATA, "MetadataResponseTopic", name=wanted, topic_id=topic_id, partitions=partitions)
             )
         brokers = [self._part(apis.METADATA, "MetadataResponseBroker", node_id=one, host="fake", port=one) for one in NODES]
-        return self._new(apis.METADATA, brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
+        return self._new(apis.METADATA, brokers=brokers, cluster_id=self.cluster_id, controller_id=1, topics=topics)
 
     def _create_topics(self, node: int, request: Message) -> Message:
         results = []
@@ -191,7 +216,8 @@ class FakeCluster:
             for part in topic.partitions:
                 where = topic.name, part.partition_index
                 code = 0 if self.leaders.get(where) == node else error_codes.NOT_LEADER_OR_FOLLOWER
-                offset = -1 if code else 0 if part.timestamp == -2 else self.logs[topic.name][part.partition_index].end
+                log = self.logs[topic.name][part.partition_index]
+                offset = -1 if code else log.start if part.timestamp == -2 else log.end
                 parts.append(
                     self._part(
                         apis.LIST_OFFSETS,
@@ -205,8 +231,9 @@ class FakeCluster:
         return self._new(apis.LIST_OFFSETS, topics=topics)
 
     def _find_coordinator(self, node: int, request: Message) -> Message:
+        code = 0 if self.is_coordinating else error_codes.COORDINATOR_NOT_AVAILABLE
         found = [
-            self._part(apis.FIND_COORDINATOR, "Coordinator", key=key, node_id=1, host="fake", port=1)
+            self._part(apis.FIND_COORDINATOR, "Coordinator", key=key, node_id=1, host="fake", port=1, error_code=code)
             for key in request.coordinator_keys
         ]
         return self._new(apis.FIND_COORDINATOR, coordinators=found)
@@ -218,6 +245,7 @@ class FakeCluster:
             for part in topic.partitions:
                 committed = part.committed_offset, part.committed_metadata
                 self.offsets[request.group_id, topic.name, part.partition_index] = committed
+                self.commits += 1
                 parts.append(
                     self._part(apis.OFFSET_COMMIT, "OffsetCommitResponsePartition", partition_index=part.partition_index)
                 )
@@ -247,16 +275,25 @@ class FakeCluster:
 
     def _produce(self, node: int, request: Message) -> Message:
         topics = []
+        names = {self.topic_id(name): name for name in self.logs}
         for topic in request.topic_data:
+            name = topic.name or names.get(bytes(topic.topic_id), "")
             parts = []
             for part in topic.partition_data:
-                code, offset = error_codes.NOT_LEADER_OR_FOLLOWER, -1
-                if self.leaders[topic.name, part.index] == node:
-                    code, offset = self.logs[topic.name][part.index].append(bytes(part.records))
+                code, offset = error_codes.NOT_LEADER_OR_FOLLOWER if name else error_codes.UNKNOWN_TOPIC_ID, -1
+                if self.leaders.get((name, part.index)) == node and self.has_leaders:
+                    code, offset = self.logs[name][part.index].append(bytes(part.records))
                 parts.append(
                     self._part(apis.PRODUCE, "PartitionProduceResponse", index=part.index, error_code=code, base_offset=offset)
                 )
-            topics.append(self._part(apis.PRODUCE, "TopicProduceResponse", name=topic.name, partition_responses=parts))
+            topics.append(
+                self._part(
+                    apis.PRODUCE,
+                    "TopicProduceResponse",
+                    **({"name": name} if topic.name else {"topic_id": topic.topic_id}),
+                    partition_responses=parts,
+                )
+            )
         return self._new(apis.PRODUCE, responses=topics)
 
     def _fetch(self, node: int, request: Message) -> Message:
@@ -265,18 +302,36 @@ class FakeCluster:
         log = self.logs[topic.topic][part.partition]
         records = b"".join(batch for batch in log.batches if check_batch(batch).last_offset >= part.fetch_offset)
         is_leader = self.leaders[topic.topic, part.partition] == node
+        code = 0 if log.start <= part.fetch_offset <= log.end else error_codes.OFFSET_OUT_OF_RANGE
         answer = self._part(
             apis.FETCH,
             "PartitionData",
             partition_index=part.partition,
-            error_code=0 if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
+            error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=log.end,
-            records=records if is_leader else b"",
+            records=records if is_leader and not code else b"",
         )
         return self._new(
             apis.FETCH,
             responses=[self._part(apis.FETCH, "FetchableTopicResponse", topic=topic.topic, partitions=[answer])],
         )
+
+    def _describe_log_dirs(self, node: int, request: Message) -> Message:
+        return self._new(apis.DESCRIBE_LOG_DIRS)
+
+    def _describe_producers(self, node: int, request: Message) -> Message:
+        asked = request.topics[0]
+        number = asked.partition_indexes[0]
+        code = self.producer_errors.pop() if self.producer_errors else 0
+        states = [
+            self._part(apis.DESCRIBE_PRODUCERS, "ProducerState", producer_id=one, last_sequence=known[-1][1])
+            for one, known in self.logs[asked.name][number].producers.items()
+            if not code
+        ]
+        kind = "PartitionResponse"
+        part = self._part(apis.DESCRIBE_PRODUCERS, kind, partition_index=number, error_code=code, active_producers=states)
+        topic = self._part(apis.DESCRIBE_PRODUCERS, "TopicResponse", name=asked.name, partitions=[part])
+        return self._new(apis.DESCRIBE_PRODUCERS, topics=[topic])
 
 
 class FakeNetwork:
@@ -293,6 +348,10 @@ class FakeNetwork:
         self._last_ms: dict[tuple[int, Peer], int] = {}  # answers of a connection keep their order
         self._generation: dict[Peer, int] = {}
         self._client = 0
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        """Have something happen to the cluster at a time."""
+        self._at(at_ms, action)
 
     def client(self) -> NetworkClient:
         """A new client; of the one before it nothing is heard any more, but its requests may still arrive."""

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from kcli.commands.output import CannotRun
+from kcli.commands.replay import add_arguments
+from kcli.commands.replay_run import ReplayRun, timeout_of
+from kcli.inspect.dumping.selection import Selection
+from kcli.replay.cluster_source import ClusterSource
+from kcli.replay.directory_source import Problems
 from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, ScheduleError, Sent, parse_schedule
 from kcli.replay.topic_mapping import MappingError, parse_mapping
 
@@ -87,3 +95,32 @@ def test_paces_that_cannot_be(speed: str | None, rate: str | None) -> None:
 
 def test_speeds() -> None:
     assert parse_schedule("1X", None) == AtSpeed(1)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 1e9])
+def test_timeouts_that_cannot_be(seconds: float) -> None:
+    with pytest.raises(CannotRun, match=r"--timeout .*: write a number of seconds from 0\.001 to 86,400"):
+        timeout_of(seconds)
+
+
+def test_timeouts() -> None:
+    assert timeout_of(0.5) == 500 and timeout_of(30.0) == 30_000
+
+
+def test_batches_of_a_cluster_are_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Stopped(Exception):
+        pass
+
+    def init(*args: object) -> None:
+        made.append(int(str(args[-1])))
+        raise Stopped
+
+    monkeypatch.setattr(ClusterSource, "__init__", init)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["kafka://127.0.0.1:1", "--to", "127.0.0.1:1", "--join", "64KiB"])
+    with pytest.raises(Stopped), ReplayRun(args, Selection(), parse_mapping((), ()), AtOnce(), Problems(print)):
+        pass
+    assert made == [65536]

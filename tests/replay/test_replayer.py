@@ -5,19 +5,23 @@ The cluster checks sequences as Kafka does (tests/replay/fake_cluster); what arr
 
 from __future__ import annotations
 
+import errno
 import random
+import struct
 from pathlib import Path
 
 import pytest
 
 from kcli.client.errors import ClientError
 from kcli.format.compression import inflate
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
 from kcli.inspect.dumping.selection import Selection, parse_selection
-from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.protocol import error_codes
 from kcli.replay.checking import Checker
-from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.directory_source import DirectorySource, DirectoryStream, Problems
 from kcli.replay.group_offsets import GroupProgress
 from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
@@ -76,16 +80,20 @@ class Scene:
         self.options = ReplayOptions()
         self.is_checked = False
         self.join_bytes = 0
+        self.identity = "hash"
+        self.disk = OsDisk()
 
     def run(self, most_events: int = 1_000_000) -> Replayer | None:
         """Run -> None if it was killed after so many events. Raises what ended it."""
         client = self.network.client()
-        problems = Problems(self.notes.append)
-        source = DirectorySource(OsDisk(), [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes)
+        self.problems = problems = Problems(self.notes.append)
+        source = DirectorySource(
+            self.disk, [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes
+        )
         names = {topic: f"copy-{topic}" for topic in source.topics()}
-        store: ProgressStore = GroupProgress(client, "replay")
+        store: ProgressStore = GroupProgress(client, "replay", self.identity)
         if self.progress is not None:
-            store = FileProgress(OsDisk(), str(self.progress), "name")
+            store = FileProgress(OsDisk(), str(self.progress), self.identity, "name", lambda: client.metadata.cluster_id)
         prepare = Preparation(client, source, store, names, self.options, self.committed, self.notes.append).steps
         self.checker = Checker(client, source, self.notes.append)
         check = self.checker.steps if self.is_checked else None
@@ -143,7 +151,6 @@ def test_a_topic_that_was_made_again_gets_all_records(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "data", 1, 0.0)
     scene.run()
     scene.cluster.create("copy-t", 1)
-    scene.cluster.topic_id = lambda name: b"another".ljust(16, b"\2")  # type: ignore[method-assign]
     scene.run()
     assert scene.arrived() == expected
 
@@ -157,6 +164,18 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
         events += 1
     scene.selection = parse_selection(isolation="read_committed", offset="3..")
     with pytest.raises(ClientError, match="--restart begins anew"):
+        scene.run()
+
+
+def test_a_target_that_lost_records_is_refused(tmp_path: Path) -> None:
+    """A lost disk or an unclean election: the saved progress is above the end of the target's log."""
+    build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    log = scene.cluster.logs["copy-t"][0]
+    end = log.end
+    log.truncate(end - 3)
+    with pytest.raises(ClientError, match=rf"log ends at {log.end} although the records up to {end} were .*: it was truncated"):
         scene.run()
 
 
@@ -245,3 +264,327 @@ def test_pace(tmp_path: Path, schedule: Schedule, least_ms: int, most_ms: int) -
     replayer = scene.run()
     assert replayer is not None and len(scene.arrived()["t", 0]) == 101
     assert least_ms <= scene.network.now_ms <= most_ms + 100
+
+
+def of_values(root: Path, values: list[bytes]) -> None:
+    """The partition t-0 with one batch for each value."""
+    builder = PartitionBuilder(root / "t-0")
+    for value in values:
+        builder.append([(b"k", value)])
+    builder.flush()
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        ([b"a", b"b"], "ends at offset 2, although its records up to 3 were sent: it was truncated or replaced"),
+        ([b"x", b"y", b"z", b"more"], "does not have the batch of 1 records at offset 2 any more"),
+    ],
+)
+def test_a_source_that_was_replaced_is_refused(tmp_path: Path, second: list[bytes], sentence: str, kept: str) -> None:
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", second)
+    scene = Scene(tmp_path / "one", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    scene.root = tmp_path / "two"
+    with pytest.raises(ClientError, match=sentence):
+        scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -> None:
+    """Also with --join: the last batch of the first run is not made larger by what came after it."""
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", [b"a", b"b", b"c", b"d", b"e"])
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.join_bytes = join_bytes
+    scene.run()
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_progress_of_older_versions_is_taken(tmp_path: Path) -> None:
+    of_values(tmp_path, [b"a", b"b", b"c"])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    where = "replay", "copy-t", 0
+    offset, metadata = scene.cluster.offsets[where]
+    scene.cluster.offsets[where] = offset, " ".join(metadata.split(" ")[:8])
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c"]
+
+
+def test_a_source_topic_that_was_made_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_values(tmp_path, [b"a", b"b", b"c"])
+    scene = Scene(tmp_path, 1, 0.0)
+    monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"a" * 16))
+    scene.run()
+    monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"b" * 16))
+    with pytest.raises(ClientError, match=r"the topic 't' of the source has the id .* it was deleted and made again"):
+        scene.run()
+
+
+class FaultyDisk(OsDisk):
+    """A disk that fails to open some files."""
+
+    def __init__(self, failing: set[str]) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def open_file(self, path: str) -> OsFile:
+        if path in self.failing:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().open_file(path)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_segment_that_cannot_be_read_now_is_sent_by_the_next_run(tmp_path: Path, slot: int) -> None:
+    """The rest of the partition waits, the other partitions are sent, and the exit code is 1."""
+    expected = build(tmp_path / "data", 2)
+    segments = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.disk = FaultyDisk({str(segments[slot])})
+    scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, 10_000, "")]}
+    scene.run()
+    arrived = scene.arrived()
+    assert arrived["t", 1] == expected["t", 1]
+    assert arrived["t", 0] == expected["t", 0][: len(arrived["t", 0])] != expected["t", 0]
+    assert scene.problems.damages and any(
+        "Input/output error; the rest of the partition is not sent" in one for one in scene.notes
+    )
+    assert ("g", "copy-t", 0) not in scene.cluster.offsets
+    scene.disk = OsDisk()
+    scene.run()
+    assert scene.arrived() == expected and not scene.problems.damages
+    assert scene.cluster.offsets["g", "copy-t", 0][0] == len(expected["t", 0])
+
+
+@pytest.mark.parametrize("newest_produce", [12, 13])
+def test_a_target_topic_made_again_during_the_run_ends_it(tmp_path: Path, newest_produce: int) -> None:
+    """With topic ids in Produce (version 13) the new topic gets nothing; else the end of the run notices it."""
+    of_values(tmp_path, [b"%d" % at for at in range(40)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.cluster.newest_produce = newest_produce
+    scene.schedule = AtRate(10, is_bytes=False)
+
+    def make_again() -> None:
+        leader = scene.cluster.leaders["copy-t", 0]
+        scene.cluster.create("copy-t", 1)
+        scene.cluster.leaders["copy-t", 0] = leader
+
+    scene.network.at(2000, make_again)
+    with pytest.raises(ClientError, match="the topic 'copy-t' of the target was deleted and made again during the run"):
+        scene.run()
+    if newest_produce >= 13:
+        assert not scene.arrived()["t", 0]
+        scene.schedule = None
+        scene.run()
+        assert scene.arrived()["t", 0] == [b"%d" % at for at in range(40)]
+
+
+@pytest.mark.parametrize(("has_due", "back_ms"), [(False, 400_000), (True, 100_000)])
+def test_a_leader_is_missed_only_while_something_is_due(tmp_path: Path, has_due: bool, back_ms: int) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=1000 + (20_000 if has_due else 500_000))
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+
+    def lead(has_leaders: bool) -> None:
+        scene.cluster.has_leaders = has_leaders
+        scene.network.network.request_update()
+
+    scene.network.at(5000, lambda: lead(False))
+    scene.network.at(back_ms, lambda: lead(True))
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"first", b"last"]
+
+
+def test_a_leader_that_is_missed_for_too_long_ends_the_run(tmp_path: Path) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=21_000)
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+
+    def lead() -> None:
+        scene.cluster.has_leaders = False
+        scene.network.network.request_update()
+
+    scene.network.at(5000, lead)
+    with pytest.raises(ClientError, match="nothing was acknowledged for 120 s: it has no leader"):
+        scene.run()
+    assert 140_000 < scene.network.now_ms < 145_000
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_progress_that_was_lost_is_noticed(tmp_path: Path, kept: str) -> None:
+    """Without progress all records would be there twice; --append is for a topic that others write to, too."""
+    build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    before = scene.arrived()
+    scene.cluster.offsets.clear()
+    (tmp_path / "progress").unlink(missing_ok=True)
+    with pytest.raises(ClientError, match=r"has records already in copy-t-0, copy-t-1, and .* has no progress of this replay"):
+        scene.run()
+    assert scene.arrived() == before
+    scene.options = ReplayOptions(may_append=True)
+    scene.run()
+    assert any("its records are added to those of copy-t-0, copy-t-1 in the target" in note for note in scene.notes)
+    twice = {where: values * 2 for where, values in before.items()}
+    assert scene.arrived() == twice
+    scene.run()  # the same command again
+    assert scene.arrived() == twice
+
+
+def test_progress_of_some_partitions_alone_is_refused(tmp_path: Path) -> None:
+    build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.run()
+    del scene.cluster.offsets["replay", "copy-t", 1]
+    scene.options = ReplayOptions(may_append=True)
+    with pytest.raises(ClientError, match="has the progress of other partitions, not that of copy-t-1"):
+        scene.run()
+
+
+def test_a_new_partition_of_the_source_is_no_lost_one(tmp_path: Path) -> None:
+    build(tmp_path / "one", 1)
+    expected = build(tmp_path / "two", 2)
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.cluster.create("copy-t", 2)
+    scene.run()
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived() == expected
+
+
+def test_progress_of_all_partitions_is_saved_each_day(tmp_path: Path) -> None:
+    """Also of a partition that is done: its committed offset would expire before the others."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", b"first")], timestamp=1000)
+    builder.append([(b"k", b"last")], timestamp=1000 + 3 * 86_400_000)
+    builder.flush()
+    builder = PartitionBuilder(tmp_path / "t-1")
+    builder.append([(b"k", b"v")], timestamp=1000)
+    builder.flush()
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtSpeed(1)
+    counts: list[int] = []
+    scene.network.at(10_000, lambda: counts.append(scene.cluster.commits))
+    scene.network.at(2 * 86_400_000 + 10_000, lambda: counts.append(scene.cluster.commits))
+    assert scene.run() is not None
+    assert counts[1] - counts[0] == 2 * 2  # of two partitions on two days
+
+
+def test_another_run_of_the_replay_is_named(tmp_path: Path) -> None:
+    of_values(tmp_path, [b"%d" % at for at in range(40)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtRate(10, is_bytes=False)
+
+    def other_run() -> None:
+        log = scene.cluster.logs["copy-t"][0]
+        (known,) = log.producers.values()
+        known.append((known[-1][1] + 1, known[-1][1] + 7, log.end))
+
+    scene.network.at(2000, other_run)
+    with pytest.raises(ClientError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER: .* is another run of this replay under way\?"):
+        scene.run()
+
+
+@pytest.mark.parametrize(("outage_ms", "is_survived"), [(100_000, True), (400_000, False)])
+def test_an_outage_of_the_coordinator_does_not_end_the_run_soon(tmp_path: Path, outage_ms: int, is_survived: bool) -> None:
+    """A save that times out is tried again while records are sent; the offsets of groups are, too."""
+    of_values(tmp_path, [b"%d" % at for at in range(700)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.schedule = AtRate(1, is_bytes=False)
+    scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, 20, "m"), CommittedOffset("g2", "t", 0, 30, "m")]}
+
+    def coordinate(is_coordinating: bool) -> None:
+        scene.cluster.is_coordinating = is_coordinating
+
+    scene.network.at(5000, lambda: coordinate(False))
+    scene.network.at(5000 + outage_ms, lambda: coordinate(True))
+    if is_survived:
+        replayer = scene.run()
+        assert replayer is not None and not replayer.group_problems
+        assert len(scene.arrived()["t", 0]) == 700 and scene.cluster.offsets["replay", "copy-t", 0][0] == 700
+        assert scene.cluster.offsets["g", "copy-t", 0] == (20, "m") and scene.cluster.offsets["g2", "copy-t", 0] == (30, "m")
+    else:
+        with pytest.raises(ClientError, match="has no coordinator that answers"):
+            scene.run()
+        assert 180_000 < scene.network.now_ms < 300_000
+
+
+@pytest.mark.parametrize("where", ["peek", "prepare"])
+def test_an_unexpected_error_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A fault of the program must not leave the command waiting for the end of the run."""
+    of_values(tmp_path, [b"a"])
+    scene = Scene(tmp_path, 1, 0.0)
+
+    def fail(*args: object) -> None:
+        raise struct.error("unpack requires a buffer")
+
+    if where == "peek":
+        monkeypatch.setattr(DirectoryStream, "peek", fail)
+    else:
+        monkeypatch.setattr(Preparation, "_prepare_topics", fail)
+    with pytest.raises(ClientError, match="not expected, error: unpack requires a buffer"):
+        scene.run()
+
+
+def with_unsaved_records(tmp_path: Path) -> Scene:
+    """A replay whose progress is of its beginning, and whose target has deleted all its records."""
+    of_values(tmp_path, [b"%d" % at for at in range(10)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    metadata = scene.cluster.offsets["replay", "copy-t", 0][1]
+    words = metadata.split(" ")
+    words[4:7] = "2", "2", "0"
+    words[9:12] = "-1", "0", "-1"
+    scene.cluster.offsets["replay", "copy-t", 0] = 2, " ".join(words)
+    scene.cluster.logs["copy-t"][0].delete_before(10)
+    return scene
+
+
+def test_errors_of_describe_producers_are_tried_again(tmp_path: Path) -> None:
+    scene = with_unsaved_records(tmp_path)
+    scene.cluster.producer_errors = [error_codes.NOT_LEADER_OR_FOLLOWER] * 2
+    replayer = scene.run()
+    assert replayer is not None and replayer.partitions[0].found_records == 8 and replayer.partitions[0].records == 0
+    assert not scene.cluster.producer_errors and scene.cluster.logs["copy-t"][0].end == 10
+
+
+def test_a_target_that_knows_fewer_records_than_the_progress_is_refused(tmp_path: Path) -> None:
+    scene = with_unsaved_records(tmp_path)
+    (known,) = scene.cluster.logs["copy-t"][0].producers.values()
+    known[-1] = 0, 0, 0
+    with pytest.raises(ClientError, match=r"knows fewer records of the replay \(last sequence 0\) than the 2 of the progress"):
+        scene.run()
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_a_name_with_another_selection_is_refused(tmp_path: Path, kept: str) -> None:
+    of_values(tmp_path / "data", [b"a"])
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.run()
+    scene.identity = "another"
+    with pytest.raises(ClientError, match="has the progress of another replay: its paths, selection, --map"):
+        scene.run()
+    scene.options = ReplayOptions(is_restarted=True)
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a"] * 2
+
+
+def test_a_progress_file_of_another_target_is_refused(tmp_path: Path) -> None:
+    of_values(tmp_path / "data", [b"a"])
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress")
+    scene.run()
+    scene.cluster.cluster_id = "another"
+    with pytest.raises(ClientError, match=r"has the progress of another replay: .* or target differ"):
+        scene.run()

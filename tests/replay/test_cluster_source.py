@@ -1,0 +1,89 @@
+"""Protects the reader of a cluster: what the source has deleted or lost is reported and counted, and no read waits forever."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from kcli.client.errors import ClientError
+from kcli.inspect.dumping.selection import Selection
+from kcli.replay.cluster_source import ClusterSource, ClusterStream
+from kcli.replay.directory_source import Problems
+from tests.log_builder import PartitionBuilder
+from tests.replay.fake_cluster import FakeCluster, FakeNetwork
+
+WHERE = ("t", 0)
+
+
+class Reader:
+    """A source cluster with ten records of the topic t, each a batch, and the reader."""
+
+    def __init__(self, root: Path, join_bytes: int = 0) -> None:
+        self.cluster = FakeCluster(random.Random(1))
+        self.cluster.create("t", 1)
+        self.log = self.cluster.logs["t"][0]
+        builder = PartitionBuilder(root / "t-0")
+        for at in range(10):
+            builder.append([(b"k", b"%d" % at)])
+        builder.flush()
+        data = builder.path(".log").read_bytes()
+        while data:
+            size = 12 + int.from_bytes(data[8:12], "big")
+            self.log.append(data[:size])
+            data = data[size:]
+        self.sentences: list[str] = []
+        self.problems = Problems(self.sentences.append)
+        self.network = FakeNetwork(self.cluster, random.Random(1))
+        client = self.network.client()
+        self.source = ClusterSource(client, Selection(read_committed=True), lambda topic: True, self.problems, join_bytes)
+        ended: list[ClientError | None] = []
+        self.source.discover(lambda result, now_ms: ended.append(result), 0)
+        assert self.network.run(self.source.poll, lambda: bool(ended)) and ended == [None]
+
+    def read(self, from_offset: int) -> ClusterStream:
+        """Open the partition, and read it to its end."""
+        stream = self.source.open(WHERE, from_offset, [])
+        assert self.network.run(self.source.poll, lambda: stream.is_read or stream.failure is not None, 10_000)
+        return stream
+
+
+def offsets(stream: ClusterStream) -> list[int]:
+    return [batch.first_offset for batch in stream.queue]
+
+
+def test_records_deleted_between_runs_are_damage(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.log.delete_before(5)
+    reader.source._starts[WHERE] = 5
+    stream = reader.read(2)
+    assert offsets(stream) == [5, 6, 7, 8, 9]
+    assert reader.sentences == ["t-0: the source has deleted the offsets 2 to 4; left out"] and reader.problems.damages == 1
+
+
+def test_records_deleted_during_the_run_are_damage(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.log.delete_before(5)
+    stream = reader.read(0)
+    assert offsets(stream) == [5, 6, 7, 8, 9]
+    assert reader.sentences == ["t-0: the source has deleted the offsets 0 to 4; left out"] and reader.problems.damages == 1
+
+
+def test_what_was_deleted_before_the_first_run_is_not_damage(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.log.delete_before(5)
+    reader.source._starts[WHERE] = 5
+    assert offsets(reader.read(0)) == [5, 6, 7, 8, 9] and not reader.problems.damages
+
+
+def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.log.truncate(6)
+    stream = reader.read(0)
+    assert offsets(stream) == [0, 1, 2, 3, 4, 5] and stream.is_read and stream.is_cut
+    (sentence,) = reader.sentences
+    assert "t-0: the source ends at offset 6 now, although it ended at 10 when the run began" in sentence
+    assert reader.problems.damages == 1
+
+
+def test_batches_are_joined(tmp_path: Path) -> None:
+    assert len(Reader(tmp_path / "one", 10_000).read(0).queue) == 1
