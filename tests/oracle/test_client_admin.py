@@ -35,6 +35,7 @@ from tests.oracle.peer import Peer, ToolCase
 from tests.oracle.raw_requests import RawClient
 from tests.oracle.transaction_answers import PAUSE_S, SETTINGS
 from tests.oracle.transaction_exchanges import Exchange, prepare
+from tests.server.live import wait_for
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -596,12 +597,14 @@ def test_security_of_apache_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
         mechanism = security.ScramMechanism.SCRAM_SHA_256
         made = security.ScramUpsertion.of_password("bob", mechanism, b"secret", b"salt-of-bob", 5000)
         assert admin.alter_user_scram_credentials([made]) == {"bob": None}
+        wait_for(lambda: "bob" in admin.describe_user_scram_credentials())  # until the broker has it from the controller
         (future,) = theirs.describe_user_scram_credentials(["bob"]).values()
         (info,) = future.result(PATIENCE_S).scram_credential_infos
         assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_256, 5000)
         found = value_of(admin.describe_user_scram_credentials()["bob"])
         assert found == [security.ScramCredentialInfo(mechanism, 5000)]
         assert admin.alter_user_scram_credentials([security.ScramDeletion("bob", mechanism)]) == {"bob": None}
+        wait_for(lambda: "bob" not in admin.describe_user_scram_credentials())
         (gone,) = admin.describe_user_scram_credentials(["bob"]).values()
         assert isinstance(gone, KafkaError) and gone.name == "RESOURCE_NOT_FOUND"
 

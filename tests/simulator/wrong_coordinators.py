@@ -384,7 +384,7 @@ WRONG: dict[str, Wrong] = {
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 53),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 185),
     "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
     "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
     "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
@@ -407,10 +407,10 @@ WRONG: dict[str, Wrong] = {
     "forgets the last task of a repartition topic": Wrong(
         patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0
     ),
-    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13),
+    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 42),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
     "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 2),
-    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 80),
+    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 58),
     "keeps the share partitions of an empty group": Wrong(
         patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 6
     ),
