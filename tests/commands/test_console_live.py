@@ -348,4 +348,5 @@ def test_the_broker_is_killed_while_lines_are_sent(tmp_path: Path) -> None:
         writer.stdin.close()
         said = writer.stderr.read()
         assert writer.wait(60) == 1
-        assert b"1 of 2 records were not acknowledged" in said and b"Traceback" not in said
+        # The first one may be in the log and its acknowledgement lost.
+        assert b" of 2 records were not acknowledged" in said and b"Traceback" not in said

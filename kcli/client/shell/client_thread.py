@@ -127,6 +127,11 @@ class ClientThread:
         self._loop.run_forever()
         if self._client is not None:
             self._loop.run_until_complete(self._client.drained())
+        # A connection that was being made has tasks of its own, which a closed loop would report as destroyed.
+        unended = asyncio.all_tasks(self._loop)
+        for task in unended:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*unended, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
