@@ -11,7 +11,7 @@ from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.network.events import PeerAddress
 from kcli.network.peers import Answer, PeerFailure
-from kcli.protocol.apis import API_KEYS, METADATA
+from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE
 from kcli.server.events import DeadlineReached
 from kcli.server.node import Node
 from kcli.simulator.disk import SimulatedDisk
@@ -158,3 +158,30 @@ def test_storms_show_all_answers_and_differ_by_seed() -> None:
     runs = [stormy_run(seed) for seed in range(5)]
     assert len({digest for digest, _ in runs}) == 5
     assert set().union(*(counts for _, counts in runs)) == {"2", "TIMED_OUT", "DISCONNECTED"}
+
+
+def test_a_request_without_answer_ends_when_it_is_on_the_link() -> None:
+    """Produce with acks=0; before there is a link it waits, and its deadline counts."""
+    machines = Machines(1, CALM)
+    node = machines.nodes[1]
+
+    def produce() -> str:
+        def answered(answer: Answer, now_ms: int) -> None:
+            machines.answers.append(answer.name if isinstance(answer, PeerFailure) else "written")
+
+        def send(now_ms: int) -> None:
+            request = API_KEYS[PRODUCE].request.new(acks=0, timeout_ms=TIMEOUT_MS)
+            deadline_ms = now_ms + TIMEOUT_MS
+            node.peers.send(address_of(2), "PLAINTEXT", PRODUCE, request, answered, deadline_ms, has_answer=False)
+
+        count = len(machines.answers)
+        node.timer.schedule(node.timer.clock_ms, send)
+        machines.machines[1].handle(DeadlineReached())
+        machines.run_until(lambda: len(machines.answers) > count)
+        return machines.answers[-1]
+
+    machines.network.partition(1, 2)
+    assert produce() == "TIMED_OUT"
+    machines.network.heal(1, 2)
+    machines.run_for(15_000)
+    assert produce() == "written"
