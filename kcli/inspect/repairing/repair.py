@@ -125,7 +125,6 @@ class LogDirectoryRepair:
         self._cut: set[tuple[str, int]] = set()  # the partitions whose log ends before offsets that are lost
         self._loses_records = False
         self._has_failed = False
-        self._is_changing = False  # files of one partition are being changed
         self._mark: bytes | None = None  # the contents of .kafka_cleanshutdown while it is in the quarantine
 
     def _has_kraft_properties(self) -> bool:
@@ -306,9 +305,11 @@ class LogDirectoryRepair:
             self._check_space(plan, quarantine)
             self._set_mark_aside(quarantine)
             quarantine.announce(plan.changes)
-            self._is_changing = True
-            apply_changes(self.disk, plan.changes, quarantine)
-            self._is_changing = False
+            try:
+                apply_changes(self.disk, plan.changes, quarantine)
+            except BaseException:
+                self._loses_records = True  # as far as is known
+                raise
             if partition.is_metadata_log:
                 # The final checks use the repaired metadata log; topic ids are restored from all that was readable before.
                 self._topics_afterwards = read_topics(self.disk, self.directory)
@@ -326,12 +327,10 @@ class LogDirectoryRepair:
     def note_failure(self) -> None:
         """Note that a partition could not be repaired, so the repair is not complete.
 
-        If it failed amid its changes, the directory does not count as clean any more. A partition that cannot be read, or for
-        which the disk has no space, is as it was before.
+        If it failed amid its changes, `apply` has noted that the directory does not count as clean any more. A partition that
+        cannot be read, or for which the disk has no space, is as it was before.
         """
         self._has_failed = True
-        self._loses_records |= self._is_changing
-        self._is_changing = False
 
     def _check_space(self, plan: PartitionPlan, quarantine: Quarantine) -> None:
         """Raise RepairError unless the disk has space for the new files next to the old ones, and for the quarantine."""
