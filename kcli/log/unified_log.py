@@ -301,18 +301,19 @@ class UnifiedLog:
         """Start the interval of flush.ms at `now_ms`, which is on the clock of `needs_flush`."""
         self._flushed_ms = now_ms
 
-    def needs_flush(self, now_ms: int, *, by_time: bool = True) -> bool:
-        """Return whether flush.messages or flush.ms ask for a flush now; if flush.ms does, its interval starts again.
-
-        As in Kafka an append checks flush.messages only (`by_time` is False); a periodic task checks flush.ms.
-        """
-        config, unflushed = self._local.config, self.log_end_offset - self.recovery_point
-        if unflushed >= config.flush_messages:
+    def needs_flush(self, now_ms: int) -> bool:
+        """Return whether flush.messages or flush.ms ask for a flush now; if flush.ms does, its interval starts again."""
+        if self.committable_offset() < self.log_end_offset:
             return True
-        if not by_time or unflushed <= 0 or now_ms - self._flushed_ms < config.flush_ms:
+        if self.log_end_offset <= self.recovery_point or now_ms - self._flushed_ms < self._local.config.flush_ms:
             return False
         self._flushed_ms = now_ms
         return True
+
+    def committable_offset(self) -> int:
+        """Return the end of the records that may be committed: the recovery point while flush.messages asks for a flush."""
+        end_offset, flushed = self.log_end_offset, self.recovery_point
+        return end_offset if end_offset - flushed < self._local.config.flush_messages else flushed
 
     def unflushed_paths(self) -> list[str]:
         """Return rolled segments from the recovery point on, then new files and directories, then the active segment.

@@ -289,7 +289,6 @@ def test_topics_may_want_flushes(live: LiveLog) -> None:
     assert not live.log.needs_flush(NOW_MS + 10**12)
     live.append(new_batch())
     assert not live.log.needs_flush(NOW_MS + 999)
-    assert not live.log.needs_flush(NOW_MS + 1000, by_time=False)
     assert live.log.needs_flush(NOW_MS + 1000)
     assert not live.log.needs_flush(NOW_MS + 1999)
     assert live.log.needs_flush(NOW_MS + 2000)

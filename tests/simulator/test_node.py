@@ -25,7 +25,6 @@ from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.report_line import WarningLine, fields_of
 from kcli.log.unified_log import UnifiedLog
 from kcli.network.shell.clock import Clock
-from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import DEFAULT_STEPS, Simulation, SimulationResult
@@ -133,8 +132,8 @@ def skips_every_third(real: Any) -> Any:
     return lambda self, data: None if next(count) % 3 == 2 else real(self, data)
 
 
-def never_flushes_logs(real: Any) -> Any:
-    return lambda self, log, callback, now_ms: callback(None, now_ms)
+def commits_before_the_flush(real: Any) -> Any:
+    return lambda self: self.log_end_offset
 
 
 def forgets_producers(real: Any) -> Any:
@@ -210,7 +209,7 @@ def flushes_no_cleaned_segment(real: Any) -> Any:
 
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "acknowledges without an append": patched(log_opener.LocalLog, "append", skips_every_third),
-    "acknowledges before the flush": patched(ReplicaManager, "flush_log", never_flushes_logs),
+    "acknowledges before the flush": patched(UnifiedLog, "committable_offset", commits_before_the_flush),
     "forgets producers at a start": patched(ProducerStateManager, "truncate_and_reload", forgets_producers),
     "skips the recovery": patched(log_opener, "_load", skips_recovery),
     "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),

@@ -6,8 +6,8 @@
     1      when the leader has the records
     -1     when all in-sync replicas have them (the high watermark has passed them)
 
-If flush.messages or flush.ms makes a log flush, the answer waits for the disk as well, whatever acks is: in Kafka the append
-itself does the fsync. The request's timeout therefore begins after the flush.
+If flush.messages makes a log flush, the answer waits for the disk as well, whatever acks is: in Kafka the append itself does
+the fsync. The request's timeout therefore begins after the flush.
 Each partition of the request has its own error; one that fails does not delay the others.
 
 A batch whose records take long to check (they inflate to much, or must be rebuilt) is checked by a Compute effect; the answer
@@ -37,7 +37,6 @@ from kcli.log.errors import AppendError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import ValidBatch
 from kcli.log.record_validator import LongCheckError
-from kcli.log.unified_log import UnifiedLog
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -77,7 +76,6 @@ _NO_BATCH = memoryview(b"")
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
-ToFlush = tuple[UnifiedLog, Message]
 # A batch whose check takes long, by topic name, topic id (None in old versions) and index, and its part of the response.
 ToCheck = tuple[str, Uuid | None, int, memoryview, Message]
 
@@ -187,7 +185,7 @@ class _Produce:
         self._responses: list[Message] = []
         self._held_bytes = 0
         self._waiting: list[Waiting] = []
-        self._to_flush: list[ToFlush] = []
+        self._to_flush: list[Waiting] = []
         self._checking: list[ToCheck] = []
 
     def append_all(self, request: Message) -> Iterator[None]:
@@ -300,12 +298,13 @@ class _Produce:
         if not info.duplicate:
             topic_metrics.bytes_in += size_bytes
             topic_metrics.messages_in += info.record_count
-        if log.high_watermark <= info.last_offset:
-            self._waiting.append((partition, info.last_offset + 1, answer))
+        end_offset = info.last_offset + 1
+        if log.high_watermark < end_offset:
+            self._waiting.append((partition, end_offset, answer))
+            if log.committable_offset() < end_offset:
+                self._to_flush.append((partition, end_offset, answer))
         elif not info.duplicate:
             replica_manager.records_appended(partition.key, now_ms)
-        if log.needs_flush(now_ms, by_time=False):
-            self._to_flush.append((log, answer))
 
     def _find_partition(self, name: str | None, topic_id: Uuid | None, index: int, answer: Message) -> Partition | None:
         """Return the partition if the client may write to it and it is hosted here; otherwise fill in the error."""
@@ -400,8 +399,8 @@ class _Produce:
             except Exception as fault:
                 self._context.failed(fault)
 
-        for log, answer in self._to_flush:
-            self._replica_manager.flush_log(log, partial(flushed, answer=answer), now_ms)
+        for partition, end_offset, answer in self._to_flush:
+            partition.when_flushed(end_offset, partial(flushed, answer=answer), now_ms)
 
     def _wait_for_replicas(self, now_ms: int) -> None:
         """With acks=-1, answer when all in-sync replicas have the records; else at once."""

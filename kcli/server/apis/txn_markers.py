@@ -122,25 +122,10 @@ class _WriteMarkers:
             self._replica_manager.handle_log_dir_failure(partition, error)
             self._done(now_ms)
             return
-        log = partition.log
-        assert log is not None
         self._replica_manager.records_appended(partition.key, now_ms)
         delayed = _DelayedMarker(partition, info.last_offset + 1, partial(self._replicated, answer))
-        if log.needs_flush(now_ms, by_time=False):
-            self._replica_manager.flush_log(log, partial(self._flushed, answer, delayed), now_ms)
-        else:
-            self._wait_for_replicas(delayed, now_ms)
-
-    def _flushed(self, answer: Message, delayed: _DelayedMarker, error: OSError | None, now_ms: int) -> None:
-        if error is not None:
-            answer.error_code = error_codes.KAFKA_STORAGE_ERROR
-            self._done(now_ms)
-        else:
-            self._wait_for_replicas(delayed, now_ms)
-
-    def _wait_for_replicas(self, delayed: _DelayedMarker, now_ms: int) -> None:
         deadline_ms = now_ms + self._context.broker.config.get_int("request.timeout.ms")
-        self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, [delayed.partition.key], deadline_ms, now_ms)
+        self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, [partition.key], deadline_ms, now_ms)
 
     def _replicated(self, answer: Message, code: int, now_ms: int) -> None:
         answer.error_code = code

@@ -56,5 +56,4 @@ class LedPartition(Generic[_Shard]):
         self.committed = 0
         self.batch: OpenBatch | None = None
         self.deferred: deque[DeferredResponse] = deque()
-        self.unflushed: deque[int] = deque()  # base offsets of batches that have to be durable first
         self.linger: TimerTask | None = None

@@ -34,7 +34,6 @@ from typing import Any, Generic, TypeVar
 from kcli.format.record_batch import NO_PRODUCER, Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
-from kcli.log.unified_log import UnifiedLog
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.internal_records import CoordinatorDecoder
@@ -408,26 +407,9 @@ class CoordinatorRuntime(Generic[_Shard]):
         log = partition.log
         assert log is not None
         self._replica_manager.records_appended(partition.key, now_ms)
-        if log.needs_flush(now_ms, by_time=False):
-            self._wait_for_flush(led, log, base_offset, now_ms)
         self._high_watermark_moved(led, log.high_watermark, now_ms)
         if led.committed <= info.last_offset:
             self._schedule_expiry(led, info.last_offset + 1, now_ms)
-
-    def _wait_for_flush(self, led: LedPartition[_Shard], log: UnifiedLog, base_offset: int, now_ms: int) -> None:
-        """Hold the responses of a batch until it is durable, if flush.messages asks for that."""
-        led.unflushed.append(base_offset)
-
-        def flushed(error: OSError | None, now_ms: int) -> None:
-            led.unflushed.remove(base_offset)
-            if led.is_closed:
-                return
-            if error is not None:
-                self._fail(led, base_offset, CoordinatorError(error_codes.NOT_COORDINATOR, str(error)))
-            elif led.partition.log is not None:
-                self._high_watermark_moved(led, led.partition.log.high_watermark, now_ms)
-
-        self._replica_manager.flush_log(log, flushed, now_ms)
 
     def _high_watermark_moved(self, led: LedPartition[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
         """Take the records below the high watermark as committed, and respond to their operations."""
@@ -437,11 +419,10 @@ class CoordinatorRuntime(Generic[_Shard]):
         if high_watermark > appended:
             self._reload(led, appended, self._timer.clock_ms)
             return
-        committed = min(high_watermark, *led.unflushed) if led.unflushed else high_watermark
-        led.committed = committed
-        led.speculative.commit(committed - 1)
+        led.committed = high_watermark
+        led.speculative.commit(high_watermark - 1)
         deferred = led.deferred
-        while deferred and deferred[0].end_offset <= committed:
+        while deferred and deferred[0].end_offset <= high_watermark:
             self._respond(deferred.popleft())
 
     def _respond(self, deferred: DeferredResponse, error: CoordinatorError | None = None) -> None:

@@ -5,11 +5,15 @@
     this broker    appends records
     another one    follows (not served yet)
 
-The high watermark moves only while this replica is the only one in sync: each append moves it to the log end offset.
+The high watermark moves only while this replica is the only one in sync: each append moves it to the log end offset. If
+flush.messages asks for a flush, it moves when that flush has ended, so that no consumer sees records which a power loss can
+remove. (Kafka flushes inside the append, before its high watermark moves.) At most one such flush runs for each partition;
+what is appended while it runs waits for the next one.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from kcli.format.kafka_uuid import Uuid
@@ -17,6 +21,7 @@ from kcli.log.append_paths import LogAppendInfo, append_checked
 from kcli.log.log_validator import AppendOrigin, ValidBatch
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
+from kcli.server.outstanding import FlushCallback
 from kcli.state.metadata_values import PartitionRegistration
 
 
@@ -32,6 +37,9 @@ class Partition:
     """One partition that this broker hosts. `log` is None while its log directory is offline."""
 
     __slots__ = (
+        "_begin_flush",
+        "_is_flushing",
+        "_waiting_for_flush",
         "index",
         "is_leader",
         "isr",
@@ -47,8 +55,20 @@ class Partition:
         "topic_id",
     )
 
-    def __init__(self, node_id: int, topic: str, index: int, topic_id: Uuid, log: UnifiedLog | None) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        topic: str,
+        index: int,
+        topic_id: Uuid,
+        log: UnifiedLog | None,
+        begin_flush: Callable[[Partition, UnifiedLog], None],
+    ) -> None:
+        """`begin_flush` starts to make a log durable, and calls `flush_ended` afterwards."""
         self.node_id = node_id
+        self._begin_flush = begin_flush
+        self._is_flushing = False
+        self._waiting_for_flush: list[tuple[int, FlushCallback]] = []  # end offset of a batch, and what to call
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -143,8 +163,44 @@ class Partition:
         self._advance_high_watermark(log)
         return info
 
-    def _advance_high_watermark(self, log: UnifiedLog) -> None:
-        if len(self.isr) <= 1 and log.high_watermark != log.log_end_offset:
-            log.update_high_watermark(log.log_end_offset)
-            if self.on_high_watermark is not None:
-                self.on_high_watermark(log.high_watermark)
+    def _advance_high_watermark(self, log: UnifiedLog) -> bool:
+        """Move the high watermark as far as possible, and flush what keeps it back; return whether it has moved."""
+        committable = log.committable_offset()
+        if committable < log.log_end_offset and not self._is_flushing:
+            self._is_flushing = True
+            self._begin_flush(self, log)
+        if len(self.isr) > 1 or log.high_watermark >= committable:
+            return False
+        log.update_high_watermark(committable)
+        if self.on_high_watermark is not None:
+            self.on_high_watermark(log.high_watermark)
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- flushes
+
+    def when_flushed(self, end_offset: int, callback: FlushCallback, now_ms: int) -> None:
+        """Call `callback(error, now_ms)` when the records below `end_offset` are as durable as flush.messages asks for."""
+        if self.log is not None and self.log.committable_offset() < end_offset:
+            self._waiting_for_flush.append((end_offset, callback))
+        else:
+            callback(None if self.log is not None else _log_is_gone(), now_ms)
+
+    def flush_ended(self, flushed: UnifiedLog, error: OSError | None, now_ms: int) -> bool:
+        """Take the end of a flush that `begin_flush` has started; return whether the high watermark has moved."""
+        self._is_flushing = False
+        log = self.log
+        has_moved = log is not None and self.is_leader and self._advance_high_watermark(log)
+        limit = flushed.recovery_point if log is None else log.committable_offset()
+        waiting, self._waiting_for_flush = self._waiting_for_flush, []
+        for end_offset, callback in waiting:
+            if end_offset <= limit:
+                callback(None, now_ms)
+            elif log is None or not self._is_flushing:
+                callback(error or _log_is_gone(), now_ms)
+            else:
+                self._waiting_for_flush.append((end_offset, callback))
+        return has_moved
+
+
+def _log_is_gone() -> OSError:
+    return FileNotFoundError(errno.ENOENT, "the log was closed or deleted before its records were durable")

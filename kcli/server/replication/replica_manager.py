@@ -5,7 +5,7 @@
     partitions           the hosted partitions by topic and index; a partition without a log is in an offline directory
     produce purgatory    produce requests that wait until the high watermark has passed their records
     fetch purgatory      fetch requests that wait for bytes; those of share groups have one of their own
-    flushes              what the log manager wants flushed, and logs that flush.messages or flush.ms makes durable
+    flushes              what the log manager wants flushed, and what keeps back the high watermark of a partition
     log directories      one that fails is taken offline with its partitions; the last one ends the node
 
 The logs themselves are the LogManager's. Which partitions are hosted is decided by MetadataPublisher.
@@ -84,7 +84,8 @@ class ReplicaManager:
         except (OSError, StorageError) as error:
             text = f"cannot open the log of {topic.name}-{index}: {error}"
             self._report(FailureLine(text, topic=topic.name, partition=index, error=error))
-        partition = self.partitions[topic.name, index] = Partition(self.node_id, topic.name, index, topic.topic_id, log)
+        partition = Partition(self.node_id, topic.name, index, topic.topic_id, log, self._flush_partition)
+        self.partitions[partition.key] = partition
         return partition
 
     def stop_partitions(self, topic: Topic) -> list[tuple[str, int]]:
@@ -153,6 +154,16 @@ class ReplicaManager:
             callback(None if is_durable else error, now_ms)
 
         self._flush(request, flushed)
+
+    def _flush_partition(self, partition: Partition, log: UnifiedLog) -> None:
+        """Make the log of a partition durable, so that its high watermark can move."""
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            if partition.flush_ended(log, error, now_ms):
+                self.produce_purgatory.check(partition.key, now_ms)
+                self.records_appended(partition.key, now_ms)
+
+        self.flush_log(log, flushed, self._timer.clock_ms)
 
     def _flush(self, request: FlushRequest, callback: FlushCallback | None = None) -> None:
         def flushed(error: OSError | None, now_ms: int) -> None:

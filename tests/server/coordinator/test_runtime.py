@@ -81,7 +81,9 @@ class Bench:
         self.lines: list[str] = []
         self.replicas: Any = Replicas()
         self.log = log
-        self.partition = Partition(1, "__consumer_offsets", 0, Uuid(b"\1" * 16), log)
+        self.flushing: list[UnifiedLog] = []
+        flush = self.flushing.append
+        self.partition = Partition(1, "__consumer_offsets", 0, Uuid(b"\1" * 16), log, lambda partition, log: flush(log))
         self.answers: list[Any] = []
         self.runtime = CoordinatorRuntime[Shard](
             OFFSETS,
