@@ -322,6 +322,23 @@ def test_offsets_are_described_altered_and_deleted(node: WholeNode) -> None:
     assert offsets(node, 0, topic="none") == [(0, -1, -1)]
 
 
+def test_states_that_are_being_initialized_are_deleted_too(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An initialization that is repeated must not bring back what a deletion of the offsets has removed."""
+    assert name_of(alter(node, (0, 7))) == "NONE"
+    member = Member(node, "m", "t")
+    with monkeypatch.context() as patch:
+        patch.setattr(node.broker.share_persister, "_coordinator_of", lambda key: None)
+        member.join()
+        node.advance(50)
+    member.send(-1)
+    assert delete_offsets(node, "t") == ("NONE", [("t", "NONE")])
+    node.advance(5_000)
+    assert offsets(node) == []
+    member.join()
+    settled(node, member)
+    assert offsets(node) == [(0, -1, -1), (1, -1, -1), (2, -1, -1)]
+
+
 def test_offsets_are_set_when_the_group_has_taken_them(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer before that would be wrong if the coordinator is loaded again: the next member would begin elsewhere."""
 

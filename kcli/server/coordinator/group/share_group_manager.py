@@ -339,7 +339,9 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
             return Decision(None)
         self._end_initialization(done.group_id, done.partitions)
         topics = ShareTopics.of(group)
-        topics.complete({key: found for key, found in done.partitions.items() if key in topics.names})
+        # A deletion of offsets may have taken some of them over.
+        begun = {key: found & topics.initializing.get(key, set()) for key, found in done.partitions.items()}
+        topics.complete({key: found for key, found in begun.items() if found})
         return Decision(None, (self._topics_record(done.group_id, topics),))
 
     def _end_initialization(self, group_id: str, topic_ids: Iterable[Uuid]) -> None:
@@ -393,7 +395,10 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         return Decision(found, (self._topics_record(group_id, topics),))
 
     def begin_offset_deletion(self, group_id: str, topic_ids: Iterable[Uuid]) -> Decision[ShareIndexes]:
-        """Decide which states of topics are deleted; topics without any are not in the result. Raises CoordinatorError."""
+        """Decide which states of topics are deleted; topics without any are not in the result. Raises CoordinatorError.
+
+        States that are being initialized are deleted, too: the persister does it when they are. Kafka leaves them.
+        """
         group = self.find_empty(group_id)
         if not group.topics:
             return Decision({})
@@ -401,7 +406,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         found: ShareIndexes = {}
         for topic_id in topic_ids:
             if topic_id in topics.initialized:
-                found[topic_id] = topics.initialized.pop(topic_id)
+                found[topic_id] = topics.initialized.pop(topic_id) | topics.initializing.pop(topic_id, set())
                 topics.deleting.add(topic_id)
             elif topic_id in topics.deleting and topic_id in image.topics:
                 found[topic_id] = set(range(len(image.topics[topic_id].partitions)))
