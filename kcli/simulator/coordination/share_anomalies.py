@@ -178,12 +178,18 @@ def lost_deliveries(history: History, final: FinalState) -> Iterator[str]:
 
 
 def stuck_share_partitions(history: History, final: FinalState) -> Iterator[str]:
-    """Yield partitions that a group has not finished; invisible records may be left to a group with read_committed."""
+    """Yield partitions that a group has not finished.
+
+    Invisible records may be left to a group with read_committed, and markers behind the last record to any group: a transaction
+    may end when the members have left.
+    """
     for group, lags in final.share_lags.items():
         for (topic, index), lag in lags.items():
-            invisible = sum(not record.is_visible for record in final.logs[topic, index])
-            allowed = invisible if history.shares.terms[group].is_committed_only else 0
-            if not 0 <= lag <= allowed and final.stable[topic, index][1] > 0:
+            records, end_offset = final.logs[topic, index], final.stable[topic, index][1]
+            markers = end_offset - max((record.offset + 1 for record in records), default=0)
+            invisible = sum(not record.is_visible for record in records)
+            allowed = markers + (invisible if history.shares.terms[group].is_committed_only else 0)
+            if not 0 <= lag <= allowed and end_offset > 0:
                 yield f"{group} has lag {lag} in {topic}-{index} at the end"
 
 

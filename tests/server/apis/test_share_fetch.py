@@ -259,6 +259,19 @@ def test_a_connection_that_closes_takes_its_fetch_with_it(shared: ShareNode) -> 
     assert not shared.node.broker.share_partitions.partitions, "the group is empty"
 
 
+def test_records_of_a_forgotten_partition_are_released_with_the_session(shared: ShareNode) -> None:
+    """Their delivery counts outlive the group's last member; a record that ends each of its members is given up some time."""
+    member = shared.member()
+    shared.produce(2)
+    assert acquired_of(member.fetch()) == {0: [(0, 1, 1)]}
+    member.fetch(forgotten=[shared.first])
+    shared.node.close(member.connection)
+    shared.node.advance(100)
+    after = ShareMember(shared.node, "after")
+    after.fetch([shared.first], max_records=0)
+    assert acquired_of(after.fetch(max_wait_ms=1_000)) == {0: [(0, 1, 2)]}
+
+
 def test_an_old_connection_of_a_member_does_not_end_its_session_on_another(shared: ShareNode) -> None:
     """A client that connects again may begin its session before the broker sees the end of the old connection."""
     before, other = shared.member(), shared.member("other")

@@ -255,13 +255,17 @@ class SharePartitionManager:
             self._check(share_key)
 
     def release_session(self, key: MemberKey) -> None:
-        """End a member's session, and release the records that it has acquired."""
-        targets = self.sessions.targets(key)
+        """End a member's session, and release the records that it has acquired.
+
+        These are also records of partitions that the session has forgotten. Kafka leaves them to their locks, so that their
+        delivery counts are lost if the member was the last one of its group.
+        """
         if not self.sessions.remove(key):
             return
-        gathered = _Gather(targets, lambda errors: None)
-        for target in targets:
-            share_key = ShareKey(key.group_id, *target)
+        keys = [share_key for share_key in self.partitions if share_key.group_id == key.group_id]
+        targets = {share_key: (share_key.topic_id, share_key.partition) for share_key in keys}
+        gathered = _Gather(list(targets.values()), lambda errors: None)
+        for share_key, target in targets.items():
             share_partition = self.partitions.get(share_key)
             if share_partition is not None:
                 share_partition.release(key.member_id, partial(self._changed, share_key, gathered, target))

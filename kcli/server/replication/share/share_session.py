@@ -112,11 +112,6 @@ class ShareSessionCache:
         """The number of partitions of all sessions."""
         return sum(len(session.targets) for session in self._sessions.values())
 
-    def targets(self, key: MemberKey) -> list[ShareTarget]:
-        """Return the partitions of a session, none without one."""
-        session = self._sessions.get(key)
-        return [] if session is None else list(session.targets)
-
     def remove(self, key: MemberKey) -> bool:
         """Remove a session; return whether there was one."""
         if self._sessions.pop(key, None) is None:
