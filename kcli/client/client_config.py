@@ -24,6 +24,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 from kcli.client.errors import ConfigError
 from kcli.network.events import PeerAddress
 
+# Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
+SCHEME = "kafka://"
 MAX_PORT = 65535
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

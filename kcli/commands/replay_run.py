@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as NotYet
 from types import TracebackType
 from typing import Self
 
-from kcli.client.client_config import ClientConfig
+from kcli.client.client_config import SCHEME, ClientConfig
 from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
 from kcli.client.shell.client_thread import ClientThread
@@ -24,7 +24,7 @@ from kcli.inspect.quantities import format_count
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.shell.clock import Clock
 from kcli.replay.checking import Checker
-from kcli.replay.cluster_source import SCHEME, ClusterSource
+from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.group_offsets import GroupProgress
 from kcli.replay.preparation import Preparation, ReplayOptions

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,12 @@ ARGUMENTS = "DIR... --out PATH"
 DESCRIPTION = """\
 Writes the records of log directories to Parquet, through Spark: no broker is needed. Control records,
 records below the log start offset and, with --isolation read_committed, those of transactions that are
-not committed are left out and counted."""
+not committed are left out and counted. Where the directories are out of reach, kafka://HOST:PORT reads
+the same records from a running cluster."""
 EPILOG = """\
-DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. At the end a
-summary is printed: for each partition, the rows written and the records left out. Exit codes: 0 success;
+DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. A cluster,
+kafka://HOST:PORT[,HOST:PORT...], is the only path; its table has no columns segment and position. At the end
+a summary is printed: for each partition, the rows written and the records left out. Exit codes: 0 success;
 1 corrupt data (the job failed, or skipped it), or no topic with that name; 2 could not run.
 docs/to-parquet.md has columns and options."""
 
@@ -45,7 +46,9 @@ _COMPRESSION = "zstd:1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli to-parquet`."""
-    parser.add_argument("paths", nargs="+", metavar="DIR", help="log directories, partitions, segments or globs")
+    parser.add_argument(
+        "paths", nargs="+", metavar="DIR", help="log directories, partitions, segments, globs, or kafka://HOST:PORT"
+    )
     parser.add_argument("--out", required=True, metavar="PATH", help="the output: a path or URL that Spark can write to")
     _add_choice(parser.add_argument_group("input"))
     _add_writing(parser.add_argument_group("output"))
@@ -127,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
         if other is not None:
             print_message(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
+    from kcli.client.client_config import SCHEME
     from kcli.inspect.description.remarks import missing_name
     from kcli.spark.log_partitions import UnknownTopicError
     from kcli.spark.parquet_export import check_export
@@ -140,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_CANNOT_RUN
     try:
         wanted = check_export(options)
-        check_topics(wanted, args.paths)
+        if not any(path.startswith(SCHEME) for path in args.paths):
+            check_topics(wanted, args.paths)
         result, partitions, wanted = _export(args, options, wanted)
     except UnknownTopicError as error:
         sentences = [f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}" for topic in error.missing]
@@ -290,18 +295,8 @@ def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
 
 
 def _size_bytes(wanted: list[OffsetRange]) -> int:
-    """Return the size of the segments with the wanted offsets, without those that were deleted since."""
-    from kcli.format.primitives import INT64_MAX
-
-    size_bytes = 0
-    for offsets in wanted:
-        segments = offsets.partition.segments
-        ends = [*(segment.base_offset for segment in segments[1:]), INT64_MAX]
-        for segment, end_offset in zip(segments, ends, strict=False):
-            if segment.base_offset < offsets.end and end_offset > offsets.first:
-                with suppress(OSError):
-                    size_bytes += OsDisk().size(segment.log)
-    return size_bytes
+    """Return the size of the segments with the wanted offsets; an estimate for a running cluster."""
+    return sum(offsets.partition.size_of(offsets.first, offsets.end) for offsets in wanted)
 
 
 def _progress(master: str) -> dict[str, str]:

@@ -41,7 +41,6 @@ from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartit
 from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, ask
 from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets, topic_id
 
-SCHEME = "kafka://"
 BUFFERED_BYTES = 4 * 1024 * 1024
 # Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
 # leader may need some time to know the newest one.

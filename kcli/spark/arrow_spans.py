@@ -23,6 +23,7 @@ from contextlib import suppress
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from kcli.client.client_config import SCHEME
 from kcli.format import limits
 from kcli.format.arrow_columns import count_below, scan_span, span_length
 from kcli.format.compression import inflate
@@ -32,6 +33,7 @@ from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import Damage, LogBatch
+from kcli.spark.cluster_reader import window_ranges
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.range_reader import CorruptRange, RangeReader, is_unchanged, ranges_now
@@ -83,6 +85,10 @@ def _open_range(
 
     An open file does not change, so it is enough to check before and after it is opened. Raises as `ranges_now` does.
     """
+    if planned.file.startswith(SCHEME):
+        for window_disk, window in window_ranges(planned, options, report):
+            yield SpanReader(window_disk, window, options, report, scanner)
+        return
     waiting, lookups = [planned], 0
     while waiting:
         part, reader = waiting.pop(0), None

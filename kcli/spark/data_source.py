@@ -104,11 +104,16 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         Spark calls this in load(), so that a missing path fails there and not in the first action.
         Raises OptionError, PlanError, and TableError for a column that the table does not have.
         """
-        from kcli.spark.log_partitions import find_partitions, retry_planning
+        from kcli.spark.log_partitions import retry_planning
+        from kcli.spark.planning import find_partitions
 
         options = self.read_options
         found = columns.table_schema(
-            options.table, columns=options.columns, headers=options.include_headers, report=options.report_column
+            options.table,
+            columns=options.columns,
+            headers=options.include_headers,
+            report=options.report_column,
+            of_cluster=options.of_cluster,
         )
         retry_planning(find_partitions)(OsDisk(), options)
         return found
@@ -148,7 +153,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
     """Plans a batch query and, in its tasks, reads the splits."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        columns.check_schema(schema, options.table, options.report_column)
+        columns.check_schema(schema, options.table, options.report_column, of_cluster=options.of_cluster)
         self.options = options
         self.schema = schema
         self.pushed = Pushed()

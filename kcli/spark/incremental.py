@@ -38,16 +38,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk.port import Disk
 from kcli.log.files.checkpoint_files import TopicPartition
-from kcli.log.files.log_dir_owner import Owner, read_owner
+from kcli.log.files.log_dir_owner import Owner
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark import table_schemas as tables
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.log_partitions import LogPartition, PlanError, find_partitions, retry_planning
+from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
-from kcli.spark.planning import DATA_LOSS_HINT, OffsetRange, earliest_offset, offset_ranges
+from kcli.spark.planning import OffsetRange, earliest_offset, find_partitions, offset_ranges
 from kcli.spark.read_options import ALL, EARLIEST, SKIP, ReadOptions
 from kcli.spark.run_commit import Recovery, RunError, RunOutput
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
@@ -147,7 +146,7 @@ def check_options(before: RunState, now: Mapping[str, str], out: str) -> None:
 def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
     """Decide what a run reads. Raises PlanError for losses with failOnDataLoss, and for logs of another cluster; OSError."""
     partitions = find_partitions(disk, read)
-    ids, clusters = topic_ids(partitions), _cluster_ids(disk, partitions)
+    ids, clusters = topic_ids(partitions), _cluster_ids(partitions)
     lost: list[str] = []
     if before is None:
         begun: dict[TopicPartition, int] = {}
@@ -188,19 +187,12 @@ def _next_offset(wanted: OffsetRange, read: ReadOptions) -> int:
         return max(wanted.first, min(wanted.end, lookup.end_offset()))
 
 
-def _cluster_ids(disk: Disk, partitions: list[LogPartition]) -> dict[str, Owner]:
-    """Return, for each topic, the owner of a log directory whose meta.properties states a cluster."""
-    owners: dict[str, Owner] = {}
+def _cluster_ids(partitions: list[LogPartition]) -> dict[str, Owner]:
+    """Return, for each topic, the owner of a partition that states a cluster."""
     found: dict[str, Owner] = {}
     for part in partitions:
-        directory = part.directory.log_directory
-        if directory not in owners:
-            try:
-                owners[directory] = read_owner(disk, directory)
-            except CorruptCheckpointError:
-                owners[directory] = Owner(directory)  # kcli verify reports the file
-        if owners[directory].cluster_id is not None:
-            found.setdefault(part.topic, owners[directory])
+        if part.topic not in found and part.owner.cluster_id is not None:
+            found[part.topic] = part.owner
     return found
 
 

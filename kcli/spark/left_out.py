@@ -21,6 +21,7 @@ from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import LogBatch
+from kcli.spark.cluster_partitions import ClusterPartition
 from kcli.spark.log_partitions import LogPartition
 from kcli.spark.planning import OffsetRange, used_high_watermark
 from kcli.spark.read_options import ReadOptions
@@ -64,6 +65,8 @@ def count_left_out(partition: LogPartition, options: ReadOptions, report: Report
 
 def count_records(partition: LogPartition, first: int, end: int) -> int:
     """Return how many records with offsets in [first, end) the partition has."""
+    if isinstance(partition, ClusterPartition):
+        return partition.count_records(first, end)
     count = 0
     scanner = RecordScanner()
     for segment in partition.segments_from(first):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, wraps
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import CorruptCheckpointError
+from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
 from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.checkpoint_files import TopicPartition
@@ -39,6 +39,7 @@ from kcli.protocol.internal_records import decoder_for_topic
 from kcli.spark import table_schemas as tables
 from kcli.spark.read_options import ALL, LONGEST, ReadOptions
 
+DATA_LOSS_HINT = "; option failOnDataLoss=false continues without these records"
 # How often planning is tried again if files vanish during it.
 MAX_PLANS = 20
 
@@ -152,6 +153,24 @@ class LogPartition:
                 return found
         return None
 
+    @cached_property
+    def owner(self) -> Owner:
+        """The cluster that the log directory belongs to."""
+        try:
+            return read_owner(self.disk, self.directory.log_directory)
+        except CorruptCheckpointError:
+            return Owner(self.directory.log_directory)  # kcli verify reports the file
+
+    def size_of(self, first_offset: int, end_offset: int) -> int:
+        """Return the size of the segments with offsets in [first_offset, end_offset), without those that were deleted since."""
+        size_bytes = 0
+        ends = [*(segment.base_offset for segment in self.segments[1:]), INT64_MAX]
+        for segment, next_base in zip(self.segments, ends, strict=False):
+            if segment.base_offset < end_offset and next_base > first_offset:
+                with suppress(OSError):
+                    size_bytes += self.disk.size(segment.log)
+        return size_bytes
+
     def segments_from(self, offset: int) -> list[Segment]:
         """Return the segments that may have `offset` or later ones."""
         for slot in range(len(self.segments) - 1, -1, -1):
@@ -181,7 +200,7 @@ def retry_planning(plan: Callable[Parameters, Planned]) -> Callable[Parameters, 
     return planned
 
 
-def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
+def find_directories(disk: Disk, options: ReadOptions) -> list[LogPartition]:
     """Return the partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
     found: list[PartitionDirectory] = []
     paths = given_paths(disk, options)
@@ -203,7 +222,7 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
-    _check_names(chosen, paths, options, frozenset(part.topic for part in found))
+    check_names({(part.topic, part.partition) for part in chosen}, paths, options, frozenset(part.topic for part in found))
     _check_topic_identity(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
@@ -280,13 +299,12 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
     return True
 
 
-def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
+def check_names(there: Collection[TopicPartition], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
     """Raise UnknownTopicError or PlanError if a topic or partition that the options name does not exist."""
     where = ", ".join(paths)
     missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
         raise UnknownTopicError(f"no partition of the topic {', '.join(missing)} is in {where}", missing, known)
-    there = {(part.topic, part.partition) for part in chosen}
 
     def absent(named: Mapping[str, Iterable[int]]) -> str:
         numbers = ((topic, partition) for topic, partitions in named.items() for partition in partitions)

@@ -41,9 +41,9 @@ from kcli.spark.json_schema import (
     written_schema,
 )
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.log_partitions import UnknownTopicError, find_partitions, given_paths, retry_planning
+from kcli.spark.log_partitions import UnknownTopicError, given_paths, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.planning import OffsetRange, offset_ranges, pinned
+from kcli.spark.planning import OffsetRange, find_partitions, offset_ranges, pinned
 from kcli.spark.read_options import ALL, ReadOptions, parse_options
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
@@ -174,6 +174,8 @@ def begin_run(options: ExportOptions) -> IncrementalRun:
 
 def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
     """Return the directories that must not be written to: the inputs, and the log directories of the partitions."""
+    if read.of_cluster:
+        return []
     partitions = {offsets.partition.directory.path: offsets.partition.directory.log_directory for offsets in found}
     log_directories = {path for path in partitions.values() if Path(path, FileKind.META_PROPERTIES).exists()}
     return [*(path for path in given_paths(OsDisk(), read) if Path(path).exists()), *partitions, *sorted(log_directories)]
@@ -193,7 +195,9 @@ def compression_options(compression: str) -> dict[str, str]:
 
 
 def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
-    names: list[str] = tables.table_schema(read.table, columns=read.columns, headers=read.include_headers).fieldNames()
+    names: list[str] = tables.table_schema(
+        read.table, columns=read.columns, headers=read.include_headers, of_cluster=read.of_cluster
+    ).fieldNames()
     return names
 
 

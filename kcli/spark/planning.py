@@ -19,7 +19,8 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.spark.log_partitions import LogPartition, PlanError
+from kcli.spark.cluster_partitions import ClusterPartition, cluster_url, find_cluster_partitions
+from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, find_directories
 from kcli.spark.read_options import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -40,7 +41,6 @@ _ENDS = {end + suffix for end in ("starting", "ending") for suffix in ("offsets"
     "exactoffsets",
     "startingoffsetsbytimestampstrategy",
 }
-DATA_LOSS_HINT = "; option failOnDataLoss=false continues without these records"
 
 
 class OffsetRange(NamedTuple):
@@ -49,6 +49,12 @@ class OffsetRange(NamedTuple):
     partition: LogPartition
     first: int
     end: int
+
+
+def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
+    """Return the partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
+    url = cluster_url(options)
+    return find_directories(disk, options) if url is None else find_cluster_partitions(url, options)
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
@@ -275,6 +281,9 @@ def split_bytes(total_bytes: int, options: ReadOptions) -> int:
 
 def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:
     """Return the splits for the wanted offsets. Raises OSError as `segment_ranges` does."""
+    wanted = list(wanted)
+    if any(isinstance(offsets.partition, ClusterPartition) for offsets in wanted):
+        return _cluster_splits(wanted, options, choice)
     ranges = [part for offsets in wanted for part in segment_ranges(offsets, choice)]
     target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
     skips_corrupt = options.on_corrupt == SKIP
@@ -282,4 +291,16 @@ def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions,
         piece for segment, part in ranges for piece in cut_range(disk, segment, part, target, skips_corrupt=skips_corrupt)
     ]
     # Pieces are a little smaller or larger than the target; two of them must not be packed into one split.
+    return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)
+
+
+def _cluster_splits(wanted: Sequence[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:
+    """Return the splits for offsets of a cluster's partitions, whose sizes are estimates."""
+    target = split_bytes(sum(part.size_of(first, end) for part, first, end in wanted), options)
+    pieces = [
+        piece
+        for part, first, end in wanted
+        if isinstance(part, ClusterPartition) and end > first
+        for piece in part.pieces(first, end, part.transactions if choice.with_transactions else None, target)
+    ]
     return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)

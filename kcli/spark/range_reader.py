@@ -92,6 +92,8 @@ class RangeReader:
 
     def handle(self, fault: CorruptRange) -> None:
         """Count a fault if onCorrupt is skip. Raises CorruptLogError otherwise."""
+        if self.options.of_cluster:
+            raise CorruptLogError(f"{fault}. The broker returned these bytes; run kcli verify on its log directory")
         if self.options.on_corrupt != SKIP:
             raise CorruptLogError(
                 f"{fault}. Option onCorrupt=skip (--on-corrupt skip) skips these bytes and lists them; "

@@ -5,7 +5,8 @@ The names are those of Spark's Kafka source if the meaning is the same; case is 
     option                              values                                        default
     ----------------------------------  --------------------------------------------  ------------------------------------
     path, paths                         paths or patterns: one, comma-separated or a  (required)
-                                        JSON list; an existing path may have commas
+                                        JSON list; an existing path may have commas;
+                                        or kafka://HOST:PORT,... for a running cluster
     table                               see kcli.spark.table_schemas                  records
     columns                             names, comma-separated                        all
     subscribe                           topics, comma-separated                       all
@@ -57,6 +58,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from kcli.client.client_config import SCHEME
 from kcli.spark import table_schemas as tables
 
 EARLIEST = "earliest"
@@ -134,6 +136,11 @@ class ReadOptions(NamedTuple):
             "endingOffsetsByTimestamp": self.ending_by_timestamp,
         }
         return {name: value for name, value in given.items() if isinstance(value, dict)}
+
+    @property
+    def of_cluster(self) -> bool:
+        """True if a running cluster is read, not log directories."""
+        return any(path.startswith(SCHEME) for path in self.paths)
 
     @property
     def read_committed(self) -> bool:

@@ -50,6 +50,9 @@ _TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 
+# The columns of a file of the log, which a running cluster does not show.
+FILE_COLUMNS = ("segment", "position")
+
 # The type of the option reportColumn's column, which has the tasks' reports (see kcli.spark.report).
 REPORT_TYPE = "string"
 
@@ -105,9 +108,19 @@ class TableError(ValueError):
     """A table or column that does not exist, or has another type; the message is one sentence."""
 
 
-def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = True, report: str | None = None) -> StructType:
-    """Return the schema of a table, with only `columns` if any are given. Raises TableError for an unknown name."""
-    types = _columns_of(table)
+def table_schema(
+    table: str,
+    *,
+    columns: Iterable[str] = (),
+    headers: bool = True,
+    report: str | None = None,
+    of_cluster: bool = False,
+) -> StructType:
+    """Return the schema of a table, with only `columns` if any are given. Raises TableError for an unknown name.
+
+    The table of a running cluster does not have FILE_COLUMNS.
+    """
+    types = _columns_of(table, of_cluster)
     names = list(columns) or [name for name in types if headers or name != "headers" or table != RECORDS]
     unknown = [name for name in names if name not in types]
     if unknown:
@@ -118,9 +131,9 @@ def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = Tru
     return StructType(fields)
 
 
-def check_schema(schema: StructType, table: str, report: str | None = None) -> None:
+def check_schema(schema: StructType, table: str, report: str | None = None, *, of_cluster: bool = False) -> None:
     """Check that the table has the columns of a schema, with the same types. Raises TableError."""
-    types = _columns_of(table)
+    types = _columns_of(table, of_cluster)
     for field in schema.fields:
         wanted = REPORT_TYPE if field.name == report else types.get(field.name)
         if wanted is None:
@@ -132,11 +145,12 @@ def check_schema(schema: StructType, table: str, report: str | None = None) -> N
             )
 
 
-def _columns_of(table: str) -> dict[str, str]:
+def _columns_of(table: str, of_cluster: bool) -> dict[str, str]:
     try:
-        return TABLES[table]
+        types = TABLES[table]
     except KeyError:
         raise TableError(f"there is no table {table!r}; there are {', '.join(TABLES)}") from None
+    return {name: kind for name, kind in types.items() if not of_cluster or name not in FILE_COLUMNS}
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:

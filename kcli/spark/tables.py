@@ -41,8 +41,8 @@ from kcli.spark import table_schemas as tables
 from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
-from kcli.spark.log_partitions import LogPartition, find_partitions, retry_planning
-from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits
+from kcli.spark.log_partitions import LogPartition, retry_planning
+from kcli.spark.planning import OffsetRange, RangeChoice, find_partitions, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import CorruptRange, RangeReader, ranges_now
 from kcli.spark.read_options import FALSE, ReadOptions

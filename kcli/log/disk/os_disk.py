@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from kcli.log.disk.port import DiskFile
+
 # Smaller files are read through the page cache.
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
 # Finding the cached pages and dropping the others takes as long as some small reads, so it is done for a window at once.
@@ -206,7 +208,7 @@ def _user_name(user_id: int) -> str:
 class OsDisk:
     """The file system of the machine; see Disk."""
 
-    def open_file(self, path: str) -> OsFile:
+    def open_file(self, path: str) -> DiskFile:
         """Open for reading."""
         return OsFile(path)
 

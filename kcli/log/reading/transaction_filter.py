@@ -117,6 +117,45 @@ class AbortedTransactions:
         return AbortedTransactions(touching, self.open_transactions, self.log_end_offset, self.problems)
 
 
+def is_abort(batch: LogBatch, scanner: RecordScanner) -> bool:
+    """Return True for a control batch that ends a transaction with an abort."""
+    return _marker_type(batch, scanner) == ABORT
+
+
+def _marker_type(batch: LogBatch, scanner: RecordScanner) -> int:
+    for window in batch.windows(scanner):
+        if window.count:
+            key = window.key(0)
+            return int(KEY.unpack_from(key)[1]) if key is not None and len(key) >= KEY.size else -1
+    return -1
+
+
+class TransactionTracker:
+    """The transactions of batches that are applied in the order of their offsets: those that are open, and the aborted."""
+
+    def __init__(self) -> None:
+        self.aborted: list[AbortedTransaction] = []
+        self.open: dict[int, OpenTransaction] = {}
+        self._scanner = RecordScanner(16)
+
+    def apply(self, batch: LogBatch) -> None:
+        """Apply a sound batch: if it is transactional it begins, continues or ends a transaction."""
+        header = batch.header
+        if not isinstance(header, RecordBatch) or not header.is_transactional:
+            return
+        if not header.is_control:
+            if header.record_count:
+                begun = OpenTransaction(header.producer_id, header.producer_epoch, header.base_offset)
+                self.open.setdefault(header.producer_id, begun)
+            return
+        marker = _marker_type(batch, self._scanner)
+        if marker not in (ABORT, COMMIT):
+            return
+        ended = self.open.pop(header.producer_id, None)
+        if ended is not None and marker == ABORT:
+            self.aborted.append(AbortedTransaction(header.producer_id, ended.first_offset, header.base_offset))
+
+
 class _Finder:
     """The search for the transactions of one partition, from the first segment to the last."""
 
@@ -124,10 +163,8 @@ class _Finder:
         self.disk = disk
         self.segments = partition.segments
         self.snapshots = {file.base_offset: file.path for file in partition.snapshots}
-        self.aborted: list[AbortedTransaction] = []
-        self.open: dict[int, OpenTransaction] = {}
+        self.tracker = TransactionTracker()
         self.problems: list[str] = []
-        self.scanner = RecordScanner(16)
 
     def find(self) -> AbortedTransactions:
         if not self.segments:
@@ -137,11 +174,10 @@ class _Finder:
         indexes = [self._read_index(segment) for segment in self.segments]
         starts = self._scan_starts(indexes, log_end)
         for segment, index, start in zip(self.segments, indexes, starts, strict=True):
-            for txn in index or ():
-                self.aborted.append(txn)
+            self.tracker.aborted += index or ()
             if start is not None:
                 self._scan(segment, start)
-        return AbortedTransactions(self.aborted, list(self.open.values()), log_end, self.problems)
+        return AbortedTransactions(self.tracker.aborted, list(self.tracker.open.values()), log_end, self.problems)
 
     def _read_index(self, segment: Segment) -> list[AbortedTransaction] | None:
         """Return the aborted transactions in the index, None if the segment must be scanned."""
@@ -202,7 +238,7 @@ class _Finder:
     def _scan(self, segment: Segment, start_offset: int) -> None:
         known = self._snapshot(start_offset)
         if known is not None:
-            self.open = known
+            self.tracker.open = known
         with OffsetLookup(self.disk, segment) as lookup:
             reader = lookup.reader
             position = 0 if start_offset == segment.base_offset else lookup.first_batch(start_offset)
@@ -216,30 +252,12 @@ class _Finder:
                         self._apply(segment, found)
 
     def _apply(self, segment: Segment, batch: LogBatch | Damage | None) -> None:
-        """Apply a transactional batch: it begins, continues or ends a transaction."""
+        """Apply a transactional batch if its CRC is correct."""
         if not isinstance(batch, LogBatch) or not isinstance(batch.header, RecordBatch):
             return
-        header = batch.header
-        if not batch.is_valid:
+        if batch.is_valid:
+            self.tracker.apply(batch)
+        else:
             self.problems.append(
-                f"{segment.log}: the transactional batch at byte {header.position} has a wrong CRC and does not count"
+                f"{segment.log}: the transactional batch at byte {batch.position} has a wrong CRC and does not count"
             )
-            return
-        if not header.is_control:
-            if header.record_count:
-                begun = OpenTransaction(header.producer_id, header.producer_epoch, header.base_offset)
-                self.open.setdefault(header.producer_id, begun)
-            return
-        marker = self._marker_type(batch)
-        if marker not in (ABORT, COMMIT):
-            return
-        ended = self.open.pop(header.producer_id, None)
-        if ended is not None and marker == ABORT:
-            self.aborted.append(AbortedTransaction(header.producer_id, ended.first_offset, header.base_offset))
-
-    def _marker_type(self, batch: LogBatch) -> int:
-        for window in batch.windows(self.scanner):
-            if window.count:
-                key = window.key(0)
-                return int(KEY.unpack_from(key)[1]) if key is not None and len(key) >= KEY.size else -1
-        return -1

@@ -1,0 +1,252 @@
+"""Reading the records of a running cluster in a task: whole batches of Fetch, in windows that are read like segments.
+
+    step        what happens
+    ----------  --------------------------------------------------------------------------------------------------------
+    fetch       Fetch of one partition (kcli.replay.fetching), up to 8 MB; the next one runs while a window is read
+    window      the whole batches of an answer with wanted offsets, as a file of kcli.spark.range_reader
+    aborted     the transactions that the answer lists; each ends with its marker, or after the window
+    deleted     offsets that retention has removed since planning fail the task, or are reported as lost (failOnDataLoss=false)
+
+Below the last stable offset the isolation level is read_committed for all reads, since only such an answer lists aborted
+transactions; it has the same batches there. Above it, planning has found the transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from kcli.client.client_config import SCHEME
+from kcli.client.errors import ClientError
+from kcli.client.network_client import NetworkClient
+from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_thread import ClientThread
+from kcli.format.primitives import INT64_MAX
+from kcli.format.record_batch import RecordBatch
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk, DiskFile
+from kcli.log.files.checkpoint_files import TopicPartition
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch
+from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, is_abort
+from kcli.network.shell.clock import Clock
+from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.steps import StepRunner, Steps
+from kcli.replay.target import EARLIEST, connect, list_offsets
+from kcli.spark.log_partitions import PlanError
+from kcli.spark.read_options import ReadOptions
+from kcli.spark.report import Report
+from kcli.spark.splits import SegmentRange
+
+CLIENT_SETTINGS: dict[str, Setting] = {
+    "client.id": "kcli-to-parquet",
+    "default.api.timeout.ms": 30_000,
+    "allow.auto.create.topics": False,
+}
+# A log counts as truncated after this number of answers without a record, 500 ms each: a new leader may learn its end late.
+MOST_EMPTY_ANSWERS = 20
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+
+_Result = TypeVar("_Result")
+
+
+def servers_of(file: str) -> str:
+    """Return the bootstrap servers in the name of a cluster or of a partition in it."""
+    return file.removeprefix(SCHEME).partition("/")[0]
+
+
+class _FetchCore:
+    """The core of the client: all that it does are fetches."""
+
+    def __init__(self, network: NetworkClient) -> None:
+        self.network = network
+
+    def poll(self, now_ms: int) -> None:
+        """Do nothing: no work is due by itself."""
+
+
+class ClusterFetcher:
+    """A client that fetches, on a thread of its own. Raises ConfigError for servers that are no addresses."""
+
+    def __init__(self, servers: str) -> None:
+        clock = Clock()
+        network = build_network(property_texts({**CLIENT_SETTINGS, "bootstrap.servers": servers}), clock)
+        self._runner = StepRunner(network)
+        self._thread = ClientThread(_FetchCore(network), clock, "kcli-fetch")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.close()
+
+    def _start(self, steps: Steps[_Result]) -> Future[_Result]:
+        return self._thread.start(lambda done, now_ms: self._runner.start(steps, done))
+
+    def connect(self, topic: str) -> None:
+        """Find the leaders of a topic. Raises ClientError."""
+        network = self._runner.network
+        network.metadata.want_topic(topic)
+        self._start(connect(network, "cluster")).result()
+
+    def fetch(self, key: TopicPartition, offset: int, isolation: int) -> Future[Fetched]:
+        """Begin to fetch from a partition; the result raises what kcli.replay.fetching.fetch does."""
+        return self._start(fetch(self._runner.network, *key, offset, isolation))
+
+    def first_offset(self, key: TopicPartition) -> int:
+        """Return the first offset of a partition. Raises ClientError."""
+        return self._start(list_offsets(self._runner.network, [key], EARLIEST)).result()[key]
+
+
+class FetchedWindow(NamedTuple):
+    """Whole batches of an answer and their bytes, and the listed transactions.
+
+    Offsets from `first_offset` on are wanted, which may be in the first batch; that begins at `base_offset`.
+    """
+
+    data: memoryview
+    first_offset: int
+    base_offset: int
+    next_offset: int
+    batches: list[LogBatch]
+    aborted: Sequence[Aborted]
+
+
+def fetch_windows(
+    fetcher: ClusterFetcher, part: SegmentRange, stable_offset: int, lost: Callable[[int, int], None]
+) -> Iterator[FetchedWindow]:
+    """Yield the batches of a range; below `stable_offset` with the aborted transactions.
+
+    Calls `lost(first, end)` for offsets that the cluster has deleted. Raises PlanError, ClientError.
+    """
+    key, offset, end = (part.topic, part.partition), part.first_offset, part.end_offset
+    fetcher.connect(part.topic)
+
+    def begin() -> Future[Fetched]:
+        return fetcher.fetch(key, offset, _READ_COMMITTED if offset < stable_offset else _READ_UNCOMMITTED)
+
+    coming, empty = begin(), 0
+    while offset < end:
+        try:
+            fetched = coming.result()
+        except OffsetOutOfRangeError:
+            start = fetcher.first_offset(key)
+            if start <= offset:
+                raise PlanError(f"{part.file}: the log has no offset {offset} any more: it was truncated") from None
+            lost(offset, min(start, end))
+            offset = start
+            coming = begin()
+            continue
+        window = _window(fetched, offset, end)
+        if window is None:
+            empty += 1
+            if empty >= MOST_EMPTY_ANSWERS:
+                raise PlanError(
+                    f"{part.file}: the log ends at offset {fetched.high_watermark} now, and was to be read up to {end}: it was "
+                    "truncated; run the job again"
+                )
+        else:
+            empty, offset = 0, window.next_offset
+        if offset < end:
+            coming = begin()
+        if window is not None and window.batches:
+            yield window
+
+
+def _window(fetched: Fetched, offset: int, end: int) -> FetchedWindow | None:
+    """Return the batches of an answer with offsets in [offset, end), None for an answer without a batch.
+
+    A window without batches ends the range: all records of the answer are behind it.
+    """
+    batches: list[LogBatch] = []
+    base, next_offset = offset, offset
+    for batch in batches_in(fetched.records, offset):
+        next_offset = batch.header.last_offset + 1
+        if batch.header.base_offset >= end:
+            next_offset = end
+            break
+        if not batches:
+            base = batch.header.base_offset
+        batches.append(batch)
+    if next_offset == offset:
+        return None
+    if not batches:
+        return FetchedWindow(memoryview(b""), offset, base, next_offset, [], ())
+    data = fetched.records[batches[0].position : batches[-1].end_position]
+    return FetchedWindow(data, offset, base, next_offset, batches, fetched.aborted)
+
+
+def fetched_batches(fetcher: ClusterFetcher, key: TopicPartition, name: str, first: int, end: int) -> Iterator[LogBatch]:
+    """Yield the batches with offsets in [first, end). Raises PlanError, also for a cluster that cannot be read."""
+    part = SegmentRange(*key, name, first, 0, 0, first, end)
+    try:
+        for window in fetch_windows(fetcher, part, 0, lambda first, end: None):
+            yield from window.batches
+    except ClientError as error:
+        raise PlanError(f"{name}: {error}") from None
+
+
+class _WindowDisk(OsDisk):
+    """The disk of a reader whose file is a window."""
+
+    def __init__(self, path: str, data: memoryview) -> None:
+        super().__init__()
+        self._path = path
+        self._data = data
+
+    def open_file(self, path: str) -> DiskFile:
+        """Open the window, or another file."""
+        return FetchedFile(self._data) if path == self._path else super().open_file(path)
+
+
+def window_ranges(part: SegmentRange, options: ReadOptions, report: Report) -> Iterator[tuple[Disk, SegmentRange]]:
+    """Yield the disk and the range of each window of a planned range, for kcli.spark.range_reader. Raises PlanError."""
+    known = part.transactions
+
+    def lost(first: int, end: int) -> None:
+        if options.fail_on_data_loss:
+            raise PlanError(
+                f"{part.file}: offsets {first} to {end - 1} were deleted while the job ran; "
+                "option failOnDataLoss=false continues without them"
+            )
+        report.add_lost(part, first, end)
+
+    stable_offset = 0 if known is None else known.last_stable_offset
+    least_offset: int | None = None
+    try:
+        with ClusterFetcher(servers_of(part.file)) as fetcher:
+            for window in fetch_windows(fetcher, part, stable_offset, lost):
+                transactions = None if known is None else _with_aborted(known, window)
+                yield (
+                    _WindowDisk(part.file, window.data),
+                    part._replace(
+                        least_offset=window.base_offset if least_offset is None else least_offset,
+                        first_offset=window.first_offset,
+                        position=0,
+                        end_position=len(window.data),
+                        transactions=transactions,
+                    ),
+                )
+                least_offset = window.next_offset
+    except ClientError as error:
+        raise PlanError(f"{part.file}: {error}") from None
+
+
+def _with_aborted(known: AbortedTransactions, window: FetchedWindow) -> AbortedTransactions:
+    """Return the known transactions and those that the answer lists: each ends with its marker, or after the window."""
+    if not window.aborted:
+        return known
+    scanner, ends = RecordScanner(1), dict[int, list[int]]()
+    for batch in window.batches:
+        header = batch.header
+        if isinstance(header, RecordBatch) and header.is_control and is_abort(batch, scanner):
+            ends.setdefault(header.producer_id, []).append(header.base_offset)
+    aborted = list(known.aborted)
+    for one in sorted(window.aborted, key=lambda one: one.first_offset):
+        markers = ends.get(one.producer_id, [])
+        while markers and markers[0] < one.first_offset:
+            del markers[0]
+        aborted.append(AbortedTransaction(one.producer_id, one.first_offset, markers.pop(0) if markers else INT64_MAX))
+    return AbortedTransactions(aborted, known.open_transactions, known.log_end_offset, known.problems)
