@@ -16,15 +16,42 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kcli.commands.app import main
 
+BROKER = "127.0.0.1:9092"  # in programs; they get the address of the broker that runs
 WRITES = os.environ.get("KCLI_WRITE_DOCS") == "1"
 CONSOLE = re.compile(r"(?P<head>```console\n)(?P<body>.*?)(?P<end>```\n)", re.DOTALL)
 PROGRAM = re.compile(r"(?P<head>```python\n(?P<code>.*?)```\n\n```text\n)(?P<body>.*?)(?P<end>```\n)", re.DOTALL)
+
+
+def check(page: Path, run: Callable[[re.Match[str]], str]) -> None:
+    """Run the examples of a page in their order, and compare or write what they print."""
+    text = page.read_text()
+    found = sorted([*CONSOLE.finditer(text), *PROGRAM.finditer(text)], key=lambda match: match.start())
+    results = [run(match) for match in found]
+    if WRITES:
+        for match, result in reversed(list(zip(found, results))):
+            text = text[: match.start("body")] + result + text[match.end("body") :]
+        page.write_text(text)
+        return
+    for match, result in zip(found, results):
+        assert match["body"] == result, f"{page.name}: run the test with KCLI_WRITE_DOCS=1"
+
+
+def runner(page: Path, capfd: pytest.CaptureFixture[str], broker: str) -> Callable[[re.Match[str]], str]:
+    """Run one example; programs get the address of the broker."""
+
+    def run(match: re.Match[str]) -> str:
+        if "code" in match.groupdict():
+            return run_program(match["code"].replace(BROKER, broker), page, capfd)
+        return run_console(match["body"], capfd)
+
+    return run
 
 
 def run_console(block: str, capfd: pytest.CaptureFixture[str]) -> str:

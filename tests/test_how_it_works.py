@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.doc_examples import CONSOLE, PROGRAM, WRITES, run_console, run_program
+from tests.doc_examples import BROKER, CONSOLE, PROGRAM, check, runner
 from tests.server.live import LiveServer
 
 FOLDER = ROOT / "docs" / "how-it-works"
 INDEX = FOLDER / "README.md"
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page != INDEX)
-BROKER = "127.0.0.1:9092"
 WITH_BROKER = [page for page in PAGES if BROKER in page.read_text()]
 LEAST_LINES, MOST_LINES, MOST_COLUMNS = 60, 120, 132
 MODULE_ROW = re.compile(r"^\| \[([\w.]+)\]\(\.\./\.\./([\w/]+\.py)\) \|(.*)\|$", re.MULTILINE)
@@ -29,31 +27,6 @@ MODULE_ROW = re.compile(r"^\| \[([\w.]+)\]\(\.\./\.\./([\w/]+\.py)\) \|(.*)\|$",
 
 def name_of(page: Path) -> str:
     return page.stem
-
-
-def check(page: Path, run: Callable[[re.Match[str]], str]) -> None:
-    """Run the examples of a page in their order, and compare or write what they print."""
-    text = page.read_text()
-    found = sorted([*CONSOLE.finditer(text), *PROGRAM.finditer(text)], key=lambda match: match.start())
-    results = [run(match) for match in found]
-    if WRITES:
-        for match, result in reversed(list(zip(found, results))):
-            text = text[: match.start("body")] + result + text[match.end("body") :]
-        page.write_text(text)
-        return
-    for match, result in zip(found, results):
-        assert match["body"] == result, f"{page.name}: run KCLI_WRITE_DOCS=1 pytest {Path(__file__).name}"
-
-
-def runner(page: Path, capfd: pytest.CaptureFixture[str], broker: str) -> Callable[[re.Match[str]], str]:
-    """Run one example; programs get the address of the broker."""
-
-    def run(match: re.Match[str]) -> str:
-        if "code" in match.groupdict():
-            return run_program(match["code"].replace(BROKER, broker), page, capfd)
-        return run_console(match["body"], capfd)
-
-    return run
 
 
 @pytest.fixture

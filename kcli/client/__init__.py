@@ -11,9 +11,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResource, ResourceType
+    from kcli.client.admin.topics import NewTopic
     from kcli.client.cluster import PartitionInfo
     from kcli.client.consumer.consumer_protocol import TopicPartition
     from kcli.client.consumer.consumer_record import ConsumerRecord
+    from kcli.client.consumer.share_records import AcknowledgeType
     from kcli.client.consumer.subscription_state import OffsetAndMetadata
     from kcli.client.errors import ClientError, KafkaError
     from kcli.client.producer.producer_batch import RecordMetadata
@@ -25,37 +28,49 @@ if TYPE_CHECKING:
     from kcli.client.shell.share_consumer import ShareConsumer
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
+    "AlterConfigOp",
+    "AlterOperation",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncShareConsumer",
     "ClientError",
+    "ConfigResource",
     "Consumer",
     "ConsumerRecord",
     "KafkaError",
+    "NewTopic",
     "OffsetAndMetadata",
     "PartitionInfo",
     "Producer",
     "RecordMetadata",
+    "ResourceType",
     "ShareConsumer",
     "TopicPartition",
 ]
 
 _MODULES = {
+    "AcknowledgeType": "consumer.share_records",
     "Admin": "shell.admin",
+    "AlterConfigOp": "admin.configs",
+    "AlterOperation": "admin.configs",
     "AsyncAdmin": "shell.admin",
     "AsyncConsumer": "shell.async_consumer",
     "AsyncProducer": "shell.producer",
     "AsyncShareConsumer": "shell.async_share_consumer",
     "ClientError": "errors",
+    "ConfigResource": "admin.configs",
     "Consumer": "shell.consumer",
     "ConsumerRecord": "consumer.consumer_record",
     "KafkaError": "errors",
+    "NewTopic": "admin.topics",
     "OffsetAndMetadata": "consumer.subscription_state",
     "PartitionInfo": "cluster",
     "Producer": "shell.producer",
     "RecordMetadata": "producer.producer_batch",
+    "ResourceType": "admin.configs",
     "ShareConsumer": "shell.share_consumer",
     "TopicPartition": "consumer.consumer_protocol",
 }
