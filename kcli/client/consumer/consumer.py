@@ -4,6 +4,7 @@
     -----------------  -----------------------------------------------------------------------------------------------
     SubscriptionState  partitions and positions
     Membership         the group: assignment, commits; None without group.id
+    InitialPositions   positions of partitions that were assigned
     OffsetFetcher      positions that must be looked up or validated
     Fetcher            records
 
@@ -23,7 +24,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
@@ -32,14 +32,13 @@ from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.fetcher import Fetcher
+from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
 from kcli.client.consumer.position_wait import PositionDone, PositionWait
 from kcli.client.consumer.subscription_state import (
-    NONE,
     ConsumerRebalanceListener,
     FetchPosition,
-    FetchState,
     NoOffsetForPartitionError,
     OffsetAndMetadata,
     OffsetResetStrategy,
@@ -91,8 +90,9 @@ class ConsumerCore:
             network, config, self.subscriptions, self.errors, self.fetcher.wake, self._hold, self._release
         )
         self._pattern: re.Pattern[str] | None = None
-        self._looking_up: set[TopicPartition] = set()
-        self._without_offset: set[TopicPartition] = set()
+        self._initial = InitialPositions(
+            network, self.subscriptions, self.membership, self.errors, self._set_position, self.fetcher.wake
+        )
         self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
         self._is_closing = False
@@ -108,7 +108,7 @@ class ConsumerCore:
             self.membership.poll(now_ms)
         if self._is_closed:
             return
-        self._look_up_positions(now_ms)
+        self._initial.poll(now_ms)
         self.offsets.poll(now_ms)
         self.fetcher.poll(now_ms)
         for wait in self._waiting_for_position.copy():
@@ -146,55 +146,6 @@ class ConsumerCore:
     def _is_callback_due(self) -> bool:
         return self.membership is not None and self.membership.next_callback() is not None
 
-    def _look_up_positions(self, now_ms: int) -> None:
-        """Find the positions of partitions that were assigned."""
-        busy = self._looking_up | self._without_offset
-        due = [
-            partition
-            for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
-            if partition not in busy and (self.subscriptions.state_of(partition).next_retry_ms or now_ms) <= now_ms
-        ]
-        if not due:
-            return
-        if self.membership is None:
-            if self.subscriptions.default_strategy != NONE:
-                for partition in due:
-                    self.subscriptions.request_reset(partition)
-            return
-        if not self.membership.is_ready_to_fetch:
-            return
-        self._looking_up.update(due)
-        timeout_ms = self.network.config.default_api_timeout_ms
-        self.membership.committed(due, partial(self._found_committed, due), now_ms, timeout_ms)
-
-    def _found_committed(
-        self,
-        asked: Collection[TopicPartition],
-        found: dict[TopicPartition, OffsetAndMetadata | None] | ClientError,
-        now_ms: int,
-    ) -> None:
-        self._looking_up.difference_update(asked)
-        if isinstance(found, ClientError):
-            if not found.is_retriable:
-                self.errors.put(found)
-            at_ms = now_ms + self.network.config.retry_backoff_ms
-            self.network.timer.schedule(at_ms, lambda now_ms: None)
-        for partition in asked:
-            state = self.subscriptions.find(partition)
-            if state is None or state.state is not FetchState.INITIALIZING:
-                continue
-            if isinstance(found, ClientError):
-                state.next_retry_ms = now_ms + self.network.config.retry_backoff_ms
-                continue
-            committed = found.get(partition)
-            if committed is not None:
-                self._set_position(partition, FetchPosition(committed.offset, committed.leader_epoch))
-            elif self.subscriptions.default_strategy != NONE:
-                self.subscriptions.request_reset(partition)
-            else:
-                self._without_offset.add(partition)  # until the application seeks
-        self.fetcher.wake()
-
     def _set_position(self, partition: TopicPartition, position: FetchPosition) -> None:
         self.fetcher.buffer.drop(partition)
         self.subscriptions.seek(partition, position)
@@ -223,8 +174,7 @@ class ConsumerCore:
             self.network.request_update()
 
     def _assignment_changed(self, assigned: frozenset[TopicPartition]) -> None:
-        self._looking_up &= assigned
-        self._without_offset &= assigned
+        self._initial.keep(assigned)
         needed = self.subscriptions.metadata_topics
         self.errors.keep(lambda place: place is None or (place in needed if isinstance(place, str) else place in assigned))
         self.fetcher.buffer.drop_unassigned()
@@ -332,12 +282,14 @@ class ConsumerCore:
         """Drop the records and errors before a new position."""
         self.subscriptions.held.drop(partition)
         self.errors.drop(partition)
-        self._without_offset.discard(partition)
+        self._initial.forget(partition)
 
     def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
         self.subscriptions.state_of(partition)
-        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, self._is_lost, partition, done)
+        wait = PositionWait(
+            self.network, self.subscriptions, self._waiting_for_position, self._initial.is_lost, partition, done
+        )
         wait.begin(now_ms, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
@@ -373,16 +325,9 @@ class ConsumerCore:
         if self.membership is not None:
             self.membership.polled(now_ms)
         self.raise_error()
-        lost = [one for one in self.subscriptions.partitions_in(FetchState.INITIALIZING) if self._is_lost(one)]
+        lost = self._initial.lost_partitions()
         if lost:
             raise NoOffsetForPartitionError(lost)
-
-    def _is_lost(self, partition: TopicPartition) -> bool:
-        """Return whether a partition has no position, and gets none before the application seeks."""
-        state = self.subscriptions.find(partition)
-        if state is None or state.state is not FetchState.INITIALIZING or self.subscriptions.default_strategy != NONE:
-            return False
-        return self.membership is None or partition in self._without_offset
 
     def raise_error(self) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
