@@ -14,9 +14,9 @@
     else, with group.id                              the committed offset, once the assignment is settled
     else                                             auto.offset.reset
 
-A poll of an application is, in a shell: `polled`, the calls of the listener that are due, `collect`; without records
-`await_work`, and again from the listener on, until the time is over. Each error is raised once, by the next poll. If a
-partition has no valid position and no reset strategy, each poll raises until the application seeks.
+A poll of an application is, in a shell: `begin_poll`, the calls of the listener that are due, `raise_error`, `collect`; without
+records `await_work`, `polled`, and again from the listener on, until the time is over. Each error is raised once, by the next
+poll. If a partition has no valid position and no reset strategy, each poll raises until the application seeks.
 """
 
 from __future__ import annotations
@@ -318,23 +318,26 @@ class ConsumerCore:
 
     # ---------------------------------------------------------------------------------------------------------- records
 
-    def polled(self, now_ms: int) -> None:
-        """Take the start of a poll of the application. Raises ClientError."""
+    def begin_poll(self, now_ms: int) -> None:
+        """Take the start of a poll of the application. Raises IllegalStateError."""
         if self.subscriptions.type is SubscriptionType.NONE:
             raise IllegalStateError("the consumer is not subscribed to topics and has no partitions: subscribe or assign first")
+        self.polled(now_ms)
+
+    def polled(self, now_ms: int) -> None:
+        """Take note that a poll of the application begins or goes on; calls of the listener may be due then."""
         if self.membership is not None:
             self.membership.polled(now_ms)
-        self.raise_error()
-        lost = self._initial.lost_partitions()
-        if lost:
-            raise NoOffsetForPartitionError(lost)
 
-    def raise_error(self) -> None:
+    def raise_error(self, now_ms: int) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
         self.waits.raise_if_woken()
         error = self.take_error()
         if error is not None:
             raise error
+        lost = self._initial.lost_partitions()
+        if lost:
+            raise NoOffsetForPartitionError(lost)
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""

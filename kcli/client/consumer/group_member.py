@@ -102,7 +102,7 @@ class GroupMember(ABC):
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership: a caller that blocks in poll is there, so that its time begins again often enough."""
-        if self.errors or self.calls or self.calls.errors:
+        if self.errors or self.calls.next() is not None or self.calls.errors:
             return now_ms
         times = [self.watch.next_ms()]
         if self.config.enable_auto_commit and not self._is_committing and self.subscription.assigned_partitions:
@@ -173,7 +173,7 @@ class GroupMember(ABC):
         """See Membership."""
         return self.calls.start()
 
-    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+    def callback_done(self, error: BaseException | None, now_ms: int) -> None:
         """See Membership."""
         self.calls.done(error, now_ms)
 
@@ -219,8 +219,10 @@ class GroupMember(ABC):
         if self._after_release is not None and self.calls.next() is not None:
             self._after_release.append(then)  # the listener is going to be called for them
             return
-        if self._after_release is not None and self.subscription.has_auto_assigned_partitions:
-            self.subscription.assign_from_subscribed(())  # it asks for this in its call for them
+        taken_now = self.calls.taken_now()
+        if taken_now and self.subscription.has_auto_assigned_partitions:
+            # The listener asks for this in its call for them.
+            self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - taken_now)
         partitions = self.subscription.assigned_partitions
         if not self.subscription.has_auto_assigned_partitions or not partitions:
             then(now_ms)

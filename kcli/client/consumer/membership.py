@@ -119,7 +119,7 @@ class Membership(Protocol):
         """Return the call of the listener that is due and begins now, None if there is none."""
         ...
 
-    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+    def callback_done(self, error: BaseException | None, now_ms: int) -> None:
         """Take the end of the call that began last and has not ended, with what it raised."""
         ...
 

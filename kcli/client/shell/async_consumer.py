@@ -183,10 +183,11 @@ class AsyncConsumer:
     async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
         with self._used():
-            loop.call(core.polled)
+            loop.call(core.begin_poll)
             end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
                 await self._call_listener()
+                loop.call(core.raise_error)
                 found = loop.call(take)
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
@@ -197,18 +198,22 @@ class AsyncConsumer:
     async def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
         membership = self._core.membership
-        while membership is not None and (callback := membership.next_callback()) is not None:
+        if membership is None:
+            return
+        while (callback := membership.start_callback()) is not None:
             listener = self._core.subscriptions.listener
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 if listener is not None:
                     returned: object = getattr(listener, callback.kind.value)(named(callback.partitions))
                     if inspect.isawaitable(returned):
                         await returned
-            except Exception as raised:
+            except BaseException as raised:
                 error = raised
-            done = membership.callback_done
-            self._call(lambda now_ms: done(error, now_ms))  # noqa: B023
+                if not isinstance(raised, Exception):
+                    raise  # the task was cancelled
+            finally:
+                self._call(partial(membership.callback_done, error))
 
     def wakeup(self) -> None:
         """End the waiting calls under way, or the next one, with WakeupError; a close is not ended."""

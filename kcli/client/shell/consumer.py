@@ -180,11 +180,12 @@ class Consumer:
     def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         thread, core = self._thread, self._core
         with self._used():
-            thread.call_lightly(core.polled)
+            thread.call_lightly(core.begin_poll)
             end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
                 self._call_committed()
                 self._call_listener()
+                thread.call_lightly(core.raise_error)
                 found = thread.call_lightly(take)
                 if core.fetcher.is_due:
                     with thread.lock:
@@ -198,16 +199,21 @@ class Consumer:
     def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
         membership = self._core.membership
-        while membership is not None and (callback := membership.next_callback()) is not None:
+        if membership is None:
+            return
+        start = membership.start_callback
+        while (callback := self._thread.call_lightly(lambda now_ms: start())) is not None:
             listener = self._core.subscriptions.listener
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 if listener is not None:
                     getattr(listener, callback.kind.value)(named(callback.partitions))
-            except Exception as raised:
+            except BaseException as raised:
                 error = raised
-            done = membership.callback_done
-            self._thread.call(lambda now_ms: done(error, now_ms))  # noqa: B023
+                if not isinstance(raised, Exception):
+                    raise  # KeyboardInterrupt
+            finally:
+                self._thread.call(partial(membership.callback_done, error))
 
     def wakeup(self) -> None:
         """End the waiting call under way, or the next one, with WakeupError; other threads may call this.
