@@ -120,7 +120,7 @@ class ConsumerCore:
         if self.errors or self.waits.is_woken:
             return True
         if self.membership is not None:
-            if self._is_callback_due:
+            if self._is_callback_due or self.membership.auto_commits:
                 return True
             next_ms = self.membership.next_poll_ms(now_ms)
             if next_ms is not None and next_ms <= now_ms:
@@ -391,14 +391,23 @@ class ConsumerCore:
         membership = self._required_membership()
         wanted = self.subscriptions.all_consumed() if offsets is None else offsets
         check_offsets(wanted)
+
+        def committed(error: ClientError | None, now_ms: int) -> None:
+            done(error, now_ms)
+            self.waits.end_wait(now_ms)  # a poll calls the callback of commit_async
+
         if wanted:
-            membership.commit(wanted, done, now_ms, timeout_ms)
+            membership.commit(wanted, committed, now_ms, timeout_ms)
         else:
             done(None, now_ms)
 
     def committed(self, partitions: Collection[TopicPartition], done: OffsetsDone, now_ms: int, timeout_ms: int) -> None:
         """Find the committed offsets of partitions. Raises IllegalStateError without group.id."""
         self._required_membership().committed(partitions, done, now_ms, timeout_ms)
+
+    def take_auto_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
+        """Return offsets that were committed automatically, for the interceptors, once."""
+        return self.membership.auto_commits.popleft() if self.membership is not None and self.membership.auto_commits else None
 
     def group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer needs. Raises IllegalStateError without group.id."""

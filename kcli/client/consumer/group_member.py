@@ -66,6 +66,7 @@ class GroupMember(ABC):
         self.calls = ListenerCalls(subscription)
         self.commits = OffsetCommits(network, self.coordinator, self, config.group_id)
         self.errors: deque[ClientError] = deque()
+        self.auto_commits: deque[Mapping[TopicPartition, OffsetAndMetadata]] = deque()
         self.is_closed = False
         self.watch = PollWatch(network, config.max_poll_interval_ms, self._expire_poll)
         self._next_commit_ms = network.timer.clock_ms + config.auto_commit_interval_ms
@@ -134,8 +135,8 @@ class GroupMember(ABC):
         def committed(error: ClientError | None, now_ms: int) -> None:
             self._is_committing = False
             if error is None:
-                return
-            if error.is_retriable:
+                self.auto_commits.append(offsets)
+            elif error.is_retriable:
                 self._next_commit_ms = min(self._next_commit_ms, now_ms + self.network.config.retry_backoff_ms)
             else:
                 self._warn(error)
@@ -159,6 +160,8 @@ class GroupMember(ABC):
         def committed(error: ClientError | None, now_ms: int) -> None:
             if error is not None:
                 self._warn(error)
+            elif offsets:
+                self.auto_commits.append(offsets)
             then(now_ms)
 
         self.commits.commit(offsets, committed, now_ms, self.config.max_poll_interval_ms, DELETED)

@@ -18,6 +18,7 @@ membership asks for a call by `start_callback` and goes on after `callback_done`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -70,7 +71,12 @@ class CloseOption(Enum):
 
 
 class Membership(Protocol):
-    """One member of a group, or a consumer that only commits offsets with a group id."""
+    """One member of a group, or a consumer that only commits offsets with a group id.
+
+    `auto_commits` has the offsets that were committed automatically, until the shell takes them for the interceptors.
+    """
+
+    auto_commits: deque[Mapping[TopicPartition, OffsetAndMetadata]]
 
     @property
     def is_ready_to_fetch(self) -> bool:

@@ -186,6 +186,7 @@ class AsyncConsumer:
             loop.call(core.begin_poll)
             end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
+                self._report_auto_commits()
                 await self._call_listener()
                 loop.call(core.raise_error)
                 found = loop.call(take)
@@ -262,6 +263,10 @@ class AsyncConsumer:
         await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
         self._interceptors.on_commit(wanted)
 
+    def _report_auto_commits(self) -> None:
+        while (committed := self._core.take_auto_commit()) is not None:
+            self._interceptors.on_commit(committed)
+
     async def committed(
         self, partitions: Iterable[Pair], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -332,6 +337,7 @@ class AsyncConsumer:
             finally:
                 self._is_closed = True
                 loop.close()
+                self._report_auto_commits()
                 self._interceptors.close()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:

@@ -286,7 +286,9 @@ class Consumer:
         return self._thread.call_lightly(lambda now_ms: self._core.subscriptions.all_consumed())
 
     def _call_committed(self) -> None:
-        """Call what waits for the commits of commit_async that have ended."""
+        """Call what waits for commits that have ended: the automatic ones, then those of commit_async."""
+        while (committed := self._core.take_auto_commit()) is not None:
+            self._interceptors.on_commit(committed)
         while self._commits and self._commits[0][0].done():
             ended, offsets, callback = self._commits.popleft()
             error = ended.exception()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,7 @@ from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, RebalanceListenerError, WakeupError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
+from kcli.client.shell.consumer_builder import Interceptors
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
 from kcli.protocol import error_codes
@@ -42,6 +44,7 @@ class Group:
         self.is_slow = False
         self.calls: list[RebalanceCallback] = []
         self.running: list[RebalanceCallback] = []
+        self.auto_commits: deque[dict[Any, OffsetAndMetadata]] = deque()
 
     def poll(self, now_ms: int) -> None:
         pass
@@ -79,6 +82,7 @@ class Group:
 
     def close(self, done: Any, now_ms: int, option: object = None) -> None:
         self.closing = done
+        self.auto_commits.append({T0: OffsetAndMetadata(9)})
         if not self.is_slow:
             done(None, now_ms)
 
@@ -186,8 +190,78 @@ def test_an_interceptor_that_fails_is_logged_and_costs_nothing() -> None:
 
     asyncio.run(run())
     assert [line.rpartition(" ")[2] for line in lines if "interceptor" in line] == [
-        f"ValueError('{method}')" for method in ("consume", "commit", "close") * 2
+        f"ValueError('{method}')" for method in ("consume", "commit", "commit", "close") * 2
     ]
+
+
+class Noting:
+    """An interceptor that notes the offsets that were committed."""
+
+    def __init__(self) -> None:
+        self.noted: list[object] = []
+
+    def on_consume(self, found: list[Any]) -> list[Any]:
+        return found
+
+    def on_commit(self, found: Any) -> None:
+        self.noted.append(found[T0].offset)
+
+    def close(self) -> None:
+        self.noted.append("closed")
+
+
+def test_interceptors_see_automatic_commits() -> None:
+    """In the calls of the consumer, those of close included, before the interceptors are closed."""
+    noting = Noting()
+    with blocking(T0, interceptors=[noting]) as (consumer, group):
+        group.auto_commits.append({T0: OffsetAndMetadata(2)})
+        consumer.poll(0)
+        assert noting.noted == [2]
+    assert noting.noted == [2, 9, "closed"]
+
+    async def run() -> None:
+        noting.noted.clear()
+        consumer, group = awaited(T0, interceptors=[noting])
+        group.auto_commits.append({T0: OffsetAndMetadata(2)})
+        await consumer.poll(0)
+        assert noting.noted == [2]
+        await consumer.close()
+        assert noting.noted == [2, 9, "closed"]
+
+    asyncio.run(run())
+
+
+def test_a_poll_that_waits_calls_the_callback_of_a_commit() -> None:
+    """And the interceptors for an automatic one; both without records."""
+    noting = Noting()
+    called = threading.Event()
+    with blocking(T0, interceptors=[noting]) as (consumer, group):
+        consumer.pause([T0])
+        group.is_slow = True
+
+        def committed(found: Any, error: ClientError | None) -> None:
+            called.set()
+            consumer.wakeup()
+
+        consumer.commit_async({T0: OffsetAndMetadata(1)}, committed)
+        threading.Timer(0.05, lambda: consumer._thread.call(lambda now_ms: group.waiting[0](None, now_ms))).start()
+        with pytest.raises(WakeupError):
+            consumer.poll(30.0)
+        assert called.is_set()
+
+        class Waking(Noting):
+            def on_commit(self, found: Any) -> None:
+                super().on_commit(found)
+                consumer.wakeup()
+
+        waking = Waking()
+        consumer._interceptors = Interceptors([waking], lambda line: None)
+        commit = {T0: OffsetAndMetadata(5)}
+        threading.Timer(0.05, lambda: consumer._thread.call(lambda now_ms: group.auto_commits.append(commit))).start()
+        with pytest.raises(WakeupError):
+            consumer.poll(30.0)
+        assert waking.noted == [5]
+        group.is_slow = False
 
 
 def test_callbacks_of_commits_run_on_the_callers_thread_and_may_use_the_consumer() -> None:
