@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -52,6 +51,7 @@ from kcli.client.shell.consumer_builder import (
     milliseconds,
     named,
 )
+from kcli.client.shell.single_user import SingleTask
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
@@ -77,7 +77,7 @@ class AsyncConsumer:
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._is_closed = False
         self._client: ClientLoop | None = None
-        self._user: asyncio.Task[object] | None = None
+        self._use = SingleTask("polls, unsubscribes or closes")
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -107,18 +107,6 @@ class AsyncConsumer:
             self._client = ClientLoop(self._core, self._clock)
         return self._client
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Refuse two tasks at the same time: they would call the listener twice, and end each other's waits."""
-        task, user = asyncio.current_task(), self._user
-        if user not in (None, task):
-            raise IllegalStateError("another task polls, unsubscribes or closes the consumer; call wakeup and wait for it")
-        self._user = task
-        try:
-            yield
-        finally:
-            self._user = user
-
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         return self._loop().call(function)
 
@@ -137,7 +125,7 @@ class AsyncConsumer:
 
     async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        with self._used():
+        with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
 
@@ -182,7 +170,7 @@ class AsyncConsumer:
 
     async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
-        with self._used():
+        with self._use.used():
             loop.call(core.begin_poll)
             end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
@@ -331,7 +319,7 @@ class AsyncConsumer:
         if self._is_closed:
             return
         loop = self._loop()
-        with self._used():
+        with self._use.used():
             try:
                 await self._finish(loop, partial(self._core.close, option=option), timeout)
             finally:

@@ -13,11 +13,10 @@ consumer at a time, only `wakeup` may be called by others. Times are in seconds.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -53,6 +52,7 @@ from kcli.client.shell.consumer_builder import (
     milliseconds,
     named,
 )
+from kcli.client.shell.single_user import SingleThread
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
@@ -77,7 +77,7 @@ class Consumer:
         self._deserializers = (key_deserializer, value_deserializer)
         self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
-        self._use = threading.RLock()
+        self._use = SingleThread()
         self._is_closed = False
         # The commits of commit_async whose callbacks were not called yet.
         self._commits: deque[tuple[Future[None], dict[Pair, OffsetAndMetadata], CommitCallback | None]] = deque()
@@ -102,23 +102,13 @@ class Consumer:
                 seen = self._interceptors.on_consume(found)
                 self._call(lambda now_ms: held.put(seen))  # noqa: B023
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Refuse calls of two threads at the same time."""
-        if not self._use.acquire(blocking=False):
-            raise IllegalStateError("another thread is using the consumer; only wakeup may be called at the same time")
-        try:
-            yield
-        finally:
-            self._use.release()
-
     def _call(self, function: Callable[[int], _Result]) -> _Result:
-        with self._used():
+        with self._use.used():
             return self._thread.call(function)
 
     def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
         """Start an operation and wait for its result."""
-        with self._used():
+        with self._use.used():
             started: Future[_Result] = self._thread.start(partial(self._core.waits.start, function))
             return started.result()
 
@@ -134,7 +124,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        with self._used():
+        with self._use.used():
             self._finish(self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
 
@@ -179,7 +169,7 @@ class Consumer:
 
     def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         thread, core = self._thread, self._core
-        with self._used():
+        with self._use.used():
             thread.call_lightly(core.begin_poll)
             end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
@@ -261,7 +251,7 @@ class Consumer:
     def commit_sync(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
         timeout_ms = milliseconds(timeout, self._api_ms)
-        with self._used():
+        with self._use.used():
             wanted = self._wanted(offsets)
             try:
                 self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
@@ -276,7 +266,7 @@ class Consumer:
 
         A later poll, commit_sync or close calls `callback(offsets, error)`, in the order of the commits.
         """
-        with self._used():
+        with self._use.used():
             wanted = self._wanted(offsets)
             self._commits.append((self._thread.start(partial(self._core.commit, wanted)), wanted, callback))
 
@@ -358,7 +348,7 @@ class Consumer:
 
     def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
         """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
-        with self._used():
+        with self._use.used():
             if self._is_closed:
                 return
             self._is_closed = True

@@ -15,8 +15,10 @@ the consumer. One thread uses a consumer at a time; only `wakeup` may be called 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
 from kcli.client.cluster import TopicPartition
@@ -24,12 +26,14 @@ from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_consumer import ShareConsumerCore
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_builder import Setting, build_network, property_texts
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_builder import MILLISECONDS, ignore_line, milliseconds
+from kcli.client.shell.single_user import SingleThread
 from kcli.network.shell.clock import Clock
 
+_Result = TypeVar("_Result")
 # Gets a partition, offsets whose acknowledgements have a result, and their error, None if they succeeded.
 AcknowledgementCommitCallback = Callable[[TopicPartition, frozenset[int], "ClientError | None"], object]
 Results = dict[TopicPartition, "ClientError | None"]
@@ -60,6 +64,7 @@ class ShareConsumer:
         self._deserializers = (key_deserializer, value_deserializer)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._callback: AcknowledgementCommitCallback | None = None
+        self._use = SingleThread()
         self._is_closed = False
         self._thread = ClientThread(self._core, clock, f"kcli share consumer {self._core.network.config.client_id}")
 
@@ -69,15 +74,19 @@ class ShareConsumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        with self._use.used():
+            return self._thread.call(function)
+
     # ---------------------------------------------------------------------------------------------------- subscription
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics; this replaces the subscription before."""
-        self._thread.call(partial(self._core.subscribe, topics))
+        self._call(partial(self._core.subscribe, topics))
 
     def unsubscribe(self) -> None:
         """Read nothing; the member leaves its group."""
-        self._thread.call(partial(self._core.subscribe, ()))
+        self._call(partial(self._core.subscribe, ()))
 
     def subscription(self) -> set[str]:
         """Return the subscribed topics."""
@@ -90,6 +99,10 @@ class ShareConsumer:
 
         Raises FetchedRecordError for a record that cannot be read; it is released or rejected, and the next poll goes on.
         """
+        with self._use.used():
+            return self._poll(timeout)
+
+    def _poll(self, timeout: float) -> list[ShareRecord]:
         thread, core = self._thread, self._core
         thread.call(core.polled)
         end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
@@ -113,19 +126,21 @@ class ShareConsumer:
         self, topic: str, partition: int, offset: int, kind: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
         """Say what became of the record at an offset, as `acknowledge`."""
-        self._thread.call(lambda now_ms: self._core.acknowledge(topic, partition, offset, kind))
+        self._call(lambda now_ms: self._core.acknowledge(topic, partition, offset, kind))
 
     def commit_sync(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
-        results: Results = self._thread.start(partial(self._core.commit, timeout_ms=timeout_ms)).result()
-        self._call_back()
-        return results
+        with self._use.used():
+            results: Results = self._thread.start(partial(self._core.commit, timeout_ms=timeout_ms)).result()
+            self._call_back()
+            return results
 
     def commit_async(self) -> None:
         """Send the acknowledgements; the callback gets the results."""
-        self._thread.call(lambda now_ms: self._core.commit(lambda results, now_ms: None, now_ms))
-        self._call_back()
+        with self._use.used():
+            self._thread.call(lambda now_ms: self._core.commit(lambda results, now_ms: None, now_ms))
+            self._call_back()
 
     def set_acknowledgement_commit_callback(self, callback: AcknowledgementCommitCallback | None) -> None:
         """Have a function called with the results of acknowledgements, inside later calls of the consumer."""
@@ -144,18 +159,23 @@ class ShareConsumer:
         return None if timeout_ms is None else timeout_ms / MILLISECONDS
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; other threads may call this."""
-        self._thread.call(self._core.wakeup)
+        """End the poll under way, or the next one, with WakeupError; other threads may call this.
+
+        After a close nothing happens.
+        """
+        with suppress(IllegalStateError):
+            self._thread.call(self._core.wakeup)
 
     def close(self, timeout: float = 30.0) -> None:
         """Send explicit acknowledgements, release the other records of the last poll, and leave the group."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            self._thread.start(self._core.close).result(timeout)
-        except TimeoutError:
-            pass  # the broker finds out by its timeouts
-        finally:
-            self._call_back()
-            self._thread.close()
+        with self._use.used():
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._thread.start(self._core.close).result(timeout)
+            except TimeoutError:
+                pass  # the broker finds out by its timeouts
+            finally:
+                self._thread.close()
+                self._call_back()
