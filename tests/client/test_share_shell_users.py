@@ -11,10 +11,8 @@ import threading
 import pytest
 
 from kcli.client.errors import IllegalStateError, WakeupError
-from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
-from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.share_consumer import ShareConsumer
 
 SETTINGS: dict[str, Setting] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
@@ -91,19 +89,3 @@ def test_a_closed_share_consumer_refuses_calls() -> None:
             awaiting.subscribe(["t"])
 
     asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_a_text_is_not_a_list_of_topics() -> None:
-    """It is an iterable of letters."""
-    with Consumer(SETTINGS) as consumer, ShareConsumer(SETTINGS) as sharing:
-        for one in (consumer, sharing):
-            with pytest.raises(TypeError, match=r"a list of topics, not a text: \['orders'\]"):
-                one.subscribe("orders")
-
-    async def run() -> None:
-        async with AsyncConsumer(SETTINGS) as consumer, AsyncShareConsumer(SETTINGS) as sharing:
-            for one in (consumer, sharing):
-                with pytest.raises(TypeError, match=r"a list of topics, not a text: \['orders'\]"):
-                    one.subscribe("orders")
-
-    asyncio.run(run())

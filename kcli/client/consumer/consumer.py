@@ -51,6 +51,7 @@ from kcli.client.consumer.value_checks import (
     check_offset,
     check_offsets,
     check_timestamps,
+    check_topic,
     checked_partitions,
     checked_topics,
 )
@@ -214,7 +215,7 @@ class ConsumerCore:
         return self.membership
 
     def assign(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError."""
+        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError, KafkaError."""
         wanted = checked_partitions(partitions)
         if not wanted:
             self.unsubscribe(now_ms)
@@ -222,7 +223,7 @@ class ConsumerCore:
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
-        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError."""
+        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError, KafkaError."""
         membership = self._required_membership()
         wanted = checked_topics(topics)
         if not wanted:
@@ -402,8 +403,8 @@ class ConsumerCore:
             done(None, now_ms)
 
     def committed(self, partitions: Collection[TopicPartition], done: OffsetsDone, now_ms: int, timeout_ms: int) -> None:
-        """Find the committed offsets of partitions. Raises IllegalStateError without group.id."""
-        self._required_membership().committed(partitions, done, now_ms, timeout_ms)
+        """Find the committed offsets of partitions. Raises IllegalStateError, TypeError, ValueError, KafkaError."""
+        self._required_membership().committed(checked_partitions(partitions), done, now_ms, timeout_ms)
 
     def take_auto_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
         """Return offsets that were committed automatically, for the interceptors, once."""
@@ -445,7 +446,8 @@ class ConsumerCore:
         self.offsets.list_offsets(timestamps, done, now_ms, timeout_ms)
 
     def partitions_for(self, topic: str, done: PartitionsDone, now_ms: int, timeout_ms: int) -> None:
-        """Find the partitions of a topic, none if the topic does not exist."""
+        """Find the partitions of a topic, none if the topic does not exist. Raises TypeError, KafkaError."""
+        check_topic(topic)
 
         def listed(found: dict[str, tuple[PartitionInfo, ...]] | ClientError, now_ms: int) -> None:
             done(found if isinstance(found, ClientError) else found.get(topic, ()), now_ms)

@@ -138,7 +138,7 @@ class ShareConsumerCore:
         return self.membership.subscription
 
     def subscribe(self, topics: Iterable[str], now_ms: int) -> None:
-        """Read these topics, and no others; without any the member leaves the group. Raises TypeError."""
+        """Read these topics, and no others; without any the member leaves the group. Raises TypeError, KafkaError."""
         self.membership.subscribe(checked_topics(topics), now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- records
