@@ -30,9 +30,10 @@ from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
 from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
 from kcli.client.errors import IllegalStateError
-from kcli.client.shell.client_loop import ClientLoop, Done
+from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
+from kcli.client.shell.open_operations import Done
 from kcli.client.shell.single_user import SingleTask
 
 _Result = TypeVar("_Result")

@@ -39,6 +39,7 @@ from kcli.client.serializers import Serializer, find_serializer, serialize
 from kcli.client.shell.client_builder import Setting, build_network, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
+from kcli.client.shell.open_operations import settle
 from kcli.client.shell.record_sender import AnyHeaders, RecordSender
 from kcli.network.shell.clock import Clock
 
@@ -149,12 +150,8 @@ def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, 
 
 
 def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
-    if future.done():
-        return  # an exception of the thread has ended it
-    if isinstance(result, ClientError):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+    if not future.done():  # else an exception of the thread has ended it
+        settle(future, result)
 
 
 class Producer(RecordSender):
