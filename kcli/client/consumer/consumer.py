@@ -109,7 +109,7 @@ class ConsumerCore:
             self.membership.poll(now_ms)
         if self._is_closed:
             return
-        self._initial.poll(now_ms)
+        self._initial.poll(now_ms, [one.partition for one in self._waiting_for_position])
         self.offsets.poll(now_ms)
         self.fetcher.poll(now_ms)
         for wait in self._waiting_for_position.copy():

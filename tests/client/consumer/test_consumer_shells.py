@@ -558,3 +558,19 @@ def test_what_the_listener_raises_is_raised_by_the_same_poll() -> None:
         consumer._call(partial(revoke, consumer._core))
         with pytest.raises(RebalanceListenerError, match="of the application"):
             consumer.poll(0)
+
+
+def test_the_listener_can_ask_for_the_position_of_a_new_partition() -> None:
+    positions: list[int] = []
+    listener = CalledListener(lambda: positions.append(consumer.position(T0, 30.0)))
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], listener)
+        member = assign_by_group(consumer._core)
+
+        def committed(partitions: Any, done: Any, now_ms: int, timeout_ms: int) -> None:
+            done({T0: OffsetAndMetadata(7)}, now_ms)
+
+        member.committed = committed  # type: ignore[method-assign]
+        consumer._call(lambda now_ms: member.calls.call(CallbackKind.ASSIGNED, (T0,), lambda now_ms: None, now_ms))
+        consumer.poll(0)
+        assert positions == [7] and listener.calls == [("assigned", [T0])]
