@@ -30,7 +30,7 @@ from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.metadata import Node
 from kcli.client.network_client import COORDINATOR, NetworkClient, failure_error
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure, Request
+from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR
@@ -121,7 +121,7 @@ class CoordinatorLookup:
             if not isinstance(answer, PeerFailure):
                 done(answer, now_ms)
                 return
-            if answer is not PeerFailure.UNSUPPORTED_VERSION and self.node_id == node_id:
+            if not answer.is_lasting and self.node_id == node_id:
                 self.node_id = None
             done(failure_error(answer, api_key), now_ms)
 

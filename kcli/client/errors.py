@@ -6,6 +6,7 @@ KafkaError             a broker answered with an error code
 KafkaTimeoutError      a call did not end in its time (max.block.ms, default.api.timeout.ms, delivery.timeout.ms)
 DisconnectedError      the connection ended before the answer
 UnsupportedVersionError  the broker has no version of an API that a call needs
+RequestEncodingError   a value that the protocol cannot represent; nothing is sent
 RecordTooLargeError    a record is above max.request.size or buffer.memory; it is not sent
 SerializationError     a serializer refused a key or value; it is not sent
 InvalidRecordError     a record that no batch takes, such as one with a negative timestamp
@@ -65,6 +66,10 @@ class DisconnectedError(ClientError):
 
 class UnsupportedVersionError(ClientError):
     """An API that the broker does not have in a version that the call needs (Kafka: UnsupportedVersionException)."""
+
+
+class RequestEncodingError(ClientError, ValueError):
+    """A request with a value that the protocol cannot represent; the message names the field."""
 
 
 class RecordTooLargeError(ClientError):

@@ -28,13 +28,21 @@ from collections.abc import Callable
 from functools import partial
 
 from kcli.client.client_config import ClientConfig, parse_address
-from kcli.client.errors import ClientError, ConfigError, DisconnectedError, KafkaTimeoutError, UnsupportedVersionError
+from kcli.client.errors import (
+    ClientError,
+    ConfigError,
+    DisconnectedError,
+    KafkaTimeoutError,
+    RequestEncodingError,
+    UnsupportedVersionError,
+)
 from kcli.client.metadata import Metadata
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerEffect, PeerEvent, PeerNode
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, AnswerCallback, PeerFailure, Peers, PeerSettings, Request
+from kcli.network.peer_request import Answer, AnswerCallback, InvalidRequest, PeerFailure, Request
+from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, METADATA
@@ -255,7 +263,7 @@ class NetworkClient:
         if isinstance(answer, PeerFailure):
             self._failures += 1
             self._is_update_wanted = True
-            if answer is PeerFailure.UNSUPPORTED_VERSION:
+            if answer.is_lasting:
                 self._refusal = str(failure_error(answer, METADATA))
         elif answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._failures += 1
@@ -292,6 +300,8 @@ def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None)
     detail = f" ({reason})" if reason else ""
     if failure is PeerFailure.TIMED_OUT:
         return KafkaTimeoutError(f"{api} was not answered in time{detail}")
+    if isinstance(failure, InvalidRequest):
+        return RequestEncodingError(f"{api} is not sent, since it cannot be encoded: {failure.reason}")
     if failure is PeerFailure.UNSUPPORTED_VERSION and api_key == METADATA:
         return UnsupportedVersionError(f"the node does not serve {api} to clients: it may be a controller, not a broker")
     if failure is PeerFailure.UNSUPPORTED_VERSION:

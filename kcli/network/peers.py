@@ -16,7 +16,8 @@ All cores of a node, or of a client, send through one `Peers`. A connection belo
     send                         NEGOTIATING  the request waits
     send                         BACKING_OFF  the request waits
     send                         READY        it is sent in the highest version that both sides have; UNSUPPORTED_VERSION if
-                                              there is none. Several may be under way; the peer answers in their order
+                                              there is none, or if it does not have these values; InvalidRequest if no
+                                              version has them. Several may be under way; the peer answers in their order
     ApiVersions answered         NEGOTIATING  waiting requests are sent -> READY; an answer that refuses the version of
                                               ApiVersions itself (KIP-511): it is asked again in a version that it names
     a request answered           READY        its callback gets the response
@@ -57,30 +58,13 @@ from kcli.network.events import (
 )
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.outstanding import Outstanding
+from kcli.network.peer_request import Answer, AnswerCallback, InvalidRequest, PeerFailure, PeerRequest, Request
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
-from kcli.protocol.framing import encode_request, read_response_header
-from kcli.protocol.message import Message
-from kcli.protocol.message_errors import DecodeError, MessageError
+from kcli.protocol.message_errors import MessageError, NotInVersionError, UnsupportedVersionError
 
 CLIENT_SOFTWARE_NAME = "kcli"
-MAX_CORRELATION_ID = 0x7FFFFFFF
-
-
-class PeerFailure(Enum):
-    """The reason why a request has no response."""
-
-    DISCONNECTED = "the connection ended before the answer"
-    TIMED_OUT = "no answer came in time"
-    UNKNOWN_ADDRESS = "the address of the node is not known"
-    UNSUPPORTED_VERSION = "the node does not support the API in a version of this one"
-
-
-Answer = Message | PeerFailure
-AnswerCallback = Callable[[Answer, int], None]
-# A request, or a function that makes it for the version in which it is sent.
-Request = Message | Callable[[int], Message]
 
 
 class PeerAddresses(Protocol):
@@ -105,24 +89,6 @@ class _State(Enum):
     NEGOTIATING = 1
     READY = 2
     BACKING_OFF = 3
-
-
-class _PeerRequest:
-    """One request on a connection: waiting, or sent in `version`."""
-
-    __slots__ = ("api", "callback", "deadline", "has_answer", "max_version", "message", "request_id", "version")
-
-    def __init__(
-        self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True, max_version: int | None = None
-    ) -> None:
-        self.api = api
-        self.message = message
-        self.callback = callback
-        self.has_answer = has_answer
-        self.max_version = max_version
-        self.request_id = 0
-        self.version = -1
-        self.deadline: TimerTask | None = None
 
 
 class Peers:
@@ -170,7 +136,7 @@ class Peers:
         answer: its callback gets an empty response as soon as the operating system has it.
         Raises MessageError for a request to the node itself that cannot be encoded.
         """
-        request = _PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version)
+        request = PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version)
         if self.is_self(destination):
             self._send_to_itself(Peer(destination, listener, None), request)
             return
@@ -228,21 +194,14 @@ class Peers:
         connection = self._connections.get((destination, listener))
         return None if connection is None else connection.failure_reason
 
-    def _send_to_itself(self, peer: Peer, request: _PeerRequest) -> None:
+    def _send_to_itself(self, peer: Peer, request: PeerRequest) -> None:
         request.version = request.api.highest_version
 
         def answered(answer: bytes | bytearray | PeerFailure, now_ms: int) -> None:
-            request.callback(answer if isinstance(answer, PeerFailure) else decode_answer(request, answer), now_ms)
+            request.callback(answer if isinstance(answer, PeerFailure) else request.decode_answer(answer), now_ms)
 
         request.request_id = self.outstanding.add(answered)
-        self.effects.append(SendRequest(request.request_id, peer, self.encode(request)))
-
-    def encode(self, request: _PeerRequest) -> bytearray:
-        """Return the frame of a request in its version. Raises MessageError for values that the version does not have."""
-        made = request.message
-        message = made if isinstance(made, Message) else made(request.version)
-        correlation_id = request.request_id & MAX_CORRELATION_ID
-        return encode_request(correlation_id, request.api, request.version, self.client_id, message)
+        self.effects.append(SendRequest(request.request_id, peer, request.encode(self.client_id)))
 
     def _connection(self, peer: Peer) -> _PeerConnection:
         key = (peer.destination, peer.listener)
@@ -276,8 +235,8 @@ class _PeerConnection:
         self._state = _State.IDLE
         self._failures = 0
         self._versions: dict[int, tuple[int, int]] = {}
-        self._waiting: deque[_PeerRequest] = deque()
-        self._sent: dict[int, _PeerRequest] = {}
+        self._waiting: deque[PeerRequest] = deque()
+        self._sent: dict[int, PeerRequest] = {}
         self._last_answer_ms = 0
         self._idle_task: TimerTask | None = None
         self.failure_reason: str | None = None
@@ -296,7 +255,7 @@ class _PeerConnection:
         """Return the common version of an API, -1 if there is none, None before the peer's versions are known."""
         return self._common_version(api) if self._versions else None
 
-    def send(self, request: _PeerRequest, deadline_ms: int) -> None:
+    def send(self, request: PeerRequest, deadline_ms: int) -> None:
         """Send a request now or as soon as the connection is ready."""
         self._register(request, deadline_ms)
         self._waiting.append(request)
@@ -312,7 +271,7 @@ class _PeerConnection:
         self._state = _State.NEGOTIATING
         self._ask_versions(API_KEYS[API_VERSIONS].highest_version)
 
-    def _register(self, request: _PeerRequest, deadline_ms: int) -> None:
+    def _register(self, request: PeerRequest, deadline_ms: int) -> None:
         request.request_id = self._peers.outstanding.add(partial(self._answered, request))
         request.deadline = self._peers.timer.schedule(deadline_ms, partial(self._timed_out, request))
 
@@ -323,11 +282,10 @@ class _PeerConnection:
         while self._state is _State.READY and self._waiting:
             request = self._waiting.popleft()
             request.version = self._common_version(request.api, request.max_version)
-            if request.version < 0 or not self._write(request):
-                now_ms = self._peers.timer.clock_ms
-                self._peers.timer.schedule(
-                    now_ms, partial(self._peers.outstanding.answered, request.request_id, PeerFailure.UNSUPPORTED_VERSION)
-                )
+            failure = PeerFailure.UNSUPPORTED_VERSION if request.version < 0 else self._write(request)
+            if failure is not None:
+                answered = partial(self._peers.outstanding.answered, request.request_id, failure)
+                self._peers.timer.schedule(self._peers.timer.clock_ms, answered)
 
     def _common_version(self, api: Api, max_version: int | None = None) -> int:
         """Return the highest version that both sides have and that is stable here, -1 if there is none."""
@@ -337,22 +295,24 @@ class _PeerConnection:
             version = min(version, max_version)
         return version if version >= max(lowest, api.lowest_version) else -1
 
-    def _write(self, request: _PeerRequest) -> bool:
-        """Send a request in its version; False if the version does not have its values."""
+    def _write(self, request: PeerRequest) -> PeerFailure | None:
+        """Send a request in its version; return the failure of one that cannot be encoded."""
         try:
-            frame = self._peers.encode(request)
-        except MessageError:
-            return False
+            frame = request.encode(self._peers.client_id)
+        except (NotInVersionError, UnsupportedVersionError):
+            return PeerFailure.UNSUPPORTED_VERSION
+        except MessageError as error:
+            return InvalidRequest(str(error))
         self._peers.effects.append(SendRequest(request.request_id, self.peer, frame, request.has_answer))
         self._sent[request.request_id] = request
-        return True
+        return None
 
     # ---------------------------------------------------------------------------------------------------------- versions
 
     def _ask_versions(self, version: int) -> None:
         api = API_KEYS[API_VERSIONS]
         message = api.request.new(client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=__version__)
-        request = _PeerRequest(api, message, partial(self._negotiated, version))
+        request = PeerRequest(api, message, partial(self._negotiated, version))
         request.version = version
         timer = self._peers.timer
         self._register(request, timer.clock_ms + self._peers.settings.connection_setup_timeout_ms)
@@ -385,7 +345,7 @@ class _PeerConnection:
 
     # ----------------------------------------------------------------------------------------------- answers and endings
 
-    def _answered(self, request: _PeerRequest, answer: bytes | bytearray | PeerFailure, now_ms: int) -> None:
+    def _answered(self, request: PeerRequest, answer: bytes | bytearray | PeerFailure, now_ms: int) -> None:
         self._sent.pop(request.request_id, None)
         if request.deadline is not None:
             request.deadline.cancel()
@@ -397,14 +357,14 @@ class _PeerConnection:
             request.callback(request.api.response.new(), now_ms)
             return
         try:
-            response = decode_answer(request, answer)
+            response = request.decode_answer(answer)
         except FormatError as error:
             request.callback(PeerFailure.DISCONNECTED, now_ms)
             self._close(f"its answer to {request.api.name} cannot be read: {error}", now_ms)
             return
         request.callback(response, now_ms)
 
-    def _timed_out(self, request: _PeerRequest, now_ms: int) -> None:
+    def _timed_out(self, request: PeerRequest, now_ms: int) -> None:
         was_sent = request.request_id in self._sent
         if not was_sent and request in self._waiting:
             self._waiting.remove(request)
@@ -450,7 +410,7 @@ class _PeerConnection:
         if self._idle_task is not None:
             self._idle_task.cancel()
 
-    def _fail(self, requests: list[_PeerRequest], now_ms: int) -> None:
+    def _fail(self, requests: list[PeerRequest], now_ms: int) -> None:
         for request in requests:
             self._peers.outstanding.answered(request.request_id, PeerFailure.DISCONNECTED, now_ms)
 
@@ -481,15 +441,3 @@ class _PeerConnection:
         if isinstance(destination, PeerNode):
             return f"the {destination.role.value} of node {destination.node_id} at {where}"
         return where
-
-
-def decode_answer(request: _PeerRequest, frame: bytes | bytearray) -> Message:
-    """Decode the answer to a request. Raises FormatError for bytes that are not an answer to it."""
-    api, version = request.api, request.version
-    correlation_id, position = read_response_header(frame, api, version)
-    if correlation_id != request.request_id & MAX_CORRELATION_ID:
-        raise DecodeError(f"correlation id {correlation_id} instead of {request.request_id & MAX_CORRELATION_ID}", 0)
-    if api.key == API_VERSIONS and frame[4:6] == error_codes.UNSUPPORTED_VERSION.to_bytes(2, "big"):
-        version = 0  # KIP-511: so that a client that is newer than the node can read it
-    response, _ = api.response.decode(frame, version, position)
-    return response

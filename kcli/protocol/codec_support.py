@@ -15,7 +15,7 @@ from typing import Any
 from kcli.format.java_text import decode_utf8
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.primitives import Buffer, write_unsigned_varint
-from kcli.protocol.message_errors import DecodeError, EncodeError
+from kcli.protocol.message_errors import DecodeError, EncodeError, NotInVersionError
 
 MAX_STRING_BYTES = 0x7FFF
 _INT32_SIGN = 0x8000_0000
@@ -169,9 +169,9 @@ def tag_refused(tag: int, version: int, at: int) -> DecodeError:
 
 
 def encode_string(value: str, name: str) -> bytes:
-    """Encode text as UTF-8. Raises EncodeError if it is not a str, or longer than 32767 bytes."""
+    """Encode text as UTF-8. Raises EncodeError if it is longer than 32767 bytes; TypeError if it is not a str."""
     if not isinstance(value, str):
-        raise EncodeError(f"field {name} must be a string, not {value!r}")
+        raise TypeError(f"field {name} must be a string, not {value!r}")
     try:
         raw = value.encode()
     except UnicodeEncodeError as error:
@@ -182,9 +182,9 @@ def encode_string(value: str, name: str) -> bytes:
 
 
 def encode_uuid(value: bytes, name: str) -> bytes:
-    """Return the 16 bytes of an id. Raises EncodeError for any other value, which struct would cut or pad."""
+    """Return the 16 bytes of an id. Raises TypeError for any other value, which struct would cut or pad."""
     if not isinstance(value, bytes) or len(value) != UUID_BYTES:
-        raise EncodeError(f"field {name} must be an id of {UUID_BYTES} bytes, not {value!r}")
+        raise TypeError(f"field {name} must be an id of {UUID_BYTES} bytes, not {value!r}")
     return value
 
 
@@ -193,14 +193,14 @@ def quoted_base64(value: bytes) -> str:
     return f'"{binascii.b2a_base64(value, newline=False).decode("ascii")}"'
 
 
-def not_in_version(name: str, version: int) -> EncodeError:
+def not_in_version(name: str, version: int) -> NotInVersionError:
     """Return the error for a value that `version` cannot represent."""
-    return EncodeError(f"Attempted to write a non-default {name} at version {version}")
+    return NotInVersionError(f"Attempted to write a non-default {name} at version {version}")
 
 
-def no_tags_in_version(version: int) -> EncodeError:
+def no_tags_in_version(version: int) -> NotInVersionError:
     """Return the error for tagged fields in a version that has none."""
-    return EncodeError(f"Tagged fields were set, but version {version} of this message does not support them.")
+    return NotInVersionError(f"Tagged fields were set, but version {version} of this message does not support them.")
 
 
 class SplicedBuffer(bytearray):

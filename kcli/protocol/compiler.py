@@ -17,6 +17,7 @@ from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol import codec_support
 from kcli.protocol.decoder_source import DecoderSource, Source, packer_name
 from kcli.protocol.encoder_source import EncoderSource
+from kcli.protocol.field_check import unencodable
 from kcli.protocol.json_source import JsonSource
 from kcli.protocol.message import Message, build_class, build_shared_default, has_shared_default
 from kcli.protocol.message_errors import EncodeError, UnsupportedVersionError
@@ -110,8 +111,10 @@ class MessageType:
         encode = self._functions.get(("encode", version)) or self._compile("encode", version)
         try:
             encode(out, message)
-        except (struct.error, TypeError, AttributeError, OverflowError) as error:
-            raise EncodeError(f"{self.name} version {version} cannot represent these values: {error}") from error
+        except EncodeError:
+            raise
+        except (struct.error, TypeError, AttributeError, OverflowError, ValueError) as error:
+            raise unencodable(self.schema, message, version, error) from error
 
     def json(self, message: Message, version: int | None = None) -> str:
         """Return the message as JSON as Kafka prints it, in `version`, or in its `schema_version`.

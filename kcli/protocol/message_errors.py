@@ -25,6 +25,10 @@ class EncodeError(MessageError):
     """Values that the version cannot represent."""
 
 
+class NotInVersionError(EncodeError):
+    """Values that other versions of the message can represent."""
+
+
 class UnsupportedVersionError(MessageError):
     """A version that the message does not have."""
 

@@ -15,7 +15,7 @@ from kcli.client.network_client import NetworkClient
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import CRC_START, ENTRY_HEAD_BYTES, RecordBatch, entry_size, read_entry_header
 from kcli.log.reading.segment_reader import LogBatch
-from kcli.network.peers import PeerFailure
+from kcli.network.peer_request import PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.message import Message

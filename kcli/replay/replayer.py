@@ -24,7 +24,7 @@ from typing import NamedTuple
 from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
@@ -327,7 +327,7 @@ class Replayer:
 
     def _take_answer(self, batches: list[InFlightBatch], answer: Answer, now_ms: int) -> None:
         if isinstance(answer, PeerFailure):
-            if answer is PeerFailure.UNSUPPORTED_VERSION:
+            if answer.is_lasting:
                 raise failure_error(answer, PRODUCE)
             for one in batches:
                 self._fail(one, now_ms, self.network.failure_reason())

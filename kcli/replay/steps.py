@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import DATA, NetworkClient, failure_error
-from kcli.network.peers import Answer, PeerFailure, Request
+from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 
@@ -99,7 +99,7 @@ def ask(
     connection: str = DATA,
     limit_ms: int | None = None,
 ) -> Steps[Message]:
-    """Send a request until it is answered. Raises KafkaTimeoutError, UnsupportedVersionError.
+    """Send a request until it is answered. Raises KafkaTimeoutError, UnsupportedVersionError, RequestEncodingError.
 
     Without `limit_ms` the time is default.api.timeout.ms.
     """
@@ -109,7 +109,7 @@ def ask(
         answer: Answer = yield Call(api_key, request, node_id, connection)
         if not isinstance(answer, PeerFailure):
             return answer
-        if answer is PeerFailure.UNSUPPORTED_VERSION:
+        if answer.is_lasting:
             raise failure_error(answer, api_key)
         if network.timer.clock_ms >= deadline_ms:
             raise KafkaTimeoutError(f"{API_KEYS[api_key].name} was not answered in time: {network.failure_reason()}")

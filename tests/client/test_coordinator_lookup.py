@@ -11,7 +11,7 @@ from kcli.client.client_config import ClientConfig
 from kcli.client.coordinator_lookup import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, DisconnectedError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
-from kcli.network.peers import Answer, PeerFailure, Request
+from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, HEARTBEAT
 from kcli.protocol.message import Message

@@ -15,7 +15,8 @@ from kcli.network.events import (
     ResponseReceived,
     SendRequest,
 )
-from kcli.network.peers import Answer, PeerFailure, Peers, PeerSettings
+from kcli.network.peer_request import Answer, InvalidRequest, PeerFailure
+from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, FETCH, METADATA, VOTE
@@ -163,6 +164,27 @@ def test_values_that_the_common_version_does_not_have_are_an_unsupported_version
     test.advance(1)
     assert test.answers == [PeerFailure.UNSUPPORTED_VERSION]
     assert len(test.peers.outstanding) == 0
+
+
+def test_values_that_no_version_has_are_an_invalid_request_that_names_the_field() -> None:
+    kind = API_KEYS[METADATA].request
+    topics = [kind.classes["MetadataRequestTopic"](name=name) for name in ("sound", 7)]
+    test = connected()
+    test.ask(message=kind.new(topics=topics))
+    assert test.sent() == []
+    test.advance(1)
+    (answer,) = test.answers
+    assert isinstance(answer, InvalidRequest) and answer.is_lasting
+    assert answer.reason == "MetadataRequest version 13: field topics[1].name must be of type string, not 7"
+    assert len(test.peers.outstanding) == 0
+
+
+def test_a_null_that_only_newer_versions_have_is_an_unsupported_version() -> None:
+    kind = API_KEYS[METADATA].request
+    test = connected(_3=(0, 9))
+    test.ask(message=kind.new(topics=[kind.classes["MetadataRequestTopic"](topic_id=b"i" * 16, name=None)]))
+    test.advance(1)
+    assert test.answers == [PeerFailure.UNSUPPORTED_VERSION]
 
 
 def test_a_node_that_does_not_know_our_api_versions_is_asked_in_its_version() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kcli.network.events import PeerAddress
-from kcli.network.peers import PeerFailure
+from kcli.network.peer_request import PeerFailure
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_QUORUM, METADATA
 from tests.oracle.brokers import new_broker
 from tests.oracle.peer import Peer

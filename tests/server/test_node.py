@@ -9,7 +9,7 @@ import pytest
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.events import NodeRole, PeerNode
-from kcli.network.peers import Answer
+from kcli.network.peer_request import Answer
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.server.config.loading import load_config

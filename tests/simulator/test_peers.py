@@ -10,7 +10,7 @@ import pytest
 from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.network.events import PeerAddress
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE
 from kcli.server.events import DeadlineReached
 from kcli.server.node import Node

@@ -43,7 +43,7 @@ from kcli.client.errors import ClientError, IllegalStateError, KafkaError, Kafka
 from kcli.client.metadata import NO_CONTROLLER, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, METADATA
@@ -306,7 +306,7 @@ class _CallInProgress(Generic[Key, Value]):
         self._advance()
 
     def _lookup_failed(self, places: list[object], api_key: int, failure: PeerFailure, now_ms: int) -> None:
-        if failure is PeerFailure.UNSUPPORTED_VERSION:
+        if failure.is_lasting:
             for place in places:
                 self._settle_place(place, failure_error(failure, api_key))
             self._finish_if_all()
@@ -367,7 +367,7 @@ class _CallInProgress(Generic[Key, Value]):
         self._finish_if_all()
 
     def _failed(self, keys: list[Key], failure: PeerFailure, now_ms: int) -> None:
-        if failure is PeerFailure.UNSUPPORTED_VERSION:
+        if failure.is_lasting:
             if len(keys) > 1:
                 self._is_single = True
                 self._waiting.update(dict.fromkeys(keys))

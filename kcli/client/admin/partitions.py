@@ -42,7 +42,7 @@ from kcli.protocol.apis import (
     LIST_PARTITION_REASSIGNMENTS,
 )
 from kcli.protocol.message import Message
-from kcli.protocol.message_errors import EncodeError
+from kcli.protocol.message_errors import NotInVersionError
 
 NO_OFFSET = -1
 HIGH_WATERMARK = -1  # of delete_records: all records
@@ -146,9 +146,9 @@ def list_offsets(
 
 
 def _check_spec(spec: int, version: int) -> None:
-    """Raise EncodeError for an OffsetSpec that a version of ListOffsets does not have."""
+    """Raise NotInVersionError for an OffsetSpec that a version of ListOffsets does not have."""
     if version < _SPEC_SINCE.get(spec, 0):
-        raise EncodeError(f"ListOffsets version {version} does not have {OffsetSpec(spec).name}")
+        raise NotInVersionError(f"ListOffsets version {version} does not have {OffsetSpec(spec).name}")
 
 
 def _read_offsets(

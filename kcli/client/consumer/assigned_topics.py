@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kcli.client.network_client import NetworkClient
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
 

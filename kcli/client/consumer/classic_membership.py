@@ -135,7 +135,8 @@ class ClassicMembership(GroupMember):
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership."""
-        return now_ms if self._received is not None or self._may_begin() else super().next_poll_ms(now_ms)
+        is_due = (self._received is not None and not self.calls) or self._may_begin()
+        return now_ms if is_due else super().next_poll_ms(now_ms)
 
     def _may_begin(self) -> bool:
         """Return whether a rebalance is due and may begin now."""

@@ -4,6 +4,7 @@
     -----------------  -----------------------------------------------------------------------------------------------
     SubscriptionState  partitions and positions
     Membership         the group: assignment, commits; None without group.id
+    InitialPositions   positions of partitions that were assigned
     OffsetFetcher      positions that must be looked up or validated
     Fetcher            records
 
@@ -13,9 +14,9 @@
     else, with group.id                              the committed offset, once the assignment is settled
     else                                             auto.offset.reset
 
-A poll of an application is, in a shell: `polled`, the calls of the listener that are due, `collect`; without records
-`await_work`, and again from the listener on, until the time is over. Each error is raised once, by the next poll. If a
-partition has no valid position and no reset strategy, each poll raises until the application seeks.
+A poll of an application is, in a shell: `begin_poll`, the calls of the listener that are due, `raise_error`, `collect`; without
+records `await_work`, `polled`, and again from the listener on, until the time is over. Each error is raised once, by the next
+poll. If a partition has no valid position and no reset strategy, each poll raises until the application seeks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
@@ -32,14 +32,13 @@ from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.fetcher import Fetcher
+from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
 from kcli.client.consumer.position_wait import PositionDone, PositionWait
 from kcli.client.consumer.subscription_state import (
-    NONE,
     ConsumerRebalanceListener,
     FetchPosition,
-    FetchState,
     NoOffsetForPartitionError,
     OffsetAndMetadata,
     OffsetResetStrategy,
@@ -52,6 +51,7 @@ from kcli.client.consumer.value_checks import (
     check_offset,
     check_offsets,
     check_timestamps,
+    check_topic,
     checked_partitions,
     checked_topics,
 )
@@ -91,8 +91,9 @@ class ConsumerCore:
             network, config, self.subscriptions, self.errors, self.fetcher.wake, self._hold, self._release
         )
         self._pattern: re.Pattern[str] | None = None
-        self._looking_up: set[TopicPartition] = set()
-        self._without_offset: set[TopicPartition] = set()
+        self._initial = InitialPositions(
+            network, self.subscriptions, self.membership, self.errors, self._set_position, self.fetcher.wake
+        )
         self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
         self._is_closing = False
@@ -108,7 +109,7 @@ class ConsumerCore:
             self.membership.poll(now_ms)
         if self._is_closed:
             return
-        self._look_up_positions(now_ms)
+        self._initial.poll(now_ms, [one.partition for one in self._waiting_for_position])
         self.offsets.poll(now_ms)
         self.fetcher.poll(now_ms)
         for wait in self._waiting_for_position.copy():
@@ -120,7 +121,7 @@ class ConsumerCore:
         if self.errors or self.waits.is_woken:
             return True
         if self.membership is not None:
-            if self._is_callback_due:
+            if self._is_callback_due or self.membership.auto_commits:
                 return True
             next_ms = self.membership.next_poll_ms(now_ms)
             if next_ms is not None and next_ms <= now_ms:
@@ -145,55 +146,6 @@ class ConsumerCore:
     @property
     def _is_callback_due(self) -> bool:
         return self.membership is not None and self.membership.next_callback() is not None
-
-    def _look_up_positions(self, now_ms: int) -> None:
-        """Find the positions of partitions that were assigned."""
-        busy = self._looking_up | self._without_offset
-        due = [
-            partition
-            for partition in self.subscriptions.partitions_in(FetchState.INITIALIZING)
-            if partition not in busy and (self.subscriptions.state_of(partition).next_retry_ms or now_ms) <= now_ms
-        ]
-        if not due:
-            return
-        if self.membership is None:
-            if self.subscriptions.default_strategy != NONE:
-                for partition in due:
-                    self.subscriptions.request_reset(partition)
-            return
-        if not self.membership.is_ready_to_fetch:
-            return
-        self._looking_up.update(due)
-        timeout_ms = self.network.config.default_api_timeout_ms
-        self.membership.committed(due, partial(self._found_committed, due), now_ms, timeout_ms)
-
-    def _found_committed(
-        self,
-        asked: Collection[TopicPartition],
-        found: dict[TopicPartition, OffsetAndMetadata | None] | ClientError,
-        now_ms: int,
-    ) -> None:
-        self._looking_up.difference_update(asked)
-        if isinstance(found, ClientError):
-            if not found.is_retriable:
-                self.errors.put(found)
-            at_ms = now_ms + self.network.config.retry_backoff_ms
-            self.network.timer.schedule(at_ms, lambda now_ms: None)
-        for partition in asked:
-            state = self.subscriptions.find(partition)
-            if state is None or state.state is not FetchState.INITIALIZING:
-                continue
-            if isinstance(found, ClientError):
-                state.next_retry_ms = now_ms + self.network.config.retry_backoff_ms
-                continue
-            committed = found.get(partition)
-            if committed is not None:
-                self._set_position(partition, FetchPosition(committed.offset, committed.leader_epoch))
-            elif self.subscriptions.default_strategy != NONE:
-                self.subscriptions.request_reset(partition)
-            else:
-                self._without_offset.add(partition)  # until the application seeks
-        self.fetcher.wake()
 
     def _set_position(self, partition: TopicPartition, position: FetchPosition) -> None:
         self.fetcher.buffer.drop(partition)
@@ -223,8 +175,7 @@ class ConsumerCore:
             self.network.request_update()
 
     def _assignment_changed(self, assigned: frozenset[TopicPartition]) -> None:
-        self._looking_up &= assigned
-        self._without_offset &= assigned
+        self._initial.keep(assigned)
         needed = self.subscriptions.metadata_topics
         self.errors.keep(lambda place: place is None or (place in needed if isinstance(place, str) else place in assigned))
         self.fetcher.buffer.drop_unassigned()
@@ -264,7 +215,7 @@ class ConsumerCore:
         return self.membership
 
     def assign(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError."""
+        """Read these partitions, without a group. Raises IllegalStateError, TypeError, ValueError, KafkaError."""
         wanted = checked_partitions(partitions)
         if not wanted:
             self.unsubscribe(now_ms)
@@ -272,7 +223,7 @@ class ConsumerCore:
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:
-        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError."""
+        """Let the group assign partitions of topics. Raises IllegalStateError, TypeError, KafkaError."""
         membership = self._required_membership()
         wanted = checked_topics(topics)
         if not wanted:
@@ -332,12 +283,14 @@ class ConsumerCore:
         """Drop the records and errors before a new position."""
         self.subscriptions.held.drop(partition)
         self.errors.drop(partition)
-        self._without_offset.discard(partition)
+        self._initial.forget(partition)
 
     def position(self, partition: TopicPartition, done: PositionDone, now_ms: int, timeout_ms: int) -> None:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
         self.subscriptions.state_of(partition)
-        wait = PositionWait(self.network, self.subscriptions, self._waiting_for_position, self._is_lost, partition, done)
+        wait = PositionWait(
+            self.network, self.subscriptions, self._waiting_for_position, self._initial.is_lost, partition, done
+        )
         wait.begin(now_ms, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
@@ -366,30 +319,26 @@ class ConsumerCore:
 
     # ---------------------------------------------------------------------------------------------------------- records
 
-    def polled(self, now_ms: int) -> None:
-        """Take the start of a poll of the application. Raises ClientError."""
+    def begin_poll(self, now_ms: int) -> None:
+        """Take the start of a poll of the application. Raises IllegalStateError."""
         if self.subscriptions.type is SubscriptionType.NONE:
             raise IllegalStateError("the consumer is not subscribed to topics and has no partitions: subscribe or assign first")
+        self.polled(now_ms)
+
+    def polled(self, now_ms: int) -> None:
+        """Take note that a poll of the application begins or goes on; calls of the listener may be due then."""
         if self.membership is not None:
             self.membership.polled(now_ms)
-        self.raise_error()
-        lost = [one for one in self.subscriptions.partitions_in(FetchState.INITIALIZING) if self._is_lost(one)]
-        if lost:
-            raise NoOffsetForPartitionError(lost)
 
-    def _is_lost(self, partition: TopicPartition) -> bool:
-        """Return whether a partition has no position, and gets none before the application seeks."""
-        state = self.subscriptions.find(partition)
-        if state is None or state.state is not FetchState.INITIALIZING or self.subscriptions.default_strategy != NONE:
-            return False
-        return self.membership is None or partition in self._without_offset
-
-    def raise_error(self) -> None:
+    def raise_error(self, now_ms: int) -> None:
         """Raise WakeupError after `wakeup`, or the oldest error that was found since the last poll."""
         self.waits.raise_if_woken()
         error = self.take_error()
         if error is not None:
             raise error
+        lost = self._initial.lost_partitions()
+        if lost:
+            raise NoOffsetForPartitionError(lost)
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""
@@ -443,14 +392,23 @@ class ConsumerCore:
         membership = self._required_membership()
         wanted = self.subscriptions.all_consumed() if offsets is None else offsets
         check_offsets(wanted)
+
+        def committed(error: ClientError | None, now_ms: int) -> None:
+            done(error, now_ms)
+            self.waits.end_wait(now_ms)  # a poll calls the callback of commit_async
+
         if wanted:
-            membership.commit(wanted, done, now_ms, timeout_ms)
+            membership.commit(wanted, committed, now_ms, timeout_ms)
         else:
             done(None, now_ms)
 
     def committed(self, partitions: Collection[TopicPartition], done: OffsetsDone, now_ms: int, timeout_ms: int) -> None:
-        """Find the committed offsets of partitions. Raises IllegalStateError without group.id."""
-        self._required_membership().committed(partitions, done, now_ms, timeout_ms)
+        """Find the committed offsets of partitions. Raises IllegalStateError, TypeError, ValueError, KafkaError."""
+        self._required_membership().committed(checked_partitions(partitions), done, now_ms, timeout_ms)
+
+    def take_auto_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
+        """Return offsets that were committed automatically, for the interceptors, once."""
+        return self.membership.auto_commits.popleft() if self.membership is not None and self.membership.auto_commits else None
 
     def group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer needs. Raises IllegalStateError without group.id."""
@@ -488,7 +446,8 @@ class ConsumerCore:
         self.offsets.list_offsets(timestamps, done, now_ms, timeout_ms)
 
     def partitions_for(self, topic: str, done: PartitionsDone, now_ms: int, timeout_ms: int) -> None:
-        """Find the partitions of a topic, none if the topic does not exist."""
+        """Find the partitions of a topic, none if the topic does not exist. Raises TypeError, KafkaError."""
+        check_topic(topic)
 
         def listed(found: dict[str, tuple[PartitionInfo, ...]] | ClientError, now_ms: int) -> None:
             done(found if isinstance(found, ClientError) else found.get(topic, ()), now_ms)

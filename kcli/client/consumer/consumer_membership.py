@@ -86,8 +86,8 @@ class ConsumerMembership(GroupMember):
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership."""
-        is_due = self._is_reconcile_due or (self.member.state is MemberState.STALE and not self.calls)
-        return now_ms if is_due else super().next_poll_ms(now_ms)
+        is_due = self._is_reconcile_due or self.member.state is MemberState.STALE
+        return now_ms if is_due and not self.calls else super().next_poll_ms(now_ms)
 
     def subscription_changed(self, now_ms: int) -> None:
         """See Membership."""

@@ -47,7 +47,7 @@ from kcli.client.metadata import ZERO_UUID, LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import FETCH
 from kcli.protocol.message import Message
@@ -192,7 +192,7 @@ class Fetcher:
             return
         if isinstance(answer, PeerFailure):
             broker.session.failed()
-            if answer is PeerFailure.UNSUPPORTED_VERSION:
+            if answer.is_lasting:
                 self.errors.put(failure_error(answer, FETCH))
             broker.retry_at_ms = now_ms + self._client.retry_backoff_ms
             for partition in broker.session.partitions:

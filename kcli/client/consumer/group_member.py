@@ -66,6 +66,7 @@ class GroupMember(ABC):
         self.calls = ListenerCalls(subscription)
         self.commits = OffsetCommits(network, self.coordinator, self, config.group_id)
         self.errors: deque[ClientError] = deque()
+        self.auto_commits: deque[Mapping[TopicPartition, OffsetAndMetadata]] = deque()
         self.is_closed = False
         self.watch = PollWatch(network, config.max_poll_interval_ms, self._expire_poll)
         self._next_commit_ms = network.timer.clock_ms + config.auto_commit_interval_ms
@@ -102,7 +103,7 @@ class GroupMember(ABC):
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership: a caller that blocks in poll is there, so that its time begins again often enough."""
-        if self.errors or self.calls or self.calls.errors:
+        if self.errors or self.calls.next() is not None or self.calls.errors:
             return now_ms
         times = [self.watch.next_ms()]
         if self.config.enable_auto_commit and not self._is_committing and self.subscription.assigned_partitions:
@@ -134,8 +135,8 @@ class GroupMember(ABC):
         def committed(error: ClientError | None, now_ms: int) -> None:
             self._is_committing = False
             if error is None:
-                return
-            if error.is_retriable:
+                self.auto_commits.append(offsets)
+            elif error.is_retriable:
                 self._next_commit_ms = min(self._next_commit_ms, now_ms + self.network.config.retry_backoff_ms)
             else:
                 self._warn(error)
@@ -159,6 +160,8 @@ class GroupMember(ABC):
         def committed(error: ClientError | None, now_ms: int) -> None:
             if error is not None:
                 self._warn(error)
+            elif offsets:
+                self.auto_commits.append(offsets)
             then(now_ms)
 
         self.commits.commit(offsets, committed, now_ms, self.config.max_poll_interval_ms, DELETED)
@@ -173,7 +176,7 @@ class GroupMember(ABC):
         """See Membership."""
         return self.calls.start()
 
-    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+    def callback_done(self, error: BaseException | None, now_ms: int) -> None:
         """See Membership."""
         self.calls.done(error, now_ms)
 
@@ -219,8 +222,10 @@ class GroupMember(ABC):
         if self._after_release is not None and self.calls.next() is not None:
             self._after_release.append(then)  # the listener is going to be called for them
             return
-        if self._after_release is not None and self.subscription.has_auto_assigned_partitions:
-            self.subscription.assign_from_subscribed(())  # it asks for this in its call for them
+        taken_now = self.calls.taken_now()
+        if taken_now and self.subscription.has_auto_assigned_partitions:
+            # The listener asks for this in its call for them.
+            self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - taken_now)
         partitions = self.subscription.assigned_partitions
         if not self.subscription.has_auto_assigned_partitions or not partitions:
             then(now_ms)

@@ -53,16 +53,19 @@ class ListenerCalls:
         self._running.append(self._due.popleft())
         return self._running[-1][0]
 
-    def done(self, error: Exception | None, now_ms: int) -> None:
-        """Take the end of the call that `start` returned last, or `next`, if the caller uses that alone."""
-        if not self._running and self.start() is None:
-            return  # it was forgotten
+    def done(self, error: BaseException | None, now_ms: int) -> None:
+        """Take the end of the call that `start` returned last."""
         (kind, _), then = self._running.pop()
         if error is not None:
             wrapped = RebalanceListenerError(f"{kind.value} of the rebalance listener raised {error!r}")
             wrapped.__cause__ = error
             self.errors.append(wrapped)
         then(now_ms)
+
+    def taken_now(self) -> frozenset[TopicPartition]:
+        """Return the partitions that calls which are running take from the listener."""
+        running = [callback for callback, _ in self._running if callback.kind is not CallbackKind.ASSIGNED]
+        return frozenset(partition for callback in running for partition in callback.partitions)
 
     def forget(self) -> None:
         """Drop the calls that are due: the listener was removed. After one that is running, nothing happens."""

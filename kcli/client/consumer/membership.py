@@ -18,6 +18,7 @@ membership asks for a call by `start_callback` and goes on after `callback_done`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -70,7 +71,12 @@ class CloseOption(Enum):
 
 
 class Membership(Protocol):
-    """One member of a group, or a consumer that only commits offsets with a group id."""
+    """One member of a group, or a consumer that only commits offsets with a group id.
+
+    `auto_commits` has the offsets that were committed automatically, until the shell takes them for the interceptors.
+    """
+
+    auto_commits: deque[Mapping[TopicPartition, OffsetAndMetadata]]
 
     @property
     def is_ready_to_fetch(self) -> bool:
@@ -119,7 +125,7 @@ class Membership(Protocol):
         """Return the call of the listener that is due and begins now, None if there is none."""
         ...
 
-    def callback_done(self, error: Exception | None, now_ms: int) -> None:
+    def callback_done(self, error: BaseException | None, now_ms: int) -> None:
         """Take the end of the call that began last and has not ended, with what it raised."""
         ...
 

@@ -32,7 +32,7 @@ class PositionWait:
         self._subscriptions = subscriptions
         self._waits = waits
         self._is_lost = is_lost
-        self._partition = partition
+        self.partition = partition
         self._done = done
         self._timer: TimerTask | None = None
 
@@ -43,20 +43,20 @@ class PositionWait:
 
     def check(self, take_error: Callable[[], ClientError | None], now_ms: int) -> None:
         """End if the position is known, the partition is not assigned any more, or the consumer has an error."""
-        topic, number = self._partition
-        if not self._subscriptions.is_assigned(self._partition):
+        topic, number = self.partition
+        if not self._subscriptions.is_assigned(self.partition):
             self._end(IllegalStateError(f"{topic}-{number} is not assigned to this consumer any more"), now_ms)
             return
-        found = self._subscriptions.consumed_offset(self._partition)
+        found = self._subscriptions.consumed_offset(self.partition)
         if found is not None:
             self._end(found, now_ms)
-        elif self._is_lost(self._partition):
-            self._end(NoOffsetForPartitionError([self._partition]), now_ms)
+        elif self._is_lost(self.partition):
+            self._end(NoOffsetForPartitionError([self.partition]), now_ms)
         elif (error := take_error()) is not None:
             self._end(error, now_ms)
 
     def _timed_out(self, now_ms: int) -> None:
-        topic, number = self._partition
+        topic, number = self.partition
         reason = self._network.failure_reason()
         self._end(KafkaTimeoutError(f"the position of {topic}-{number} was not found in time ({reason})"), now_ms)
 

@@ -29,6 +29,7 @@ from kcli.client.consumer.share_fetcher import Flushed, ShareFetcher
 from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.consumer.share_session import PartitionId
+from kcli.client.consumer.value_checks import checked_topics
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError
 from kcli.client.network_client import NetworkClient
 from kcli.network.timing_wheel import TimerTask
@@ -137,8 +138,8 @@ class ShareConsumerCore:
         return self.membership.subscription
 
     def subscribe(self, topics: Iterable[str], now_ms: int) -> None:
-        """Read these topics, and no others; without any the member leaves the group."""
-        self.membership.subscribe(frozenset(topics), now_ms)
+        """Read these topics, and no others; without any the member leaves the group. Raises TypeError, KafkaError."""
+        self.membership.subscribe(checked_topics(topics), now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- records
 

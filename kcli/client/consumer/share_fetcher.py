@@ -35,7 +35,7 @@ from kcli.client.errors import ClientError, FetchedRecordError, KafkaError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format.record_scan import RecordColumns
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from kcli.protocol.message import Message

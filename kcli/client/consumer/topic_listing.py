@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 from kcli.client.cluster import PartitionInfo
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
-from kcli.client.network_client import NetworkClient
-from kcli.network.peers import Answer, PeerFailure
+from kcli.client.network_client import NetworkClient, failure_error
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
@@ -38,7 +38,9 @@ def ask_topics(network: NetworkClient, topics: Collection[str] | None, done: Top
             network.send_to_any(METADATA, request, answered, min(left_ms, network.config.request_timeout_ms))
 
     def answered(answer: Answer, now_ms: int) -> None:
-        if isinstance(answer, PeerFailure) or _is_incomplete(answer):
+        if isinstance(answer, PeerFailure) and answer.is_lasting:
+            done(failure_error(answer, METADATA), now_ms)
+        elif isinstance(answer, PeerFailure) or _is_incomplete(answer):
             network.timer.schedule(now_ms + network.config.retry_backoff_ms, ask)
         else:
             done(_topics_of(answer, topics is not None), now_ms)

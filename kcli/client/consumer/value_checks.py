@@ -1,7 +1,8 @@
 """Checks of what an application passes to a consumer, so that it fails in its own call and not in a later request.
 
-value             range, as the protocol encodes it
+value             range
 ----------------  ---------------------------------
+topic             kcli.state.topic_names; as from a broker, the error is INVALID_TOPIC_EXCEPTION
 partition         0 to 2**31 - 1
 offset            0 to 2**63 - 1
 leader epoch      -1 (not known) to 2**31 - 1
@@ -10,10 +11,13 @@ timestamp (ms)    -2**63 to 2**63 - 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kcli.client.cluster import NO_EPOCH, TopicPartition
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
+from kcli.client.errors import KafkaError
+from kcli.protocol import error_codes
+from kcli.state.topic_names import topic_name_fault
 
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 
@@ -23,22 +27,35 @@ def _check(value: int, lowest: int, highest: int, what: str) -> None:
         raise ValueError(f"{what} must be a whole number from {lowest} to {highest}, not {value!r}")
 
 
+def check_topic(topic: str) -> None:
+    """Check the name of a topic. Raises TypeError, KafkaError."""
+    if not isinstance(topic, str):
+        raise TypeError(f"the name of a topic is a text, not {topic!r}")
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise KafkaError(error_codes.INVALID_TOPIC_EXCEPTION, fault)
+
+
 def checked_topics(topics: Iterable[str]) -> frozenset[str]:
-    """Return the topics of a subscription. Raises TypeError for a text, whose letters would be topics."""
+    """Return the topics of a subscription. Raises TypeError, also for a text, whose letters would be topics; KafkaError."""
     if isinstance(topics, str):
         raise TypeError(f"subscribe takes a list of topics, not a text: [{topics!r}]")
-    return frozenset(topics)
+    wanted = list(topics)
+    for topic in wanted:
+        check_topic(topic)
+    return frozenset(wanted)
 
 
 def checked_partitions(partitions: Iterable[TopicPartition] | str) -> list[TopicPartition]:
-    """Return partitions as plain pairs. Raises TypeError, ValueError."""
+    """Return partitions as plain pairs. Raises TypeError, ValueError, KafkaError."""
     if isinstance(partitions, str):
         raise TypeError(f"partitions are a list of (topic, number), not a text: [({partitions!r}, 0)]")
     found = []
     for one in partitions:
-        if isinstance(one, str) or len(one) != 2:
+        if not isinstance(one, Sequence) or isinstance(one, str) or len(one) != 2:
             raise TypeError(f"a partition is a pair (topic, number), not {one!r}")
         topic, number = one
+        check_topic(topic)
         _check(number, 0, MAX_INT32, f"the number of a partition of {topic}")
         found.append((topic, number))
     return found
@@ -51,14 +68,14 @@ def check_offset(offset: int, leader_epoch: int = NO_EPOCH) -> None:
 
 
 def check_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Check offsets that are to be committed. Raises TypeError, ValueError."""
+    """Check offsets that are to be committed. Raises TypeError, ValueError, KafkaError."""
     checked_partitions(offsets)
     for one in offsets.values():
         check_offset(one.offset, one.leader_epoch)
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Check timestamps to find offsets by. Raises TypeError, ValueError."""
+    """Check timestamps to find offsets by. Raises TypeError, ValueError, KafkaError."""
     checked_partitions(timestamps)
     for timestamp in timestamps.values():
         _check(timestamp, -MAX_INT64 - 1, MAX_INT64, "a timestamp")

@@ -36,7 +36,7 @@ from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch
 from kcli.client.producer.transaction_answers import Verdict, verdict_of, worst
 from kcli.client.producer.transaction_manager import State, TransactionManager
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (

@@ -16,68 +16,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from kcli.client.cluster import NO_EPOCH, PartitionInfo
+from kcli.client.cluster import PartitionInfo
 from kcli.client.cluster import TopicPartition as Pair
-from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
-from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.arrow_export import ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
-from kcli.client.consumer.membership import CloseOption, GroupMetadata
+from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import (
-    EARLIEST,
-    EARLIEST_TIMESTAMP,
-    LATEST,
-    LATEST_TIMESTAMP,
-    ConsumerRebalanceListener,
-    OffsetAndMetadata,
-)
+from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
 from kcli.client.errors import IllegalStateError
-from kcli.client.shell.client_builder import Setting
-from kcli.client.shell.client_loop import ClientLoop, Done
-from kcli.client.shell.consumer_builder import (
-    ARROW_ROWS,
-    MILLISECONDS,
-    ConsumerInterceptor,
-    Interceptors,
-    build_core,
-    by_name,
-    ignore_line,
-    milliseconds,
-    named,
-)
-from kcli.network.shell.clock import Clock
+from kcli.client.shell.client_loop import ClientLoop
+from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
+from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
+from kcli.client.shell.open_operations import Done
+from kcli.client.shell.single_user import SingleTask
 
 _Result = TypeVar("_Result")
 
 
-class AsyncConsumer:
-    """A consumer on the event loop that runs when it is first used."""
+class AsyncConsumer(ConsumerBase):
+    """A consumer on the event loop that runs when it is first used; ConsumerBase has the calls that wait for nothing."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Setting],
-        *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        log: Callable[[str], None] = ignore_line,
-    ) -> None:
-        """Raises ConfigError."""
-        self._clock = Clock()
-        self._core = build_core(settings, self._clock, log)
-        self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = Interceptors(interceptors, log)
-        self._api_ms = self._core.network.config.default_api_timeout_ms
-        self._is_closed = False
+    def _start(self) -> None:
         self._client: ClientLoop | None = None
-        self._user: asyncio.Task[object] | None = None
+        self._use = SingleTask("polls, unsubscribes or closes")
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -95,7 +62,7 @@ class AsyncConsumer:
             if record is not None:
                 yield record
                 continue
-            found = await self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            found = await self._poll(self._hold_records, 1.0)
             if self._interceptors and found:
                 held.put(self._interceptors.on_consume(found))
 
@@ -107,18 +74,6 @@ class AsyncConsumer:
             self._client = ClientLoop(self._core, self._clock)
         return self._client
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Refuse two tasks at the same time: they would call the listener twice, and end each other's waits."""
-        task, user = asyncio.current_task(), self._user
-        if user not in (None, task):
-            raise IllegalStateError("another task polls, unsubscribes or closes the consumer; call wakeup and wait for it")
-        self._user = task
-        try:
-            yield
-        finally:
-            self._user = user
-
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         return self._loop().call(function)
 
@@ -127,31 +82,11 @@ class AsyncConsumer:
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
-    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
-        """Let the group assign partitions of topics; this replaces the subscription before."""
-        self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
-
-    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
-        """Let the group assign partitions of all topics whose whole names match a regular expression."""
-        self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
-
     async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        with self._used():
+        with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
-
-    def assign(self, partitions: Iterable[Pair]) -> None:
-        """Read these partitions, without a group; this replaces the partitions before."""
-        self._call(lambda now_ms: self._core.assign(partitions, now_ms))
-
-    def assignment(self) -> set[TopicPartition]:
-        """Return the assigned partitions."""
-        return set(named(self._core.subscriptions.assigned_partitions))
-
-    def subscription(self) -> set[str]:
-        """Return the subscribed topics."""
-        return set(self._core.subscriptions.subscription)
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -160,33 +95,24 @@ class AsyncConsumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
-
-        def take(now_ms: int) -> list[ConsumerRecord]:
-            held[:] = self._core.subscriptions.held.take_all()
-            return held or self._core.collect(now_ms, *self._deserializers)
-
-        found = await self._poll(take, timeout)
-        return found if held else self._interceptors.on_consume(found)
+        return self._intercept(await self._poll(self._take_records, timeout))
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-
-        def take(now_ms: int) -> list[ArrowBatch]:
-            return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
-
-        return ArrowBatches(await self._poll(take, timeout))
+        return ArrowBatches(await self._poll(partial(self._take_arrow, max_rows), timeout))
 
     async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
-        with self._used():
-            loop.call(core.polled)
+        with self._use.used():
+            loop.call(core.begin_poll)
             end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
+                self._report_auto_commits()
                 await self._call_listener()
+                loop.call(core.raise_error)
                 found = loop.call(take)
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
@@ -196,19 +122,18 @@ class AsyncConsumer:
 
     async def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
-        membership = self._core.membership
-        while membership is not None and (callback := membership.next_callback()) is not None:
-            listener = self._core.subscriptions.listener
-            error: Exception | None = None
+        while (call := self._begin_listener_call()) is not None:
+            error: BaseException | None = None
             try:
-                if listener is not None:
-                    returned: object = getattr(listener, callback.kind.value)(named(callback.partitions))
-                    if inspect.isawaitable(returned):
-                        await returned
-            except Exception as raised:
+                returned = call()
+                if inspect.isawaitable(returned):
+                    await returned
+            except BaseException as raised:
                 error = raised
-            done = membership.callback_done
-            self._call(lambda now_ms: done(error, now_ms))  # noqa: B023
+                if not isinstance(raised, Exception):
+                    raise  # the task was cancelled
+            finally:
+                self._end_listener_call(error)
 
     def wakeup(self) -> None:
         """End the waiting calls under way, or the next one, with WakeupError; a close is not ended."""
@@ -217,36 +142,11 @@ class AsyncConsumer:
 
     # -------------------------------------------------------------------------------------------------------- positions
 
-    def seek(self, partition: Pair, offset: int | OffsetAndMetadata) -> None:
-        """Continue a partition at an offset."""
-        target = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset, NO_EPOCH)
-        self._call(lambda now_ms: self._core.seek(partition, target.offset, target.leader_epoch, now_ms))
-
-    def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
-        """Continue partitions, by default all, at their first offsets."""
-        self._call(lambda now_ms: self._core.reset(partitions, EARLIEST, now_ms))
-
-    def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
-        """Continue partitions, by default all, at their ends."""
-        self._call(lambda now_ms: self._core.reset(partitions, LATEST, now_ms))
-
     async def position(self, partition: Pair, timeout: float | None = None) -> int:
         """Return the offset of the next record of a partition; it is looked up if it is not known."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         found: int = await self._ask(partial(self._core.position, partition, timeout_ms=timeout_ms))
         return found
-
-    def pause(self, partitions: Iterable[Pair]) -> None:
-        """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
-
-    def resume(self, partitions: Iterable[Pair]) -> None:
-        """Return records of partitions again."""
-        self._call(lambda now_ms: self._core.resume(partitions, now_ms))
-
-    def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
-        return set(named(self._core.subscriptions.paused_partitions))
 
     # ---------------------------------------------------------------------------------------------------------- offsets
 
@@ -280,13 +180,11 @@ class AsyncConsumer:
 
     async def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
         """Return the first offsets of partitions."""
-        found = await self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout)
-        return {partition: one.offset for partition, one in found.items() if one is not None}
+        return offsets_of(await self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout))
 
     async def end_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
         """Return the offsets after the last records of partitions, with read_committed after those that it returns."""
-        found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
-        return {partition: one.offset for partition, one in found.items() if one is not None}
+        return offsets_of(await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout))
 
     # ------------------------------------------------------------------------------------------------------------ others
 
@@ -300,33 +198,18 @@ class AsyncConsumer:
         timeout_ms = milliseconds(timeout, self._api_ms)
         return await self._ask(partial(self._core.list_topics, timeout_ms=timeout_ms))
 
-    def group_metadata(self) -> GroupMetadata:
-        """Return what a transactional producer sends of this consumer."""
-        return self._core.group_metadata()
-
-    def enforce_rebalance(self, reason: str = "") -> None:
-        """Have the group assigned anew."""
-        self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
-
-    def current_lag(self, partition: Pair) -> int | None:
-        """Return how many offsets are after the position of a partition, None if that is not known yet."""
-        return self._core.lag(partition)
-
-    def metrics(self) -> dict[str, float]:
-        """Return what is counted, by Kafka's names (kcli.client.consumer.fetch_metrics)."""
-        return self._call(self._core.fetcher.metrics.values)
-
     async def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
         """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
         if self._is_closed:
             return
         loop = self._loop()
-        with self._used():
+        with self._use.used():
             try:
                 await self._finish(loop, partial(self._core.close, option=option), timeout)
             finally:
                 self._is_closed = True
                 loop.close()
+                self._report_auto_commits()
                 self._interceptors.close()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:

@@ -5,42 +5,34 @@ async with AsyncShareConsumer({"bootstrap.servers": "localhost:9092", "group.id"
     while True:
         for record in await consumer.poll():
             await work(record)
+
+One task uses `poll`, `commit` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait for
+that task first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
-from kcli.client.consumer.completed_fetch import Deserializer
-from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
-from kcli.client.shell.client_builder import Setting
+from kcli.client.consumer.share_records import ShareRecord
+from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
-from kcli.client.shell.consumer_builder import MILLISECONDS, ignore_line, milliseconds
-from kcli.client.shell.share_consumer import AcknowledgementCommitCallback, Results, build_share_core
-from kcli.network.shell.clock import Clock
+from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
+from kcli.client.shell.single_user import SingleTask
+
+_Result = TypeVar("_Result")
 
 
-class AsyncShareConsumer:
-    """A share consumer; it is made inside a running event loop. ShareConsumer describes the methods."""
+class AsyncShareConsumer(ShareConsumerBase):
+    """A share consumer that is made inside a running event loop; ShareConsumerBase has the calls that wait for nothing."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Setting],
-        *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        log: Callable[[str], None] = ignore_line,
-    ) -> None:
-        """Raises ConfigError."""
-        self._clock = Clock()
-        self._core = build_share_core(settings, self._clock, log)
-        self._deserializers = (key_deserializer, value_deserializer)
-        self._api_ms = self._core.network.config.default_api_timeout_ms
-        self._callback: AcknowledgementCommitCallback | None = None
-        self._is_closed = False
+    def _start(self) -> None:
+        self._use = SingleTask("polls, commits or closes")
         self._client = ClientLoop(self._core, self._clock)
 
     async def __aenter__(self) -> AsyncShareConsumer:
@@ -51,21 +43,22 @@ class AsyncShareConsumer:
     ) -> None:
         await self.close()
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics; this replaces the subscription before."""
-        self._client.call(partial(self._core.subscribe, topics))
+    def _loop(self) -> ClientLoop:
+        """Return the shell. Raises IllegalStateError after close."""
+        if self._is_closed:
+            raise IllegalStateError("the client is closed")
+        return self._client
 
-    def unsubscribe(self) -> None:
-        """Read nothing; the member leaves its group."""
-        self._client.call(partial(self._core.subscribe, ()))
-
-    def subscription(self) -> set[str]:
-        """Return the subscribed topics."""
-        return set(self._core.subscription)
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        return self._loop().call(function)
 
     async def poll(self, timeout: float = 1.0) -> list[ShareRecord]:
         """Return the next records, after at most `timeout` seconds without records an empty list."""
-        client, core = self._client, self._core
+        with self._use.used():
+            return await self._poll(timeout)
+
+    async def _poll(self, timeout: float) -> list[ShareRecord]:
+        client, core = self._loop(), self._core
         client.call(core.polled)
         end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
         try:
@@ -80,52 +73,29 @@ class AsyncShareConsumer:
         finally:
             core.poll_ended()
 
-    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what became of a record of the last poll; it is sent with the next poll or commit. Raises IllegalStateError."""
-        self._core.acknowledge(record.topic, record.partition, record.offset, kind)
-
-    def acknowledge_offset(
-        self, topic: str, partition: int, offset: int, kind: AcknowledgeType = AcknowledgeType.ACCEPT
-    ) -> None:
-        """Say what became of the record at an offset, as `acknowledge`."""
-        self._core.acknowledge(topic, partition, offset, kind)
-
     async def commit(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
-        results: Results = await self._client.start(partial(self._core.commit, timeout_ms=timeout_ms))
-        self._call_back()
-        return results
-
-    def set_acknowledgement_commit_callback(self, callback: AcknowledgementCommitCallback | None) -> None:
-        """Have a function called with the results of acknowledgements, inside later calls of the consumer."""
-        self._callback = callback
-        self._core.keeps_results = callback is not None
-
-    def _call_back(self) -> None:
-        while self._core.results:
-            result = self._core.results.popleft()
-            if self._callback is not None:
-                self._callback(*result)
-
-    def acquisition_lock_timeout(self) -> float | None:
-        """Return for how many seconds records are acquired, None before the first fetch was answered."""
-        timeout_ms = self._core.fetcher.lock_timeout_ms
-        return None if timeout_ms is None else timeout_ms / MILLISECONDS
+        with self._use.used():
+            results: Results = await self._loop().start(partial(self._core.commit, timeout_ms=timeout_ms))
+            self._call_back()
+            return results
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError."""
-        self._client.call(self._core.wakeup)
+        """End the poll under way, or the next one, with WakeupError; after a close nothing happens."""
+        if not self._is_closed:
+            self._client.call(self._core.wakeup)
 
     async def close(self, timeout: float = 30.0) -> None:
         """Send explicit acknowledgements, release the other records of the last poll, and leave the group."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            await asyncio.wait_for(self._client.start(self._core.close), timeout)
-        except TimeoutError:
-            pass  # the broker finds out by its timeouts
-        finally:
-            self._call_back()
-            self._client.close()
+        with self._use.used():
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                await asyncio.wait_for(self._client.start(self._core.close), timeout)
+            except TimeoutError:
+                pass  # the broker finds out by its timeouts
+            finally:
+                self._client.close()
+                self._call_back()

@@ -19,15 +19,14 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
-from kcli.client.errors import ClientError, IllegalStateError
+from kcli.client.errors import IllegalStateError
 from kcli.client.network_client import NetworkClient
+from kcli.client.shell.open_operations import Done, OpenOperations
 from kcli.network.events import PeerEvent, SendRequest
 from kcli.network.shell.clock import Clock
 from kcli.network.shell.peer_connections import PeerConnections
 
 _Result = TypeVar("_Result")
-# Gets the result of an operation, or its error, once, and the time.
-Done = Callable[[_Result | ClientError, int], None]
 
 
 class ClientCore(Protocol):
@@ -55,6 +54,10 @@ class _Operation(asyncio.Future[_Result]):
         return is_cancelled
 
 
+def _is_awaited(future: asyncio.Future[Any]) -> bool:
+    return not future.done()
+
+
 class ClientLoop:
     """Runs one core on the running event loop; `lock` is held while it is called, if threads share it."""
 
@@ -76,7 +79,7 @@ class ClientLoop:
         self._armed_ms: int | None = None
         self._is_execution_due = False
         self._is_closed = False
-        self._open: set[asyncio.Future[Any]] = set()  # the operations that have no result yet
+        self._operations = OpenOperations(_is_awaited)
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
         """Call a function of the core with the time, and execute the effects."""
@@ -95,25 +98,7 @@ class ClientLoop:
         `cancelled` is called as soon as the future is cancelled.
         """
         future: asyncio.Future[_Result] = _Operation(cancelled, loop=self._loop)
-        self._open.add(future)
-        future.add_done_callback(self._open.discard)
-
-        def done(result: _Result | ClientError, now_ms: int) -> None:
-            if future.done():
-                return  # the caller waits no longer
-            if isinstance(result, ClientError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        def begin(now_ms: int) -> None:
-            try:
-                function(done, now_ms)
-            except BaseException:
-                self._open.discard(future)
-                raise
-
-        self.call(begin)
+        self._operations.start(future, function, self.call)
         return future
 
     def execute(self) -> None:
@@ -129,9 +114,7 @@ class ClientLoop:
             raise
 
     def _fail_operations(self, error: Exception) -> None:
-        for future in list(self._open):
-            if not future.done():
-                future.set_exception(error)
+        self._operations.fail(error)
 
     def _execute(self, now_ms: int) -> None:
         """Let the core do what is due, execute its effects, and arm the timer."""
@@ -160,10 +143,8 @@ class ClientLoop:
         self._connections.close_all()
         if self._timer is not None:
             self._timer.cancel()
-        for future in list(self._open):
-            if not future.done():
-                future.set_exception(IllegalStateError("the client was closed before the call ended"))
-                future.exception()  # no warning if no task waits for it
+        for future in self._operations.fail(IllegalStateError("the client was closed before the call ended")):
+            future.exception()  # no warning if no task waits for it
 
     async def drained(self) -> None:
         """Wait, after `close`, until what was sent has left, for a bounded time."""

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from kcli.client.errors import ClientError, IllegalStateError
-from kcli.client.shell.client_loop import ClientCore, ClientLoop, Done
+from kcli.client.errors import IllegalStateError
+from kcli.client.shell.client_loop import ClientCore, ClientLoop
+from kcli.client.shell.open_operations import Done, OpenOperations
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
@@ -31,7 +32,7 @@ class ClientThread:
         self._loop = asyncio.new_event_loop()
         self._is_woken = False
         self._is_closed = False
-        self._open: set[Future[Any]] = set()  # the operations that have no result yet
+        self._operations = OpenOperations(_claim)
         self._client: ClientLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -62,31 +63,14 @@ class ClientThread:
 
     def start(self, function: Callable[[Done[_Result], int], None]) -> Future[_Result]:
         """Start an operation, `function(done, now_ms)`; its result or error becomes that of the future."""
-        future: Future[_Result] = self.future()
-
-        def done(result: _Result | ClientError, now_ms: int) -> None:
-            if future.done() or not future.set_running_or_notify_cancel():
-                return  # the caller waits no longer, or an exception of the thread has ended it
-            if isinstance(result, ClientError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        def begin(now_ms: int) -> None:
-            try:
-                function(done, now_ms)
-            except BaseException:
-                self._open.discard(future)
-                raise
-
-        self.call(begin)
+        future: Future[_Result] = Future()
+        self._operations.start(future, function, self.call)
         return future
 
     def future(self) -> Future[Any]:
         """Return a future that an exception of the own thread ends: nothing else may end it then."""
         future: Future[Any] = Future()
-        self._open.add(future)
-        future.add_done_callback(self._open.discard)
+        self._operations.add(future)
         return future
 
     def wake(self) -> None:
@@ -144,16 +128,15 @@ class ClientThread:
 
     def _failed(self, error: Exception) -> None:
         with self.lock:
-            unended = list(self._open)
-        for future in unended:
-            if not future.done() and not future.running():
-                future.set_exception(error)
+            self._operations.fail(error)
 
     def _stop(self) -> None:
         with self.lock:
             if self._client is not None:
                 self._client.close()
-            for future in list(self._open):
-                if not future.done() and future.set_running_or_notify_cancel():
-                    future.set_exception(IllegalStateError("the client was closed before the call ended"))
+            self._operations.fail(IllegalStateError("the client was closed before the call ended"))
         self._loop.stop()
+
+
+def _claim(future: Future[Any]) -> bool:
+    return not future.done() and not future.running() and future.set_running_or_notify_cancel()

@@ -13,75 +13,41 @@ consumer at a time, only `wakeup` may be called by others. Times are in seconds.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from kcli.client.cluster import NO_EPOCH, PartitionInfo
+from kcli.client.cluster import PartitionInfo
 from kcli.client.cluster import TopicPartition as Pair
-from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
-from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.arrow_export import ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
-from kcli.client.consumer.membership import CloseOption, GroupMetadata
+from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import (
-    EARLIEST,
-    EARLIEST_TIMESTAMP,
-    LATEST,
-    LATEST_TIMESTAMP,
-    ConsumerRebalanceListener,
-    OffsetAndMetadata,
-)
+from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
 from kcli.client.errors import ClientError, IllegalStateError
-from kcli.client.shell.client_builder import Setting
-from kcli.client.shell.client_loop import Done
 from kcli.client.shell.client_thread import ClientThread
-from kcli.client.shell.consumer_builder import (
-    ARROW_ROWS,
-    MILLISECONDS,
-    ConsumerInterceptor,
-    Interceptors,
-    build_core,
-    by_name,
-    ignore_line,
-    milliseconds,
-    named,
-)
-from kcli.network.shell.clock import Clock
+from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
+from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
+from kcli.client.shell.open_operations import Done
+from kcli.client.shell.single_user import SingleThread
 
 _Result = TypeVar("_Result")
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
-class Consumer:
-    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+class Consumer(ConsumerBase):
+    """A consumer for callers that block; ConsumerBase has the calls that wait for nothing."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Setting],
-        *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        interceptors: Sequence[ConsumerInterceptor] = (),
-        log: Callable[[str], None] = ignore_line,
-    ) -> None:
-        """Raises ConfigError."""
-        clock = Clock()
-        self._core = build_core(settings, clock, log)
-        self._deserializers = (key_deserializer, value_deserializer)
-        self._interceptors = Interceptors(interceptors, log)
-        self._api_ms = self._core.network.config.default_api_timeout_ms
-        self._use = threading.RLock()
-        self._is_closed = False
+    def _start(self) -> None:
+        self._use = SingleThread()
         # The commits of commit_async whose callbacks were not called yet.
         self._commits: deque[tuple[Future[None], dict[Pair, OffsetAndMetadata], CommitCallback | None]] = deque()
-        self._thread = ClientThread(self._core, clock, f"kcli consumer {self._core.network.config.client_id}")
+        self._thread = ClientThread(self._core, self._clock, f"kcli consumer {self._core.network.config.client_id}")
 
     def __enter__(self) -> Consumer:
         return self
@@ -97,58 +63,32 @@ class Consumer:
             if record is not None:
                 yield record
                 continue
-            found = self._poll(lambda now_ms: self._core.hold(now_ms, *self._deserializers), 1.0)
+            found = self._poll(self._hold_records, 1.0)
             if self._interceptors and found:
                 seen = self._interceptors.on_consume(found)
                 self._call(lambda now_ms: held.put(seen))  # noqa: B023
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Refuse calls of two threads at the same time."""
-        if not self._use.acquire(blocking=False):
-            raise IllegalStateError("another thread is using the consumer; only wakeup may be called at the same time")
-        try:
-            yield
-        finally:
-            self._use.release()
-
     def _call(self, function: Callable[[int], _Result]) -> _Result:
-        with self._used():
+        with self._use.used():
             return self._thread.call(function)
+
+    def _call_lightly(self, function: Callable[[int], _Result]) -> _Result:
+        with self._use.used():
+            return self._thread.call_lightly(function)
 
     def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
         """Start an operation and wait for its result."""
-        with self._used():
+        with self._use.used():
             started: Future[_Result] = self._thread.start(partial(self._core.waits.start, function))
             return started.result()
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
-    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
-        """Let the group assign partitions of topics; this replaces the subscription before."""
-        self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
-
-    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
-        """Let the group assign partitions of all topics whose whole names match a regular expression."""
-        self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
-
     def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
-        with self._used():
+        with self._use.used():
             self._finish(self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
-
-    def assign(self, partitions: Iterable[Pair]) -> None:
-        """Read these partitions, without a group; this replaces the partitions before."""
-        self._call(lambda now_ms: self._core.assign(partitions, now_ms))
-
-    def assignment(self) -> set[TopicPartition]:
-        """Return the assigned partitions."""
-        return set(named(self._core.subscriptions.assigned_partitions))
-
-    def subscription(self) -> set[str]:
-        """Return the subscribed topics."""
-        return set(self._core.subscriptions.subscription)
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -157,34 +97,24 @@ class Consumer:
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        held: list[ConsumerRecord] = []  # of an iterator that was left; the interceptors have seen them
-
-        def take(now_ms: int) -> list[ConsumerRecord]:
-            held[:] = self._core.subscriptions.held.take_all()
-            return held or self._core.collect(now_ms, *self._deserializers)
-
-        found = self._poll(take, timeout)
-        return found if held else self._interceptors.on_consume(found)
+        return self._intercept(self._poll(self._take_records, timeout))
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-
-        def take(now_ms: int) -> list[ArrowBatch]:
-            return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
-
-        return ArrowBatches(self._poll(take, timeout))
+        return ArrowBatches(self._poll(partial(self._take_arrow, max_rows), timeout))
 
     def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
         thread, core = self._thread, self._core
-        with self._used():
-            thread.call_lightly(core.polled)
+        with self._use.used():
+            thread.call_lightly(core.begin_poll)
             end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
             while True:
                 self._call_committed()
                 self._call_listener()
+                thread.call_lightly(core.raise_error)
                 found = thread.call_lightly(take)
                 if core.fetcher.is_due:
                     with thread.lock:
@@ -197,17 +127,16 @@ class Consumer:
 
     def _call_listener(self) -> None:
         """Call the rebalance listener as long as the membership wants it."""
-        membership = self._core.membership
-        while membership is not None and (callback := membership.next_callback()) is not None:
-            listener = self._core.subscriptions.listener
-            error: Exception | None = None
+        while (call := self._begin_listener_call()) is not None:
+            error: BaseException | None = None
             try:
-                if listener is not None:
-                    getattr(listener, callback.kind.value)(named(callback.partitions))
-            except Exception as raised:
+                call()
+            except BaseException as raised:
                 error = raised
-            done = membership.callback_done
-            self._thread.call(lambda now_ms: done(error, now_ms))  # noqa: B023
+                if not isinstance(raised, Exception):
+                    raise  # KeyboardInterrupt
+            finally:
+                self._end_listener_call(error)
 
     def wakeup(self) -> None:
         """End the waiting call under way, or the next one, with WakeupError; other threads may call this.
@@ -219,43 +148,18 @@ class Consumer:
 
     # -------------------------------------------------------------------------------------------------------- positions
 
-    def seek(self, partition: Pair, offset: int | OffsetAndMetadata) -> None:
-        """Continue a partition at an offset."""
-        target = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset, NO_EPOCH)
-        self._call(lambda now_ms: self._core.seek(partition, target.offset, target.leader_epoch, now_ms))
-
-    def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
-        """Continue partitions, by default all, at their first offsets."""
-        self._call(lambda now_ms: self._core.reset(partitions, EARLIEST, now_ms))
-
-    def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
-        """Continue partitions, by default all, at their ends."""
-        self._call(lambda now_ms: self._core.reset(partitions, LATEST, now_ms))
-
     def position(self, partition: Pair, timeout: float | None = None) -> int:
         """Return the offset of the next record of a partition; it is looked up if it is not known."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         found: int = self._ask(partial(self._core.position, partition, timeout_ms=timeout_ms))
         return found
 
-    def pause(self, partitions: Iterable[Pair]) -> None:
-        """Return no records of partitions until `resume`."""
-        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
-
-    def resume(self, partitions: Iterable[Pair]) -> None:
-        """Return records of partitions again."""
-        self._call(lambda now_ms: self._core.resume(partitions, now_ms))
-
-    def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
-        return set(named(self._core.subscriptions.paused_partitions))
-
     # ---------------------------------------------------------------------------------------------------------- offsets
 
     def commit_sync(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
         timeout_ms = milliseconds(timeout, self._api_ms)
-        with self._used():
+        with self._use.used():
             wanted = self._wanted(offsets)
             try:
                 self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))
@@ -270,7 +174,7 @@ class Consumer:
 
         A later poll, commit_sync or close calls `callback(offsets, error)`, in the order of the commits.
         """
-        with self._used():
+        with self._use.used():
             wanted = self._wanted(offsets)
             self._commits.append((self._thread.start(partial(self._core.commit, wanted)), wanted, callback))
 
@@ -280,7 +184,8 @@ class Consumer:
         return self._thread.call_lightly(lambda now_ms: self._core.subscriptions.all_consumed())
 
     def _call_committed(self) -> None:
-        """Call what waits for the commits of commit_async that have ended."""
+        """Call what waits for commits that have ended: the automatic ones, then those of commit_async."""
+        self._report_auto_commits()
         while self._commits and self._commits[0][0].done():
             ended, offsets, callback = self._commits.popleft()
             error = ended.exception()
@@ -312,13 +217,11 @@ class Consumer:
 
     def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
         """Return the first offsets of partitions."""
-        found = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout)
-        return {partition: one.offset for partition, one in found.items() if one is not None}
+        return offsets_of(self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), timeout))
 
     def end_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
         """Return the offsets after the last records of partitions, with read_committed after those that it returns."""
-        found = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
-        return {partition: one.offset for partition, one in found.items() if one is not None}
+        return offsets_of(self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout))
 
     # ------------------------------------------------------------------------------------------------------------ others
 
@@ -332,25 +235,9 @@ class Consumer:
         timeout_ms = milliseconds(timeout, self._api_ms)
         return self._ask(partial(self._core.list_topics, timeout_ms=timeout_ms))
 
-    def group_metadata(self) -> GroupMetadata:
-        """Return what a transactional producer sends of this consumer."""
-        return self._core.group_metadata()
-
-    def enforce_rebalance(self, reason: str = "") -> None:
-        """Have the group assigned anew."""
-        self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
-
-    def current_lag(self, partition: Pair) -> int | None:
-        """Return how many offsets are after the position of a partition, None if that is not known yet."""
-        return self._call(lambda now_ms: self._core.lag(partition))
-
-    def metrics(self) -> dict[str, float]:
-        """Return what is counted, by Kafka's names (kcli.client.consumer.fetch_metrics)."""
-        return self._thread.call_lightly(self._core.fetcher.metrics.values)
-
     def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
         """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
-        with self._used():
+        with self._use.used():
             if self._is_closed:
                 return
             self._is_closed = True

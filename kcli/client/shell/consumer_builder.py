@@ -30,7 +30,7 @@ class ConsumerInterceptor(Protocol):
         ...
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Take offsets that were committed."""
+        """Take offsets that were committed, by the application or automatically."""
         ...
 
     def close(self) -> None:

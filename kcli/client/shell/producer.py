@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,6 +40,7 @@ from kcli.client.serializers import Serializer, find_serializer, serialize
 from kcli.client.shell.client_builder import Setting, build_network, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
+from kcli.client.shell.open_operations import settle
 from kcli.client.shell.record_sender import AnyHeaders, RecordSender
 from kcli.network.shell.clock import Clock
 
@@ -58,31 +60,39 @@ class Interceptor(Protocol):
         ...
 
 
-class _Parts:
+class _ProducerBase(ABC):
     """What both producers have: the core, and the way from arguments to a record."""
 
     def __init__(
         self,
         settings: Mapping[str, Setting],
-        key_serializer: Serializer | str | None,
-        value_serializer: Serializer | str | None,
-        partitioner: Partitioner | None,
-        interceptors: Sequence[Interceptor],
-        log: Callable[[str], None] | None,
+        *,
+        key_serializer: Serializer | str | None = None,
+        value_serializer: Serializer | str | None = None,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        log: Callable[[str], None] | None = None,
     ) -> None:
+        """Raises ConfigError for settings that do not exist, or values that they cannot have."""
         properties = property_texts(settings)
         refuse_unknown(properties, ClientConfig, ProducerConfig)
-        self.clock = Clock()
+        self._clock = Clock()
         ignored: Callable[[str], None] = lambda line: None  # noqa: E731
-        self.log = log or ignored
-        network = build_network(properties, self.clock, self.log)
-        self.core = ProducerCore(network, read_producer_config(properties), self.log, partitioner)
-        self.key_serializer, self.value_serializer = find_serializer(key_serializer), find_serializer(value_serializer)
-        self.interceptors = tuple(interceptors)
+        self._log = log or ignored
+        network = build_network(properties, self._clock, self._log)
+        self._core = ProducerCore(network, read_producer_config(properties), self._log, partitioner)
+        self._key_serializer, self._value_serializer = find_serializer(key_serializer), find_serializer(value_serializer)
+        self._interceptors = tuple(interceptors)
         # Whether arguments of `send` are a record as they are.
-        self.is_plain = self.key_serializer is None and self.value_serializer is None and not self.interceptors
+        self._takes_plain = self._key_serializer is None and self._value_serializer is None and not self._interceptors
+        self._is_closed = False
+        self._start()
 
-    def record(
+    @abstractmethod
+    def _start(self) -> None:
+        """Make what runs the core."""
+
+    def _make_record(
         self,
         topic: str,
         value: Any,
@@ -99,39 +109,39 @@ class _Parts:
             raise ValueError(f"the partition {partition} is negative")
         record = Record(
             topic,
-            serialize(self.value_serializer, value, "value"),
-            serialize(self.key_serializer, key, "key"),
+            serialize(self._value_serializer, value, "value"),
+            serialize(self._key_serializer, key, "key"),
             header_bytes(headers),
             UNKNOWN_PARTITION if partition is None else partition,
             NO_TIMESTAMP if timestamp is None else timestamp,
             on_delivery,
         )
-        for interceptor in self.interceptors:
+        for interceptor in self._interceptors:
             try:
                 record = interceptor.on_send(record)
             except Exception as error:
-                self.log(f"the interceptor {interceptor!r} has failed: {error!r}")
-        return record._replace(on_delivery=self._acknowledged(record.on_delivery)) if self.interceptors else record
+                self._log(f"the interceptor {interceptor!r} has failed: {error!r}")
+        return record._replace(on_delivery=self._acknowledged(record.on_delivery)) if self._interceptors else record
 
     def _acknowledged(self, on_delivery: Callback | None) -> Callback:
         def acknowledged(metadata: RecordMetadata | None, error: Exception | None) -> None:
-            for interceptor in self.interceptors:
+            for interceptor in self._interceptors:
                 try:
                     interceptor.on_acknowledgement(metadata, error)
                 except Exception as problem:
-                    self.log(f"the interceptor {interceptor!r} has failed: {problem!r}")
+                    self._log(f"the interceptor {interceptor!r} has failed: {problem!r}")
             if on_delivery is not None:
                 on_delivery(metadata, error)
 
         return acknowledged
 
-    def append(self, record: Record) -> bool:
+    def _append_record(self, record: Record) -> bool:
         """Append a record; return False if it has to wait."""
         topic, value, key, headers, partition, timestamp, on_delivery = record
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         if timestamp == NO_TIMESTAMP:
-            timestamp = self.clock.wall_time.at(now_ms)
-        return self.core.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms)
+            timestamp = self._clock.wall_time.at(now_ms)
+        return self._core.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms)
 
 
 def header_bytes(headers: AnyHeaders) -> Headers:
@@ -149,39 +159,22 @@ def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, 
 
 
 def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
-    if future.done():
-        return  # an exception of the thread has ended it
-    if isinstance(result, ClientError):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+    if not future.done():  # else an exception of the thread has ended it
+        settle(future, result)
 
 
-class Producer(RecordSender):
+class Producer(_ProducerBase, RecordSender):
     """A producer for any thread; `log` gets a line for each connection, callback or interceptor that fails."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Setting],
-        *,
-        key_serializer: Serializer | str | None = None,
-        value_serializer: Serializer | str | None = None,
-        partitioner: Partitioner | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        log: Callable[[str], None] | None = None,
-    ) -> None:
-        """Raises ConfigError for settings that do not exist, or values that they cannot have."""
-        self._parts = _Parts(settings, key_serializer, value_serializer, partitioner, interceptors, log)
-        self._core = self._parts.core
-        self._thread = ClientThread(self._core, self._parts.clock, "kcli-producer")
+    def _start(self) -> None:
+        self._thread = ClientThread(self._core, self._clock, "kcli-producer")
         self._lock = self._thread.lock
-        self._is_closed = False
         # What is to be called on the thread without the lock, in this order: callbacks of batches, ends of waiting calls.
         self._deferred: deque[Callable[[], object]] = deque()
         self._is_call_due = False
         self._core.deliver = lambda batch: self._defer(partial(self._core.call_back, batch))
-        wake, ahead_s = self._thread.wake, self._parts.clock.ahead_s
-        super().__init__(self._core.appender, self._lock, wake, self._parts.is_plain, ahead_s)
+        wake, ahead_s = self._thread.wake, self._clock.ahead_s
+        RecordSender.__init__(self, self._core.appender, self._lock, wake, self._takes_plain, ahead_s)
 
     def _send_slowly(
         self,
@@ -193,9 +186,9 @@ class Producer(RecordSender):
         timestamp: int | None,
         on_delivery: Callback | None,
     ) -> None:
-        record = self._parts.record(topic, value, key, headers, partition, timestamp, on_delivery)
+        record = self._make_record(topic, value, key, headers, partition, timestamp, on_delivery)
         with self._lock:
-            if self._parts.append(record):
+            if self._append_record(record):
                 if self._accumulator.should_wake_sender:
                     self._thread.wake()
                 return
@@ -224,7 +217,7 @@ class Producer(RecordSender):
             appender = self._core.begin_rows(topic, rows, on_delivery)
             while appender.row < rows.count:
                 with self._lock:
-                    is_appended = self._core.append_rows(appender, topic, self._parts.clock.now_ms())
+                    is_appended = self._core.append_rows(appender, topic, self._clock.now_ms())
                     if self._accumulator.should_wake_sender:
                         self._thread.wake()
                 if not is_appended:
@@ -313,25 +306,12 @@ class Producer(RecordSender):
         self.close()
 
 
-class AsyncProducer:
+class AsyncProducer(_ProducerBase):
     """A producer for the event loop that runs when it is made; `log` as of Producer."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Setting],
-        *,
-        key_serializer: Serializer | str | None = None,
-        value_serializer: Serializer | str | None = None,
-        partitioner: Partitioner | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        log: Callable[[str], None] | None = None,
-    ) -> None:
-        """Raises ConfigError for settings that do not exist, or values that they cannot have."""
-        self._parts = _Parts(settings, key_serializer, value_serializer, partitioner, interceptors, log)
-        self._core = self._parts.core
-        self._client = ClientLoop(self._core, self._parts.clock)
+    def _start(self) -> None:
+        self._client = ClientLoop(self._core, self._clock)
         self._is_woken = False
-        self._is_closed = False
 
     async def send(
         self,
@@ -345,8 +325,8 @@ class AsyncProducer:
         on_delivery: Callback | None = None,
     ) -> None:
         """Send a record; this ends when it is in a batch. Raises as Producer.send does."""
-        record = self._parts.record(topic, value, key, headers, partition, timestamp, on_delivery)
-        if not self._parts.append(record):
+        record = self._make_record(topic, value, key, headers, partition, timestamp, on_delivery)
+        if not self._append_record(record):
             await self._client.start(partial(self._core.send, record), partial(self._core.withdraw, record))
         elif self._core.accumulator.should_wake_sender and not self._is_woken:
             self._is_woken = True

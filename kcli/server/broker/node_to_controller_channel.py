@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.message import Message

@@ -27,7 +27,8 @@ from typing import NamedTuple, Protocol, cast
 
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
@@ -280,7 +281,7 @@ class DefaultStatePersister:
         for key, call in sent.items():
             part = parts.get(key)
             if isinstance(answer, PeerFailure):
-                code = _FAILURES[answer]
+                code = _FAILURES.get(answer, error_codes.INVALID_REQUEST)
             else:
                 code = error_codes.UNKNOWN_SERVER_ERROR if part is None else part.error_code
             if code in _PASSING:

@@ -31,7 +31,8 @@ from typing import Protocol
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
 from kcli.network.events import NodeRole, PeerNode
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS

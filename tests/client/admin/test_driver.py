@@ -13,7 +13,14 @@ import pytest
 
 from kcli.client import Admin
 from kcli.client.admin import cluster, configs, groups, partitions, topics, transactions
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from kcli.client.errors import (
+    ClientError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    RequestEncodingError,
+    UnsupportedVersionError,
+)
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
@@ -221,3 +228,14 @@ def test_a_blocked_caller_ends_at_the_close() -> None:
     with pytest.raises(IllegalStateError):
         admin.list_topics()
     admin.close()
+
+
+def test_a_value_that_cannot_be_encoded_fails_alone_and_is_named() -> None:
+    """It is not the broker that has no version for it."""
+    codes = created(*[error_codes.NONE] * 2)
+    script = ScriptedCluster({METADATA: lambda *_: metadata(1), CREATE_TOPICS: codes})
+    outcomes = script.execute(topics.create_topics([topics.NewTopic("sound"), topics.NewTopic("large", 2**40)]))
+    assert isinstance(outcomes["sound"], topics.CreatedTopic)
+    error = outcomes["large"]
+    assert isinstance(error, RequestEncodingError) and not error.is_retriable
+    assert "numPartitions must be of type int32, not 1099511627776" in str(error)

@@ -64,7 +64,8 @@ class FakeCluster:
 
     def poll(self) -> list[Any]:
         """What an application's poll returns now."""
-        self.call(self.core.polled)
+        self.call(self.core.begin_poll)
+        self.call(self.core.raise_error)
         return self.call(self.core.collect)  # type: ignore[no-any-return]
 
     def pump(self) -> None:

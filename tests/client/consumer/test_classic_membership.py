@@ -214,12 +214,17 @@ def test_auto_commit_follows_its_interval(node: ClientsOfNode) -> None:
     app.read(4)
     node.advance(1100)
     assert app.committed(*FOUR) == dict.fromkeys(FOUR, 4)
+    assert {one.offset for one in app.member.auto_commits.pop().values()} == {4}
+    app.read(1)
+    app.close()
+    assert {one.offset for one in app.member.auto_commits.pop().values()} == {5}
     silent = GroupApp(node, "b", group_id="other", enable_auto_commit=False)
     silent.subscribe("t")
     settle(node, silent)
     silent.read(4)
     node.advance(10_000)
     silent.close()
+    assert not silent.member.auto_commits
     assert GroupApp(node, "c", group_id="other").committed(*FOUR) == dict.fromkeys(FOUR)
 
 

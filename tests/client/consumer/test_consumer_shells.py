@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from kcli.client.consumer.classic_membership import ClassicMembership
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer import ConsumerCore
+from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.errors import ClientError, IllegalStateError, KafkaError, RebalanceListenerError, WakeupError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
+from kcli.client.shell.consumer_builder import Interceptors
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
 from kcli.protocol import error_codes
@@ -38,6 +43,8 @@ class Group:
         self.waiting: list[Callable[[ClientError | None, int], None]] = []
         self.is_slow = False
         self.calls: list[RebalanceCallback] = []
+        self.running: list[RebalanceCallback] = []
+        self.auto_commits: deque[dict[Any, OffsetAndMetadata]] = deque()
 
     def poll(self, now_ms: int) -> None:
         pass
@@ -54,8 +61,14 @@ class Group:
     def next_callback(self) -> RebalanceCallback | None:
         return self.calls[0] if self.calls else None
 
-    def callback_done(self, error: Exception | None, now_ms: int) -> None:
-        self.calls.pop(0)
+    def start_callback(self) -> RebalanceCallback | None:
+        if not self.calls:
+            return None
+        self.running.append(self.calls.pop(0))
+        return self.running[-1]
+
+    def callback_done(self, error: BaseException | None, now_ms: int) -> None:
+        self.running.pop()
 
     def take_error(self) -> ClientError | None:
         return None
@@ -69,6 +82,7 @@ class Group:
 
     def close(self, done: Any, now_ms: int, option: object = None) -> None:
         self.closing = done
+        self.auto_commits.append({T0: OffsetAndMetadata(9)})
         if not self.is_slow:
             done(None, now_ms)
 
@@ -176,8 +190,78 @@ def test_an_interceptor_that_fails_is_logged_and_costs_nothing() -> None:
 
     asyncio.run(run())
     assert [line.rpartition(" ")[2] for line in lines if "interceptor" in line] == [
-        f"ValueError('{method}')" for method in ("consume", "commit", "close") * 2
+        f"ValueError('{method}')" for method in ("consume", "commit", "commit", "close") * 2
     ]
+
+
+class Noting:
+    """An interceptor that notes the offsets that were committed."""
+
+    def __init__(self) -> None:
+        self.noted: list[object] = []
+
+    def on_consume(self, found: list[Any]) -> list[Any]:
+        return found
+
+    def on_commit(self, found: Any) -> None:
+        self.noted.append(found[T0].offset)
+
+    def close(self) -> None:
+        self.noted.append("closed")
+
+
+def test_interceptors_see_automatic_commits() -> None:
+    """In the calls of the consumer, those of close included, before the interceptors are closed."""
+    noting = Noting()
+    with blocking(T0, interceptors=[noting]) as (consumer, group):
+        group.auto_commits.append({T0: OffsetAndMetadata(2)})
+        consumer.poll(0)
+        assert noting.noted == [2]
+    assert noting.noted == [2, 9, "closed"]
+
+    async def run() -> None:
+        noting.noted.clear()
+        consumer, group = awaited(T0, interceptors=[noting])
+        group.auto_commits.append({T0: OffsetAndMetadata(2)})
+        await consumer.poll(0)
+        assert noting.noted == [2]
+        await consumer.close()
+        assert noting.noted == [2, 9, "closed"]
+
+    asyncio.run(run())
+
+
+def test_a_poll_that_waits_calls_the_callback_of_a_commit() -> None:
+    """And the interceptors for an automatic one; both without records."""
+    noting = Noting()
+    called = threading.Event()
+    with blocking(T0, interceptors=[noting]) as (consumer, group):
+        consumer.pause([T0])
+        group.is_slow = True
+
+        def committed(found: Any, error: ClientError | None) -> None:
+            called.set()
+            consumer.wakeup()
+
+        consumer.commit_async({T0: OffsetAndMetadata(1)}, committed)
+        threading.Timer(0.05, lambda: consumer._thread.call(lambda now_ms: group.waiting[0](None, now_ms))).start()
+        with pytest.raises(WakeupError):
+            consumer.poll(30.0)
+        assert called.is_set()
+
+        class Waking(Noting):
+            def on_commit(self, found: Any) -> None:
+                super().on_commit(found)
+                consumer.wakeup()
+
+        waking = Waking()
+        consumer._interceptors = Interceptors([waking], lambda line: None)
+        commit = {T0: OffsetAndMetadata(5)}
+        threading.Timer(0.05, lambda: consumer._thread.call(lambda now_ms: group.auto_commits.append(commit))).start()
+        with pytest.raises(WakeupError):
+            consumer.poll(30.0)
+        assert waking.noted == [5]
+        group.is_slow = False
 
 
 def test_callbacks_of_commits_run_on_the_callers_thread_and_may_use_the_consumer() -> None:
@@ -320,3 +404,173 @@ def test_a_text_is_not_a_list_of_topics_and_offsets_have_a_range() -> None:
         with pytest.raises(ValueError, match="an offset must be"):
             consumer.commit_async({T0: OffsetAndMetadata(2**63)})
         assert group.commits == []
+
+
+class CalledListener:
+    """Notes its calls; each does what the test says."""
+
+    def __init__(self, acts: Callable[[], object]) -> None:
+        self.calls: list[tuple[str, list[tuple[str, int]]]] = []
+        self.acts = acts
+
+    def on_partitions_assigned(self, partitions: Any) -> object:
+        self.calls.append(("assigned", partitions))
+        return self.acts()
+
+    def on_partitions_revoked(self, partitions: Any) -> object:
+        self.calls.append(("revoked", partitions))
+        return self.acts()
+
+    def on_partitions_lost(self, partitions: Any) -> object:
+        self.calls.append(("lost", partitions))
+        return self.acts()
+
+
+def assign_by_group(core: ConsumerCore) -> GroupMember:
+    """Assign a partition as the group does, without a broker."""
+    core.subscriptions.assign_from_subscribed((T0,))
+    assert isinstance(core.membership, GroupMember)
+    return core.membership
+
+
+def revoke(core: ConsumerCore, now_ms: int) -> None:
+    assign_by_group(core).revoke((T0,), lambda now_ms: None, now_ms)
+
+
+def fence(core: ConsumerCore, now_ms: int) -> None:
+    member = assign_by_group(core)
+    assert isinstance(member, ClassicMembership)
+    member.lose_generation(error_codes.FENCED_INSTANCE_ID, now_ms)
+
+
+IN_GROUP = {**SETTINGS, "group.id": "g", "group.instance.id": "one", "enable.auto.commit": "false"}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_listener_that_unsubscribes_or_polls_is_called_once(protocol: str) -> None:
+    """Its call has begun: it must not begin again in the calls of the consumer that it makes itself."""
+
+    def act() -> None:
+        assert consumer.poll(0.01) == []
+        consumer.unsubscribe()
+
+    listener = CalledListener(act)
+    settings = {name: value for name, value in IN_GROUP.items() if protocol == "classic" or name != "group.instance.id"}
+    with Consumer({**settings, "group.protocol": protocol}) as consumer:
+        consumer.subscribe(["t"], listener)
+        consumer._call(partial(revoke, consumer._core))
+        assert consumer.poll(0.01) == [] and consumer.subscription() == set()
+    assert listener.calls == [("revoked", [T0])]
+
+    async def act_in_task() -> None:
+        assert await awaiting.poll(0.01) == []
+        await awaiting.unsubscribe()
+
+    async def run() -> None:
+        nonlocal awaiting, listener
+        listener = CalledListener(act_in_task)
+        async with AsyncConsumer({**settings, "group.protocol": protocol}) as awaiting:
+            awaiting.subscribe(["t"], listener)
+            awaiting._call(partial(revoke, awaiting._core))
+            assert await awaiting.poll(0.01) == [] and awaiting.subscription() == set()
+
+    awaiting: AsyncConsumer
+    asyncio.run(run())
+    assert listener.calls == [("revoked", [T0])]
+
+
+def test_a_poll_inside_the_listener_does_not_spin() -> None:
+    """What the membership does after the call is no work for it."""
+
+    def act() -> None:
+        consumer.poll(0.1)
+
+    listener = CalledListener(act)
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], listener)
+        consumer._call(partial(revoke, consumer._core))
+        waits: list[int] = []
+        await_work = consumer._core.await_work
+
+        def counted(done: Any, now_ms: int, timeout_ms: int) -> None:
+            waits.append(now_ms)
+            await_work(done, now_ms, timeout_ms)
+
+        consumer._core.await_work = counted  # type: ignore[method-assign]
+        consumer.poll(0)
+        assert len(listener.calls) == 1 and len(waits) <= 3
+
+
+def test_a_fenced_member_hears_of_its_loss_before_poll_raises() -> None:
+    listener = CalledListener(lambda: None)
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], listener)
+        consumer._call(partial(fence, consumer._core))
+        with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
+            consumer.poll(0)
+        assert listener.calls == [("lost", [T0])]
+
+    async def run() -> None:
+        listener.calls.clear()
+        async with AsyncConsumer(IN_GROUP) as awaiting:
+            awaiting.subscribe(["t"], listener)
+            awaiting._call(partial(fence, awaiting._core))
+            with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
+                await awaiting.poll(0)
+            assert listener.calls == [("lost", [T0])]
+
+    asyncio.run(run())
+
+
+def test_a_listener_call_that_is_interrupted_has_ended() -> None:
+    """Else no record would ever be returned again; the next poll reports it."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], CalledListener(interrupt))
+        consumer._call(partial(revoke, consumer._core))
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(0)
+        assert consumer._core.membership is not None and consumer._core.membership.is_ready_to_fetch
+        with pytest.raises(RebalanceListenerError, match="KeyboardInterrupt"):
+            consumer.poll(0)
+
+    async def run() -> None:
+        async with AsyncConsumer(IN_GROUP) as awaiting:
+            awaiting.subscribe(["t"], CalledListener(asyncio.Event().wait))
+            awaiting._call(partial(revoke, awaiting._core))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(awaiting.poll(0), 0.01)
+            with pytest.raises(RebalanceListenerError, match="CancelledError"):
+                await awaiting.poll(0)
+
+    asyncio.run(run())
+
+
+def test_what_the_listener_raises_is_raised_by_the_same_poll() -> None:
+    def fail() -> None:
+        raise ValueError("of the application")
+
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], CalledListener(fail))
+        consumer._call(partial(revoke, consumer._core))
+        with pytest.raises(RebalanceListenerError, match="of the application"):
+            consumer.poll(0)
+
+
+def test_the_listener_can_ask_for_the_position_of_a_new_partition() -> None:
+    positions: list[int] = []
+    listener = CalledListener(lambda: positions.append(consumer.position(T0, 30.0)))
+    with Consumer(IN_GROUP) as consumer:
+        consumer.subscribe(["t"], listener)
+        member = assign_by_group(consumer._core)
+
+        def committed(partitions: Any, done: Any, now_ms: int, timeout_ms: int) -> None:
+            done({T0: OffsetAndMetadata(7)}, now_ms)
+
+        member.committed = committed  # type: ignore[method-assign]
+        consumer._call(lambda now_ms: member.calls.call(CallbackKind.ASSIGNED, (T0,), lambda now_ms: None, now_ms))
+        consumer.poll(0)
+        assert positions == [7] and listener.calls == [("assigned", [T0])]

@@ -18,7 +18,7 @@ from kcli.network.events import (
     ResponseReceived,
     SendRequest,
 )
-from kcli.network.peers import Answer, PeerFailure
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.shell import peer_connections
 from kcli.network.shell.peer_connections import SMALL_BUFFER_BYTES, PeerConnections
 from kcli.protocol.apis import API_VERSIONS, DESCRIBE_QUORUM, METADATA

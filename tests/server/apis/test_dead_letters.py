@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kcli.network.peers import PeerFailure
+from kcli.network.peer_request import PeerFailure
 from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, MOST_ATTEMPTS, REJECTED
 from kcli.server.replication.share_persister import ShareKey
 from kcli.server.shell.share_samples import sample_shares

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcli.format.record_batch import Producer
-from kcli.network.peers import PeerFailure
+from kcli.network.peer_request import PeerFailure
 from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.txn_markers import _WriteMarkers

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kcli.network.events import PeerAddress, PeerNode
-from kcli.network.peers import Answer
+from kcli.network.peer_request import Answer
 from kcli.network.shell.clock import Clock
 from kcli.protocol.apis import API_KEYS
 from kcli.server.config.listeners import BoundAddresses

@@ -21,7 +21,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.network.events import NodeRole, PeerNode
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS

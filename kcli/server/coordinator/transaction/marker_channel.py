@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kcli.network.events import NodeRole, PeerNode
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, WRITE_TXN_MARKERS

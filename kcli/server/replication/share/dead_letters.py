@@ -37,7 +37,8 @@ from kcli.log.disk.port import Disk
 from kcli.log.rng import Random
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.exponential_backoff import ExponentialBackoff
-from kcli.network.peers import Answer, PeerFailure, Peers
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE

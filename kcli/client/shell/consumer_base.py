@@ -1,0 +1,171 @@
+"""What the blocking and the asyncio consumer share: their parts, and the calls that wait for nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from kcli.client.cluster import NO_EPOCH
+from kcli.client.cluster import TopicPartition as Pair
+from kcli.client.consumer.arrow_export import ArrowBatch
+from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.consumer_protocol import TopicPartition
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.membership import GroupMetadata
+from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
+from kcli.client.consumer.subscription_state import EARLIEST, LATEST, ConsumerRebalanceListener, OffsetAndMetadata
+from kcli.client.shell.client_builder import Setting
+from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, ignore_line, named
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+
+
+class ConsumerBase(ABC):
+    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        log: Callable[[str], None] = ignore_line,
+    ) -> None:
+        """Raises ConfigError."""
+        self._clock = Clock()
+        self._core = build_core(settings, self._clock, log)
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._interceptors = Interceptors(interceptors, log)
+        self._api_ms = self._core.network.config.default_api_timeout_ms
+        self._is_closed = False
+        self._is_seen = False  # whether the interceptors have seen the records that were taken last
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make what runs the core."""
+
+    @abstractmethod
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function of the core with the time. Raises IllegalStateError after close, and what the function raises."""
+
+    def _call_lightly(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function of the core that seldom has effects, as `_call`."""
+        return self._call(function)
+
+    # ---------------------------------------------------------------------------------------------------- subscriptions
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before."""
+        self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
+
+    def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of all topics whose whole names match a regular expression."""
+        self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
+
+    def assign(self, partitions: Iterable[Pair]) -> None:
+        """Read these partitions, without a group; this replaces the partitions before."""
+        self._call(lambda now_ms: self._core.assign(partitions, now_ms))
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the assigned partitions."""
+        return set(named(self._core.subscriptions.assigned_partitions))
+
+    def subscription(self) -> set[str]:
+        """Return the subscribed topics."""
+        return set(self._core.subscriptions.subscription)
+
+    def _begin_listener_call(self) -> Callable[[], object] | None:
+        """Begin the call of the rebalance listener that the membership waits for; return it, None if there is none.
+
+        `_end_listener_call` is called after it.
+        """
+        membership = self._core.membership
+        callback = None if membership is None else self._call_lightly(lambda now_ms: membership.start_callback())
+        if callback is None:
+            return None
+        listener, partitions = self._core.subscriptions.listener, named(callback.partitions)
+        return lambda: None if listener is None else getattr(listener, callback.kind.value)(partitions)
+
+    def _end_listener_call(self, error: BaseException | None) -> None:
+        membership = self._core.membership
+        if membership is not None:
+            self._call(lambda now_ms: membership.callback_done(error, now_ms))
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
+        """Return records that an iterator has left, or else new ones."""
+        left = self._core.subscriptions.held.take_all()
+        self._is_seen = bool(left)
+        return left or self._core.collect(now_ms, *self._deserializers)
+
+    def _hold_records(self, now_ms: int) -> list[ConsumerRecord]:
+        """Return new records, which are held for an iterator."""
+        self._is_seen = False
+        return self._core.hold(now_ms, *self._deserializers)
+
+    def _intercept(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Return what the interceptors make of the records that were taken last."""
+        return records if self._is_seen else self._interceptors.on_consume(records)
+
+    def _take_arrow(self, max_rows: int, now_ms: int) -> list[ArrowBatch]:
+        return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
+
+    # -------------------------------------------------------------------------------------------------------- positions
+
+    def seek(self, partition: Pair, offset: int | OffsetAndMetadata) -> None:
+        """Continue a partition at an offset."""
+        target = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset, NO_EPOCH)
+        self._call(lambda now_ms: self._core.seek(partition, target.offset, target.leader_epoch, now_ms))
+
+    def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their first offsets."""
+        self._call(lambda now_ms: self._core.reset(partitions, EARLIEST, now_ms))
+
+    def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
+        """Continue partitions, by default all, at their ends."""
+        self._call(lambda now_ms: self._core.reset(partitions, LATEST, now_ms))
+
+    def pause(self, partitions: Iterable[Pair]) -> None:
+        """Return no records of partitions until `resume`."""
+        self._call(lambda now_ms: self._core.pause(partitions, now_ms))
+
+    def resume(self, partitions: Iterable[Pair]) -> None:
+        """Return records of partitions again."""
+        self._call(lambda now_ms: self._core.resume(partitions, now_ms))
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions that are paused."""
+        return set(named(self._core.subscriptions.paused_partitions))
+
+    # ------------------------------------------------------------------------------------------------------------ others
+
+    def _report_auto_commits(self) -> None:
+        """Have the interceptors see the automatic commits that have ended."""
+        while (committed := self._core.take_auto_commit()) is not None:
+            self._interceptors.on_commit(committed)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transactional producer sends of this consumer."""
+        return self._core.group_metadata()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group assigned anew."""
+        self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
+
+    def current_lag(self, partition: Pair) -> int | None:
+        """Return how many offsets are after the position of a partition, None if that is not known yet."""
+        return self._call(lambda now_ms: self._core.lag(partition))
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is counted, by Kafka's names (kcli.client.consumer.fetch_metrics)."""
+        return self._call_lightly(self._core.fetcher.metrics.values)
+
+
+def offsets_of(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
+    """Return the offsets of partitions that have one."""
+    return {partition: one.offset for partition, one in found.items() if one is not None}

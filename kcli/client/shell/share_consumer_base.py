@@ -1,0 +1,102 @@
+"""What the blocking and the asyncio share consumer share: their parts, and the calls that wait for nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
+from kcli.client.cluster import TopicPartition
+from kcli.client.consumer.completed_fetch import Deserializer
+from kcli.client.consumer.share_config import ShareConsumerConfig
+from kcli.client.consumer.share_consumer import ShareConsumerCore
+from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
+from kcli.client.errors import ClientError
+from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.consumer_builder import MILLISECONDS, ignore_line
+from kcli.network.shell.clock import Clock
+
+_Result = TypeVar("_Result")
+# Gets a partition, offsets whose acknowledgements have a result, and their error, None if they succeeded.
+AcknowledgementCommitCallback = Callable[[TopicPartition, frozenset[int], "ClientError | None"], object]
+Results = dict[TopicPartition, "ClientError | None"]
+
+
+def _build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None]) -> ShareConsumerCore:
+    properties = property_texts(settings)
+    refuse_unknown(properties, ClientConfig, ShareConsumerConfig)
+    network = build_network(properties, clock, log)
+    return ShareConsumerCore(network, read_config(ShareConsumerConfig, properties))
+
+
+class ShareConsumerBase(ABC):
+    """A share consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        log: Callable[[str], None] = ignore_line,
+    ) -> None:
+        """Raises ConfigError."""
+        self._clock = Clock()
+        self._core = _build_core(settings, self._clock, log)
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._api_ms = self._core.network.config.default_api_timeout_ms
+        self._callback: AcknowledgementCommitCallback | None = None
+        self._is_closed = False
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make what runs the core."""
+
+    @abstractmethod
+    def _call(self, function: Callable[[int], _Result]) -> _Result:
+        """Call a function of the core with the time. Raises IllegalStateError after close, and what the function raises."""
+
+    # ---------------------------------------------------------------------------------------------------- subscription
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics; this replaces the subscription before."""
+        self._call(partial(self._core.subscribe, topics))
+
+    def unsubscribe(self) -> None:
+        """Read nothing; the member leaves its group."""
+        self._call(partial(self._core.subscribe, ()))
+
+    def subscription(self) -> set[str]:
+        """Return the subscribed topics."""
+        return set(self._core.subscription)
+
+    # ------------------------------------------------------------------------------------------------- acknowledgements
+
+    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """Say what became of a record of the last poll; it is sent with the next poll or commit. Raises IllegalStateError."""
+        self.acknowledge_offset(record.topic, record.partition, record.offset, kind)
+
+    def acknowledge_offset(
+        self, topic: str, partition: int, offset: int, kind: AcknowledgeType = AcknowledgeType.ACCEPT
+    ) -> None:
+        """Say what became of the record at an offset, as `acknowledge`."""
+        self._call(lambda now_ms: self._core.acknowledge(topic, partition, offset, kind))
+
+    def set_acknowledgement_commit_callback(self, callback: AcknowledgementCommitCallback | None) -> None:
+        """Have a function called with the results of acknowledgements, inside later calls of the consumer."""
+        self._callback = callback
+        self._core.keeps_results = callback is not None
+
+    def _call_back(self) -> None:
+        while self._core.results:
+            result = self._core.results.popleft()
+            if self._callback is not None:
+                self._callback(*result)
+
+    def acquisition_lock_timeout(self) -> float | None:
+        """Return for how many seconds records are acquired, None before the first fetch was answered."""
+        timeout_ms = self._core.fetcher.lock_timeout_ms
+        return None if timeout_ms is None else timeout_ms / MILLISECONDS

@@ -1,0 +1,80 @@
+"""Protects: what an application passes to any of the four consumers is refused in its own call, with a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kcli.client.errors import KafkaError
+from kcli.client.shell.async_consumer import AsyncConsumer
+from kcli.client.shell.async_share_consumer import AsyncShareConsumer
+from kcli.client.shell.client_builder import Setting
+from kcli.client.shell.consumer import Consumer
+from kcli.client.shell.share_consumer import ShareConsumer
+
+SETTINGS: dict[str, Setting] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
+
+
+def test_a_text_is_not_a_list_of_topics() -> None:
+    """It is an iterable of letters."""
+    with Consumer(SETTINGS) as consumer, ShareConsumer(SETTINGS) as sharing:
+        for one in (consumer, sharing):
+            with pytest.raises(TypeError, match=r"a list of topics, not a text: \['orders'\]"):
+                one.subscribe("orders")
+
+    async def run() -> None:
+        async with AsyncConsumer(SETTINGS) as consumer, AsyncShareConsumer(SETTINGS) as sharing:
+            for one in (consumer, sharing):
+                with pytest.raises(TypeError, match=r"a list of topics, not a text: \['orders'\]"):
+                    one.subscribe("orders")
+
+    asyncio.run(run())
+
+
+BAD_NAMES = {
+    "": "the topic name is empty",
+    ".": "cannot be named '.'",
+    "..": "cannot be named '..'",
+    "t" * 250: "has 250 characters; 249 are allowed",
+    "a/b": "characters other than ASCII letters",
+    "ä": "characters other than ASCII letters",
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_topic_has_a_name_that_kafka_allows(name: str) -> None:
+    """Else it would be asked for again and again: brokers answer INVALID_TOPIC_EXCEPTION, or refuse the whole request."""
+    sentence = f"INVALID_TOPIC_EXCEPTION: .*{BAD_NAMES[name]}"
+    with Consumer(SETTINGS) as consumer, ShareConsumer(SETTINGS) as sharing:
+        for one in (consumer, sharing):
+            with pytest.raises(KafkaError, match=sentence):
+                one.subscribe(["good", name])
+            assert one.subscription() == set()
+        for call in (
+            lambda: consumer.assign([(name, 0)]),
+            lambda: consumer.committed([(name, 0)], 0),
+            lambda: consumer.end_offsets([(name, 0)], 0),
+            lambda: consumer.partitions_for(name, 0),
+        ):
+            with pytest.raises(KafkaError, match=sentence):
+                call()
+
+    async def run() -> None:
+        async with AsyncConsumer(SETTINGS) as consumer, AsyncShareConsumer(SETTINGS) as sharing:
+            for one in (consumer, sharing):
+                with pytest.raises(KafkaError, match=sentence):
+                    one.subscribe(["good", name])
+            with pytest.raises(KafkaError, match=sentence):
+                consumer.assign([(name, 0)])
+
+    asyncio.run(run())
+
+
+def test_a_topic_is_a_text_and_a_partition_a_pair() -> None:
+    with Consumer(SETTINGS) as consumer:
+        with pytest.raises(TypeError, match="the name of a topic is a text, not b'orders'"):
+            consumer.subscribe([b"orders"])  # type: ignore[list-item]
+        for wrong in (0, "t0", ("t",), {"t", 0}):
+            with pytest.raises(TypeError, match=r"a partition is a pair \(topic, number\)"):
+                consumer.assign([wrong])  # type: ignore[list-item]
