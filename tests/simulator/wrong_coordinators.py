@@ -1,6 +1,7 @@
 """Wrong coordinators: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
 
-`WRONG` has, for each, the seed that has found it; after a change of the workload another one may be the first.
+`WRONG` has, for each, a seed that finds it; after a change of the workload another one may be the first. It also names the
+check that reports the fault, unless a client fails first, by an error that it did not expect.
 """
 
 from __future__ import annotations
@@ -357,10 +358,11 @@ def accepts_fenced_members(real: Any) -> Any:
 
 
 class Wrong(NamedTuple):
-    """A fault, and a seed that finds it."""
+    """A fault, a seed that finds it, and the name of the check that reports it ("": any, or a client)."""
 
     patch: Patch
     seed: int
+    check: str = ""
 
 
 WRONG: dict[str, Wrong] = {
@@ -376,7 +378,7 @@ WRONG: dict[str, Wrong] = {
     "writes no marker to the second partition": Wrong(
         patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
     ),
-    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 3),
+    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 5, "aborted_reads"),
     "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 19),
     "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 2),
     "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
@@ -385,8 +387,12 @@ WRONG: dict[str, Wrong] = {
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
     "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 185),
-    "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
-    "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
+    "shows records of open transactions": Wrong(
+        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0, "precommitted_reads"
+    ),
+    "writes a wrong marker": Wrong(
+        patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0, "fractured_commits"
+    ),
     "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
     "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0),
     "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 73),
@@ -395,7 +401,7 @@ WRONG: dict[str, Wrong] = {
     "loads all but the last state batch": Wrong(patched(InFlightRecords, "restore", restores_all_but_the_last), 0),
     "loads a start offset that is too high": Wrong(patched(InFlightRecords, "restore", restores_a_later_start), 2),
     "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0),
-    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0),
+    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0, "aborted_reads"),
     "ends acquisition locks too early": Wrong(patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 1),
     "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0),
     "forgets state batches of updates": Wrong(patched(share_group_state, "_updated", forgets_updates), 2),

@@ -1,14 +1,14 @@
-"""The anomalies that a coordination workload may show, one function for each; the names of the first ten are those of
-Jepsen's Kafka workload (https://github.com/jepsen-io/kafka), where it has them.
+"""The anomalies that a coordination workload may show, one function for each. The names are those of Jepsen's Kafka workload
+(https://github.com/jepsen-io/kafka) where it has them; aborted_reads is its G1a.
 
 anomaly               what is wrong
 --------------------  --------------------------------------------------------------------------------------------------------
 inconsistent_offsets  two records were seen at one offset
 lost_writes           an acknowledged record, of a committed transaction or of none, is not in the log at the end
 duplicates            a record is in the log twice for consumers with read_committed
-aborted_reads         a consumer with read_committed got a record of a transaction that was aborted or never committed
-precommitted_reads    ... of a transaction before its producer asked to commit it
-g1a                   a committed transaction has written what it made of an aborted record
+aborted_reads         a consumer with read_committed got a record of a transaction that was aborted or never committed, or a
+                      record that no client has sent; also a member that transforms records, before it writes an output
+precommitted_reads    a consumer with read_committed got a record of another transaction before its producer asked to commit it
 fractured_commits     a part of a transaction is visible, and another part is not
 nonmonotonic_polls    a consumer got an earlier offset after a later one, though it did not set its position
 skipped_polls         a consumer's position passed a record that it did not get
@@ -127,21 +127,16 @@ def aborted_reads(history: History, final: FinalState) -> Iterator[str]:
 
 
 def precommitted_reads(history: History, final: FinalState) -> Iterator[str]:
-    """Yield records that a consumer with read_committed got before their producer asked to commit them."""
+    """Yield records that a consumer with read_committed got before their producer asked to commit them.
+
+    The records of aborted transactions belong to aborted_reads, whenever they were read.
+    """
     for reader, value, at_ms in _committed_reads(history, final):
         transaction = history.writes[value].transaction if value in history.writes else None
-        if transaction is None or transaction.commit_sent_ms is None or at_ms is None:
+        if transaction is None or transaction.is_aborted or transaction.commit_sent_ms is None or at_ms is None:
             continue
         if at_ms < transaction.commit_sent_ms:
             yield f"{reader} got {value!r} before {transaction.name} was committed"
-
-
-def g1a(history: History, final: FinalState) -> Iterator[str]:
-    """Yield outputs of committed transactions whose input is a record of an aborted one."""
-    for value in _visible(final):
-        source = history.writes.get(value.partition(INPUT_MARK)[2])
-        if source is not None and source.transaction is not None and source.transaction.is_aborted:
-            yield f"{value!r} was made of a record of the aborted transaction {source.transaction.name}"
 
 
 def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
@@ -374,16 +369,15 @@ def deleted_read_offsets(history: History, final: FinalState) -> Iterator[str]:
 
 
 Check = Callable[[History, FinalState], Iterator[str]]
-# In this order: the first anomaly that is found is the failure of the run.
+# In this order: the first anomaly that is found is the failure of the run. So an anomaly is before those that follow from it.
 ANOMALIES: tuple[Check, ...] = (
     stuck_transactions,
     inconsistent_offsets,
+    fractured_commits,
     lost_writes,
     duplicates,
-    aborted_reads,
     precommitted_reads,
-    g1a,
-    fractured_commits,
+    aborted_reads,
     nonmonotonic_polls,
     skipped_polls,
     nonmonotonic_sends,
