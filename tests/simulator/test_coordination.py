@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kcli.simulator.coordination import anomalies, share_anomalies
+from kcli.simulator.coordination.fetching import READ_COMMITTED, consumed
 from kcli.simulator.coordination.history import (
     NO_GENERATION,
     NO_OFFSET,
@@ -42,6 +45,7 @@ from kcli.simulator.coordination.share_history import (
 )
 from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation
 from kcli.simulator.runner import SimulationResult
+from kcli.simulator.sent_records import SentRecord, encode_batch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from wrong_coordinators import WRONG
@@ -229,8 +233,22 @@ def a_poll_goes_back(history: History, final: FinalState) -> None:
     history.polls.append(poll((1, b"b"), start=1))
 
 
+def a_poll_begins_below_the_position(history: History, final: FinalState) -> None:
+    history.polls.append(poll((0, b"a"), (1, b"b"), start=1, view=2))
+
+
 def a_poll_skips(history: History, final: FinalState) -> None:
     history.polls.append(poll((1, b"b"), view=2))
+
+
+def a_poll_of_open_transactions_skips(history: History, final: FinalState) -> None:
+    final.logs[P].append(FinalRecord(2, b"aborted", False))
+    history.polls.append(poll(start=2, end=3))
+    history.polls.append(poll(start=2, end=3)._replace(is_committed_only=False))
+
+
+def a_record_is_skipped_between_two_polls(history: History, final: FinalState) -> None:
+    history.polls += [poll(start=0, end=0, view=2), poll((1, b"b"), start=1, view=2)]
 
 
 def sent_in_another_order(history: History, final: FinalState) -> None:
@@ -363,7 +381,10 @@ FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     a_record_is_read_that_was_never_sent: anomalies.aborted_reads,
     half_a_transaction: anomalies.fractured_commits,
     a_poll_goes_back: anomalies.nonmonotonic_polls,
+    a_poll_begins_below_the_position: anomalies.nonmonotonic_polls,
     a_poll_skips: anomalies.skipped_polls,
+    a_poll_of_open_transactions_skips: anomalies.skipped_polls,
+    a_record_is_skipped_between_two_polls: anomalies.skipped_polls,
     sent_in_another_order: anomalies.nonmonotonic_sends,
     nobody_has_read_it: anomalies.unseen_writes,
     another_owner: anomalies.two_owners,
@@ -418,6 +439,17 @@ def test_a_record_of_an_aborted_transaction_is_read_too_early_by_no_reader() -> 
     assert [check for check in anomalies.ANOMALIES if any(check(history, final))] == [anomalies.aborted_reads]
     history.transactions[-1].fate = Fate.UNKNOWN
     assert [check for check in anomalies.ANOMALIES if any(check(history, final))] == [anomalies.precommitted_reads]
+
+
+def test_a_reader_gets_the_records_of_an_old_batch() -> None:
+    """So that nonmonotonic_polls finds it. Of the batch with its position it gets the later records only, as consumers do."""
+    batches = b""
+    for base_offset, values in ((0, b"ab"), (2, b"cd")):
+        data = encode_batch([SentRecord(0, None, bytes([value])) for value in values], 0, -1, -1, -1)
+        batches += base_offset.to_bytes(8, "big") + data[8:]
+    answer: Any = SimpleNamespace(records=batches, aborted_transactions=None)
+    assert consumed(answer, 1, READ_COMMITTED) == ([(1, b"b"), (2, b"c"), (3, b"d")], 4)
+    assert consumed(answer, 3, READ_COMMITTED) == ([(0, b"a"), (1, b"b"), (3, b"d")], 4)
 
 
 def test_what_a_crash_and_lost_fetches_explain_is_no_anomaly() -> None:

@@ -17,6 +17,7 @@ from kcli.log import producer_appends
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
+from kcli.server.apis.fetch import _Fetch
 from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.coordinator.coordinator_record import EndTransaction
 from kcli.server.coordinator.group import (
@@ -155,6 +156,27 @@ def aborts_nothing_late(real: Any) -> Any:
 
 def reads_to_the_end(real: Any) -> Any:
     return property(lambda self: self.high_watermark)
+
+
+def reads_from_elsewhere(distance: int, every: int) -> Callable[[Any], Any]:
+    """Reads at this distance from the fetch offset now and then: the reader at the end must get all records."""
+
+    def make(real: Any) -> Any:
+        count = iter(range(1 << 60))
+
+        def read_one(self: Any, target: Any, *args: Any) -> Any:
+            wanted = target.partition
+            asked = wanted.fetch_offset
+            if next(count) % every or asked + distance < 0:
+                return real(self, target, *args)
+            wanted.fetch_offset = asked + distance
+            answer = real(self, target, *args)
+            wanted.fetch_offset = asked
+            return real(self, target, *args) if answer.error_code else answer
+
+        return read_one
+
+    return make
 
 
 def turns_aborts_into_commits(real: Any) -> Any:
@@ -389,6 +411,12 @@ WRONG: dict[str, Wrong] = {
     "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 185),
     "shows records of open transactions": Wrong(
         patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0, "precommitted_reads"
+    ),
+    "returns batches before the fetch offset": Wrong(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), 0, "nonmonotonic_polls"
+    ),
+    "skips a batch after the fetch offset": Wrong(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(4, 29)), 0, "skipped_polls"
     ),
     "writes a wrong marker": Wrong(
         patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0, "fractured_commits"

@@ -10,8 +10,9 @@ aborted_reads         a consumer with read_committed got a record of a transacti
                       record that no client has sent; also a member that transforms records, before it writes an output
 precommitted_reads    a consumer with read_committed got a record of another transaction before its producer asked to commit it
 fractured_commits     a part of a transaction is visible, and another part is not
-nonmonotonic_polls    a consumer got an earlier offset after a later one, though it did not set its position
-skipped_polls         a consumer's position passed a record that it did not get
+nonmonotonic_polls    a consumer got an offset below its position, in one poll or after another one in the same view (it did
+                      not set its position between them)
+skipped_polls         a consumer's position passed a record that it did not get, in a poll or between two in the same view
 nonmonotonic_sends    the records of a producer are not in the log in the order in which it sent them
 unseen_writes         a committed record was not given to any member of a group that has read all partitions
 two_owners            two members of a generation have one partition
@@ -153,29 +154,30 @@ def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
 
 
 def nonmonotonic_polls(history: History, final: FinalState) -> Iterator[str]:
-    """Yield polls that go back without a new position."""
-    ends: dict[tuple[int, TopicPartition], int] = {}
+    """Yield records that a reader got below its position, which follows the records of the polls before in its view."""
+    positions: dict[tuple[int, TopicPartition], int] = {}
     for poll in history.polls:
-        last = ends.get((poll.view, poll.partition), NO_OFFSET)
+        position = max(positions.get((poll.view, poll.partition), 0), poll.start)
         for offset, value in poll.records:
-            if offset <= last:
-                yield f"{poll.reader} got offset {offset} of {_named(poll.partition)} ({value!r}) after offset {last}"
-            last = offset
-        ends[poll.view, poll.partition] = max(last, poll.end - 1)
+            if offset < position:
+                yield f"{poll.reader} got offset {offset} of {_named(poll.partition)} ({value!r}) at position {position}"
+            position = max(position, offset + 1)
+        positions[poll.view, poll.partition] = max(position, poll.end)
 
 
 def skipped_polls(history: History, final: FinalState) -> Iterator[str]:
-    """Yield polls whose offsets have other visible records at the end than the reader got."""
+    """Yield polls without a record that the log has, up to their end from the end of the poll before in their view."""
+    ends: dict[tuple[int, TopicPartition], int] = {}
     for poll in history.polls:
-        if poll.is_committed_only:
-            records = final.logs.get(poll.partition, [])
-            expected = [one for one in records if one.is_visible and poll.start <= one.offset < poll.end]
-            got = {offset for offset, _ in poll.records}
-            missing = [one for one in expected if one.offset not in got]
-            if missing:
+        begin = min(poll.start, ends.get((poll.view, poll.partition), poll.start))
+        ends[poll.view, poll.partition] = poll.end
+        got = {offset for offset, _ in poll.records}
+        for record in final.logs.get(poll.partition, ()):
+            is_passed = begin <= record.offset < poll.end and (record.is_visible or not poll.is_committed_only)
+            if is_passed and record.offset not in got:
                 yield (
-                    f"{poll.reader} read {_named(poll.partition)} from {poll.start} to {poll.end} at {poll.at_ms} ms without "
-                    f"offset {missing[0].offset} ({missing[0].value!r})"
+                    f"{poll.reader} read {_named(poll.partition)} from {begin} to {poll.end} at {poll.at_ms} ms without "
+                    f"offset {record.offset} ({record.value!r})"
                 )
 
 
