@@ -163,7 +163,8 @@ def sound() -> tuple[History, FinalState]:
     history.ownerships += [Ownership("g", 1, "m", P, 0, 1), Ownership("g", 2, "n", P, 60, 61)]
     history.commits += [commit(1, 40), commit(2, 50)]
     history.offset_reads.append(OffsetRead("g", P, 2, 55, 56))
-    history.epochs += [GivenEpoch("t", 1, 0, 1), GivenEpoch("t", 1, 1, 2)]
+    history.epochs += [GivenEpoch("a", "t", 1, 0, 1, 1), GivenEpoch("b", "t", 1, 2, 2, 4), GivenEpoch("a", "t", 1, 1, 1, 5)]
+    history.epochs.append(GivenEpoch("c", None, 2, 0, 1, 2))
     history.shares.terms["s"] = ShareTerms("input", 4, 1000, True)
     delivered(history, 0, 31, kinds=(RELEASE,))
     delivered(history, 0, 35, count=2, kinds=(RENEW, ACCEPT))
@@ -280,7 +281,20 @@ def an_old_generation(history: History, final: FinalState) -> None:
 
 
 def an_epoch_again(history: History, final: FinalState) -> None:
-    history.epochs.append(GivenEpoch("t", 1, 1, 3))
+    history.epochs.append(GivenEpoch("d", "t", 1, 1, 3, 6))
+
+
+def an_epoch_of_an_idempotent_producer_again(history: History, final: FinalState) -> None:
+    history.epochs.append(GivenEpoch("d", None, 2, 0, 3, 6))
+
+
+def an_earlier_epoch(history: History, final: FinalState) -> None:
+    history.epochs.append(GivenEpoch("d", "t", 1, 3, 5, 6))
+    history.epochs.append(GivenEpoch("e", "t", 1, -1, 7, 8))
+
+
+def a_producer_id_of_another(history: History, final: FinalState) -> None:
+    history.epochs.append(GivenEpoch("d", "u", 1, 9, 5, 6))
 
 
 def an_input_without_output(history: History, final: FinalState) -> None:
@@ -393,6 +407,9 @@ FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     a_lost_offset: anomalies.offset_regressions,
     an_old_generation: anomalies.generation_regressions,
     an_epoch_again: anomalies.repeated_epochs,
+    an_epoch_of_an_idempotent_producer_again: anomalies.repeated_epochs,
+    an_earlier_epoch: anomalies.repeated_epochs,
+    a_producer_id_of_another: anomalies.repeated_epochs,
     an_input_without_output: anomalies.unprocessed_inputs,
     an_open_transaction: anomalies.stuck_transactions,
     a_stuck_offset: anomalies.stuck_transactions,

@@ -19,6 +19,7 @@ from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
 from kcli.server.apis.fetch import _Fetch
 from kcli.server.config.share_group_config import ShareGroupConfig
+from kcli.server.controller.producer_id_control_manager import ProducerIdControlManager
 from kcli.server.coordinator.coordinator_record import EndTransaction
 from kcli.server.coordinator.group import (
     assignors,
@@ -148,6 +149,17 @@ def gives_the_present_epoch(real: Any) -> Any:
         return changed._replace(producer_epoch=max(0, entry.producer_epoch)) if changed.state == "Empty" else changed
 
     return init
+
+
+def allocates_the_first_block(real: Any) -> Any:
+    """Of producer ids, also to a broker that has been started again."""
+
+    def allocate(self: Any, request: Any, info: Any) -> Any:
+        found = real(self, request, info)
+        found.response.producer_id_start = 0
+        return found
+
+    return allocate
 
 
 def aborts_nothing_late(real: Any) -> Any:
@@ -407,7 +419,12 @@ WRONG: dict[str, Wrong] = {
     "assigns a partition to two members": Wrong(assigns_twice, 0),
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
-    "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
+    "gives an epoch to two producers": Wrong(
+        patched(transitions, "init_producer_id", gives_the_present_epoch), 3, "repeated_epochs"
+    ),
+    "gives producer ids again after a start": Wrong(
+        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), 0, "repeated_epochs"
+    ),
     "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 185),
     "shows records of open transactions": Wrong(
         patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0, "precommitted_reads"

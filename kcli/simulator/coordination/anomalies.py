@@ -20,7 +20,8 @@ zombie_commits        an offset was accepted from a member after its partition h
                       member had joined again with another member id
 offset_regressions    a committed offset is one that was replaced before, or one that was never committed
 generation_regressions  a member got a partition in an earlier generation than that of an owner before
-repeated_epochs       a transactional id got a producer epoch twice, or an earlier one
+repeated_epochs       a producer id and epoch were given twice, to a transactional or to an idempotent producer; an earlier
+                      epoch was given after a later one; or two producers have one producer id
 unprocessed_inputs    a record below the committed offset of a transforming group has no output, or several, or one above it
                       has an output
 leftover_offsets      a committed offset was there after its topic was deleted
@@ -40,6 +41,7 @@ from kcli.simulator.coordination.history import (
     NO_OFFSET,
     Fate,
     FinalState,
+    GivenEpoch,
     History,
     OffsetCommit,
     OffsetRead,
@@ -299,17 +301,29 @@ def generation_regressions(history: History, final: FinalState) -> Iterator[str]
 
 
 def repeated_epochs(history: History, final: FinalState) -> Iterator[str]:
-    """Yield producer ids and epochs that a transactional id got twice."""
-    given: dict[tuple[str, int], set[int]] = defaultdict(set)
+    """Yield producer ids and epochs that were given twice or too late, and producer ids of two producers.
+
+    The producers of a transactional id are one: each gets the next epoch. Two answers may arrive in another order than they
+    were sent, so an epoch is too late only if it was requested after the answer with a later one.
+    """
+    holders: dict[tuple[int, int], GivenEpoch] = {}
     owners: dict[int, str] = {}
+    newest: dict[int, GivenEpoch] = {}
     for one in history.epochs:
-        known = given[one.transactional_id, one.producer_id]
-        if one.epoch in known:
-            yield f"{one.transactional_id} got epoch {one.epoch} of producer id {one.producer_id} again at {one.at_ms} ms"
-        known.add(one.epoch)
-        owner = owners.setdefault(one.producer_id, one.transactional_id)
-        if owner != one.transactional_id:
-            yield f"{one.transactional_id} got producer id {one.producer_id} of {owner}"
+        holder = holders.setdefault((one.producer_id, one.epoch), one)
+        if holder is not one:
+            yield f"{one.session} got epoch {one.epoch} of producer id {one.producer_id}, which {holder.session} has"
+        owner = one.transactional_id or one.session
+        if owners.setdefault(one.producer_id, owner) != owner:
+            yield f"{owner} got producer id {one.producer_id} of {owners[one.producer_id]}"
+        last = newest.setdefault(one.producer_id, one)
+        if one.epoch >= last.epoch:
+            newest[one.producer_id] = one
+        elif one.sent_ms > last.at_ms:
+            yield (
+                f"{one.session} got epoch {one.epoch} of producer id {one.producer_id} at {one.at_ms} ms, but {last.session} "
+                f"had epoch {last.epoch} before"
+            )
 
 
 def unprocessed_inputs(history: History, final: FinalState) -> Iterator[str]:
