@@ -30,7 +30,8 @@ from kcli.simulator.coordination.history import (
     Ownership,
     Poll,
 )
-from kcli.simulator.coordination.node_settings import loses_power, make_coordination_node
+from kcli.simulator.coordination.node_settings import SESSIONS_MS, loses_power, make_coordination_node
+from kcli.simulator.coordination.share_anomalies import GRACE_MS
 from kcli.simulator.coordination.share_history import (
     ACCEPT,
     GAP,
@@ -42,6 +43,7 @@ from kcli.simulator.coordination.share_history import (
     LostFetch,
     ShareEra,
     ShareTerms,
+    SilentDeath,
 )
 from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation
 from kcli.simulator.runner import SimulationResult
@@ -97,6 +99,10 @@ def test_a_few_seeds() -> None:
     deliveries = [one for history in histories for one in history.shares.deliveries]
     assert sum(one.count > 1 for one in deliveries) > 30
     assert {terms.is_committed_only for history in histories for terms in history.shares.terms.values()} == {True, False}
+    # Only the end of a lock frees the records of a member that has died silently.
+    expired = [[*history.shares.expired_locks(is_draining=True)] for history in histories]
+    assert sum(map(bool, expired)) > len(expired) // 2
+    assert any(any(history.shares.expired_locks(is_draining=False)) for history in histories)
     assert len({one.member for history in histories for one in history.ownerships if one.group == "reads-3"}) > 12
 
 
@@ -326,6 +332,18 @@ def a_zombie_acknowledges(history: History, final: FinalState) -> None:
     delivered(history, 2, 50, count=2)
 
 
+def a_lock_ends_early(history: History, final: FinalState) -> None:
+    held = delivered(history, 2, 40)
+    history.shares.silent_deaths.append(SilentDeath(45, [held], is_draining=True))
+    delivered(history, 2, 1035, member="n", count=2)
+
+
+def a_lock_ends_late(history: History, final: FinalState) -> None:
+    held = delivered(history, 2, 40)
+    history.shares.silent_deaths.append(SilentDeath(45, [held], is_draining=True))
+    delivered(history, 2, 45 + max(SESSIONS_MS) + GRACE_MS, member="n", count=2)
+
+
 def a_holder_is_refused(history: History, final: FinalState) -> None:
     history.shares.wrong_refusals.append("m held offset 1")
 
@@ -416,6 +434,8 @@ FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     an_accepted_record_comes_again: share_anomalies.redelivered_records,
     a_held_record_is_given_to_another: share_anomalies.two_holders,
     a_zombie_acknowledges: share_anomalies.two_holders,
+    a_lock_ends_early: share_anomalies.two_holders,
+    a_lock_ends_late: share_anomalies.late_expiries,
     a_holder_is_refused: share_anomalies.refused_holders,
     a_delivery_count_does_not_grow: share_anomalies.wrong_delivery_counts,
     a_release_does_not_outlive_a_crash: share_anomalies.wrong_delivery_counts,
@@ -574,6 +594,26 @@ def test_an_acknowledgement_below_the_start_offset_is_skipped() -> None:
     assert anomalies.find_anomaly(history, final) == ""
     history.shares.acknowledgements.pop()
     assert anomalies.find_anomaly(history, final).startswith("two_holders")
+
+
+def test_a_lock_may_end_later_for_a_reason() -> None:
+    """It was renewed, a lost fetch has got the record first, or the topic is deleted; or the broker has been started again."""
+    history, final = sound()
+    a_lock_ends_late(history, final)
+    assert anomalies.find_anomaly(history, final).startswith("late_expiries")
+    held = history.shares.silent_deaths[0].held[0]
+    lost = LostFetch("s", "o", 50, 45 + max(SESSIONS_MS))
+    history.shares.lost_fetches.append(lost)
+    assert not any(share_anomalies.late_expiries(history, final))
+    history.shares.lost_fetches.clear()
+    history.shares.acknowledgements.append(Acknowledgement(held, RENEW, 44))
+    assert not any(share_anomalies.late_expiries(history, final))
+    history.shares.acknowledgements.pop()
+    history.deleted_ms["input"] = 50
+    assert not any(share_anomalies.late_expiries(history, final))
+    history.deleted_ms.clear()
+    held.life += 1
+    assert not any(share_anomalies.late_expiries(history, final))
 
 
 def test_a_renewal_after_the_end_of_the_lock_proves_nothing() -> None:

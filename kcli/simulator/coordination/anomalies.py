@@ -406,6 +406,7 @@ ANOMALIES: tuple[Check, ...] = (
     unseen_writes,
     share_anomalies.redelivered_records,
     share_anomalies.two_holders,
+    share_anomalies.late_expiries,
     share_anomalies.refused_holders,
     share_anomalies.wrong_delivery_counts,
     share_anomalies.lost_deliveries,
