@@ -1,6 +1,7 @@
 """Wrong coordinators: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
 
-`WRONG` has, for each, the seed that has found it; after a change of the workload another one may be the first.
+`WRONG` has, for each, a seed that finds it; after a change of the workload another one may be the first. It also names the
+check that reports the fault, unless a client fails first, by an error that it did not expect.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from kcli.log import producer_appends
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
+from kcli.server.apis.fetch import _Fetch
 from kcli.server.config.share_group_config import ShareGroupConfig
+from kcli.server.controller.producer_id_control_manager import ProducerIdControlManager
 from kcli.server.coordinator.coordinator_record import EndTransaction
 from kcli.server.coordinator.group import (
     assignors,
@@ -148,12 +151,44 @@ def gives_the_present_epoch(real: Any) -> Any:
     return init
 
 
+def allocates_the_first_block(real: Any) -> Any:
+    """Of producer ids, also to a broker that has been started again."""
+
+    def allocate(self: Any, request: Any, info: Any) -> Any:
+        found = real(self, request, info)
+        found.response.producer_id_start = 0
+        return found
+
+    return allocate
+
+
 def aborts_nothing_late(real: Any) -> Any:
     return lambda self: iter(())
 
 
 def reads_to_the_end(real: Any) -> Any:
     return property(lambda self: self.high_watermark)
+
+
+def reads_from_elsewhere(distance: int, every: int) -> Callable[[Any], Any]:
+    """Reads at this distance from the fetch offset now and then: the reader at the end must get all records."""
+
+    def make(real: Any) -> Any:
+        count = iter(range(1 << 60))
+
+        def read_one(self: Any, target: Any, *args: Any) -> Any:
+            wanted = target.partition
+            asked = wanted.fetch_offset
+            if next(count) % every or asked + distance < 0:
+                return real(self, target, *args)
+            wanted.fetch_offset = asked + distance
+            answer = real(self, target, *args)
+            wanted.fetch_offset = asked
+            return real(self, target, *args) if answer.error_code else answer
+
+        return read_one
+
+    return make
 
 
 def turns_aborts_into_commits(real: Any) -> Any:
@@ -226,6 +261,10 @@ def archives_nothing(real: Any) -> Any:
 def is_always(value: Any) -> Callable[[Any], Any]:
     """Makes a function that returns the value for all arguments."""
     return lambda real: lambda *args: value
+
+
+def is_later(delay_ms: int) -> Callable[[Any], Any]:
+    return lambda real: lambda *args: real(*args) + delay_ms
 
 
 def forgets_updates(real: Any) -> Any:
@@ -357,10 +396,11 @@ def accepts_fenced_members(real: Any) -> Any:
 
 
 class Wrong(NamedTuple):
-    """A fault, and a seed that finds it."""
+    """A fault, a seed that finds it, and the name of the check that reports it ("": any, or a client)."""
 
     patch: Patch
     seed: int
+    check: str = ""
 
 
 WRONG: dict[str, Wrong] = {
@@ -371,51 +411,71 @@ WRONG: dict[str, Wrong] = {
     "accepts commits of every member epoch": Wrong(
         patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13
     ),
-    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 6),
+    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 7),
     "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_removes), 0),
     "writes no marker to the second partition": Wrong(
         patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
     ),
-    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 3),
-    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 19),
+    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 5, "aborted_reads"),
+    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 21),
     "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 2),
     "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
     "assigns a partition to two members": Wrong(assigns_twice, 0),
     "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
-    "gives an epoch to two producers": Wrong(patched(transitions, "init_producer_id", gives_the_present_epoch), 0),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 185),
-    "shows records of open transactions": Wrong(patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0),
-    "writes a wrong marker": Wrong(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 0),
+    "gives an epoch to two producers": Wrong(
+        patched(transitions, "init_producer_id", gives_the_present_epoch), 4, "repeated_epochs"
+    ),
+    "gives producer ids again after a start": Wrong(
+        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), 0, "repeated_epochs"
+    ),
+    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 1),
+    "shows records of open transactions": Wrong(
+        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0, "precommitted_reads"
+    ),
+    "returns batches before the fetch offset": Wrong(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), 0, "nonmonotonic_polls"
+    ),
+    "skips a batch after the fetch offset": Wrong(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(4, 29)), 0, "skipped_polls"
+    ),
+    "writes a wrong marker": Wrong(
+        patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 1, "fractured_commits"
+    ),
     "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
     "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0),
-    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 73),
+    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 2, "lost_deliveries"),
     "acquires records that another member has": Wrong(acquires_what_is_acquired, 0),
     "does not write delivery counts": Wrong(patched(acknowledgement, "state_batch", counts_one_delivery), 8),
     "loads all but the last state batch": Wrong(patched(InFlightRecords, "restore", restores_all_but_the_last), 0),
     "loads a start offset that is too high": Wrong(patched(InFlightRecords, "restore", restores_a_later_start), 2),
     "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0),
-    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0),
-    "ends acquisition locks too early": Wrong(patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 1),
+    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0, "aborted_reads"),
+    "ends acquisition locks too early": Wrong(
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0, "two_holders"
+    ),
+    "ends acquisition locks too late": Wrong(
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(9000)), 2, "late_expiries"
+    ),
     "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0),
     "forgets state batches of updates": Wrong(patched(share_group_state, "_updated", forgets_updates), 2),
     "gives a task to two members": Wrong(gives_the_first_task_twice, 0),
     "never removes a member of a streams group": Wrong(patched(StreamsGroupManager, "_expire", never_removes), 0),
     "accepts commits of every streams member epoch": Wrong(
-        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 7
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13
     ),
     "forgets the last task of a repartition topic": Wrong(
         patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0
     ),
-    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 42),
-    "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
+    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13),
+    "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 2),
     "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 2),
-    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 58),
+    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 31),
     "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 6
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 25
     ),
     "keeps the start offset when offsets are set": Wrong(patched(ShareShard, "initialize", keeps_the_start_offset), 3),
-    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 5),
+    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 8),
     "accepts commits of the epoch before": Wrong(
         patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 13
     ),

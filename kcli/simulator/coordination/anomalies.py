@@ -1,17 +1,18 @@
-"""The anomalies that a coordination workload may show, one function for each; the names of the first ten are those of
-Jepsen's Kafka workload (https://github.com/jepsen-io/kafka), where it has them.
+"""The anomalies that a coordination workload may show, one function for each. The names are those of Jepsen's Kafka workload
+(https://github.com/jepsen-io/kafka) where it has them; aborted_reads is its G1a.
 
 anomaly               what is wrong
 --------------------  --------------------------------------------------------------------------------------------------------
 inconsistent_offsets  two records were seen at one offset
 lost_writes           an acknowledged record, of a committed transaction or of none, is not in the log at the end
 duplicates            a record is in the log twice for consumers with read_committed
-aborted_reads         a consumer with read_committed got a record of a transaction that was aborted or never committed
-precommitted_reads    ... of a transaction before its producer asked to commit it
-g1a                   a committed transaction has written what it made of an aborted record
+aborted_reads         a consumer with read_committed got a record of a transaction that was aborted or never committed, or a
+                      record that no client has sent; also a member that transforms records, before it writes an output
+precommitted_reads    a consumer with read_committed got a record of another transaction before its producer asked to commit it
 fractured_commits     a part of a transaction is visible, and another part is not
-nonmonotonic_polls    a consumer got an earlier offset after a later one, though it did not set its position
-skipped_polls         a consumer's position passed a record that it did not get
+nonmonotonic_polls    a consumer got an offset below its position, in one poll or after another one in the same view (it did
+                      not set its position between them)
+skipped_polls         a consumer's position passed a record that it did not get, in a poll or between two in the same view
 nonmonotonic_sends    the records of a producer are not in the log in the order in which it sent them
 unseen_writes         a committed record was not given to any member of a group that has read all partitions
 two_owners            two members of a generation have one partition
@@ -19,7 +20,8 @@ zombie_commits        an offset was accepted from a member after its partition h
                       member had joined again with another member id
 offset_regressions    a committed offset is one that was replaced before, or one that was never committed
 generation_regressions  a member got a partition in an earlier generation than that of an owner before
-repeated_epochs       a transactional id got a producer epoch twice, or an earlier one
+repeated_epochs       a producer id and epoch were given twice, to a transactional or to an idempotent producer; an earlier
+                      epoch was given after a later one; or two producers have one producer id
 unprocessed_inputs    a record below the committed offset of a transforming group has no output, or several, or one above it
                       has an output
 leftover_offsets      a committed offset was there after its topic was deleted
@@ -39,6 +41,7 @@ from kcli.simulator.coordination.history import (
     NO_OFFSET,
     Fate,
     FinalState,
+    GivenEpoch,
     History,
     OffsetCommit,
     OffsetRead,
@@ -127,21 +130,16 @@ def aborted_reads(history: History, final: FinalState) -> Iterator[str]:
 
 
 def precommitted_reads(history: History, final: FinalState) -> Iterator[str]:
-    """Yield records that a consumer with read_committed got before their producer asked to commit them."""
+    """Yield records that a consumer with read_committed got before their producer asked to commit them.
+
+    The records of aborted transactions belong to aborted_reads, whenever they were read.
+    """
     for reader, value, at_ms in _committed_reads(history, final):
         transaction = history.writes[value].transaction if value in history.writes else None
-        if transaction is None or transaction.commit_sent_ms is None or at_ms is None:
+        if transaction is None or transaction.is_aborted or transaction.commit_sent_ms is None or at_ms is None:
             continue
         if at_ms < transaction.commit_sent_ms:
             yield f"{reader} got {value!r} before {transaction.name} was committed"
-
-
-def g1a(history: History, final: FinalState) -> Iterator[str]:
-    """Yield outputs of committed transactions whose input is a record of an aborted one."""
-    for value in _visible(final):
-        source = history.writes.get(value.partition(INPUT_MARK)[2])
-        if source is not None and source.transaction is not None and source.transaction.is_aborted:
-            yield f"{value!r} was made of a record of the aborted transaction {source.transaction.name}"
 
 
 def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
@@ -158,29 +156,30 @@ def fractured_commits(history: History, final: FinalState) -> Iterator[str]:
 
 
 def nonmonotonic_polls(history: History, final: FinalState) -> Iterator[str]:
-    """Yield polls that go back without a new position."""
-    ends: dict[tuple[int, TopicPartition], int] = {}
+    """Yield records that a reader got below its position, which follows the records of the polls before in its view."""
+    positions: dict[tuple[int, TopicPartition], int] = {}
     for poll in history.polls:
-        last = ends.get((poll.view, poll.partition), NO_OFFSET)
+        position = max(positions.get((poll.view, poll.partition), 0), poll.start)
         for offset, value in poll.records:
-            if offset <= last:
-                yield f"{poll.reader} got offset {offset} of {_named(poll.partition)} ({value!r}) after offset {last}"
-            last = offset
-        ends[poll.view, poll.partition] = max(last, poll.end - 1)
+            if offset < position:
+                yield f"{poll.reader} got offset {offset} of {_named(poll.partition)} ({value!r}) at position {position}"
+            position = max(position, offset + 1)
+        positions[poll.view, poll.partition] = max(position, poll.end)
 
 
 def skipped_polls(history: History, final: FinalState) -> Iterator[str]:
-    """Yield polls whose offsets have other visible records at the end than the reader got."""
+    """Yield polls without a record that the log has, up to their end from the end of the poll before in their view."""
+    ends: dict[tuple[int, TopicPartition], int] = {}
     for poll in history.polls:
-        if poll.is_committed_only:
-            records = final.logs.get(poll.partition, [])
-            expected = [one for one in records if one.is_visible and poll.start <= one.offset < poll.end]
-            got = {offset for offset, _ in poll.records}
-            missing = [one for one in expected if one.offset not in got]
-            if missing:
+        begin = min(poll.start, ends.get((poll.view, poll.partition), poll.start))
+        ends[poll.view, poll.partition] = poll.end
+        got = {offset for offset, _ in poll.records}
+        for record in final.logs.get(poll.partition, ()):
+            is_passed = begin <= record.offset < poll.end and (record.is_visible or not poll.is_committed_only)
+            if is_passed and record.offset not in got:
                 yield (
-                    f"{poll.reader} read {_named(poll.partition)} from {poll.start} to {poll.end} at {poll.at_ms} ms without "
-                    f"offset {missing[0].offset} ({missing[0].value!r})"
+                    f"{poll.reader} read {_named(poll.partition)} from {begin} to {poll.end} at {poll.at_ms} ms without "
+                    f"offset {record.offset} ({record.value!r})"
                 )
 
 
@@ -302,17 +301,29 @@ def generation_regressions(history: History, final: FinalState) -> Iterator[str]
 
 
 def repeated_epochs(history: History, final: FinalState) -> Iterator[str]:
-    """Yield producer ids and epochs that a transactional id got twice."""
-    given: dict[tuple[str, int], set[int]] = defaultdict(set)
+    """Yield producer ids and epochs that were given twice or too late, and producer ids of two producers.
+
+    The producers of a transactional id are one: each gets the next epoch. Two answers may arrive in another order than they
+    were sent, so an epoch is too late only if it was requested after the answer with a later one.
+    """
+    holders: dict[tuple[int, int], GivenEpoch] = {}
     owners: dict[int, str] = {}
+    newest: dict[int, GivenEpoch] = {}
     for one in history.epochs:
-        known = given[one.transactional_id, one.producer_id]
-        if one.epoch in known:
-            yield f"{one.transactional_id} got epoch {one.epoch} of producer id {one.producer_id} again at {one.at_ms} ms"
-        known.add(one.epoch)
-        owner = owners.setdefault(one.producer_id, one.transactional_id)
-        if owner != one.transactional_id:
-            yield f"{one.transactional_id} got producer id {one.producer_id} of {owner}"
+        holder = holders.setdefault((one.producer_id, one.epoch), one)
+        if holder is not one:
+            yield f"{one.session} got epoch {one.epoch} of producer id {one.producer_id}, which {holder.session} has"
+        owner = one.transactional_id or one.session
+        if owners.setdefault(one.producer_id, owner) != owner:
+            yield f"{owner} got producer id {one.producer_id} of {owners[one.producer_id]}"
+        last = newest.setdefault(one.producer_id, one)
+        if one.epoch >= last.epoch:
+            newest[one.producer_id] = one
+        elif one.sent_ms > last.at_ms:
+            yield (
+                f"{one.session} got epoch {one.epoch} of producer id {one.producer_id} at {one.at_ms} ms, but {last.session} "
+                f"had epoch {last.epoch} before"
+            )
 
 
 def unprocessed_inputs(history: History, final: FinalState) -> Iterator[str]:
@@ -374,16 +385,15 @@ def deleted_read_offsets(history: History, final: FinalState) -> Iterator[str]:
 
 
 Check = Callable[[History, FinalState], Iterator[str]]
-# In this order: the first anomaly that is found is the failure of the run.
+# In this order: the first anomaly that is found is the failure of the run. So an anomaly is before those that follow from it.
 ANOMALIES: tuple[Check, ...] = (
     stuck_transactions,
     inconsistent_offsets,
+    fractured_commits,
     lost_writes,
     duplicates,
-    aborted_reads,
     precommitted_reads,
-    g1a,
-    fractured_commits,
+    aborted_reads,
     nonmonotonic_polls,
     skipped_polls,
     nonmonotonic_sends,
@@ -396,6 +406,7 @@ ANOMALIES: tuple[Check, ...] = (
     unseen_writes,
     share_anomalies.redelivered_records,
     share_anomalies.two_holders,
+    share_anomalies.late_expiries,
     share_anomalies.refused_holders,
     share_anomalies.wrong_delivery_counts,
     share_anomalies.lost_deliveries,

@@ -5,7 +5,10 @@ batch                                            a consumer with read_committed
 data of a transaction in the aborted list, from  skips it
   its first offset to its abort marker
 a marker                                         skips it, as every consumer does
-any other                                        gets its records
+any other                                        gets its records; in the batch that contains its position those from there on
+
+A batch that ends below the position must not be in a response. A consumer skips its records without a word; here the reader
+gets them, so that nonmonotonic_polls finds them.
 """
 
 from __future__ import annotations
@@ -136,7 +139,8 @@ def consumed(answer: Message, position: int, isolation: int) -> Fetched:
             if any(control_type_id(key) == ABORT for _, key, _ in rows):
                 active.discard(batch.producer_id)
         elif not (isolation == READ_COMMITTED and batch.is_transactional and batch.producer_id in active):
-            records += [(offset, value or b"") for offset, _, value in rows if offset >= start]
+            least = start if batch.base_offset <= start <= batch.last_offset else 0
+            records += [(offset, value or b"") for offset, _, value in rows if offset >= least]
         position = max(position, batch.next_offset)
     return Fetched(records, position)
 

@@ -307,7 +307,7 @@ class GroupMember(ABC):
         history, is_committed_only = self._stage.history, self._work.isolation == READ_COMMITTED
         for partition, (records, end) in fetched.items():
             start, self.record_count = self.positions[partition], self.record_count + len(records)
-            if end > start:
+            if end > start or records:
                 poll = Poll(
                     self.name, self.group, self._view, partition, start, end, records, is_committed_only, self._stage.now_ms
                 )

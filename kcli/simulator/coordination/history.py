@@ -9,7 +9,7 @@
     OffsetRead    the answer to an OffsetFetch
     Ownership     a partition that a coordinator has assigned to a member in a generation or member epoch
     shares        the deliveries and acknowledgements of share groups: kcli.simulator.coordination.share_history
-    GivenEpoch    a producer id and epoch that a transactional id got
+    GivenEpoch    a producer id and epoch that a session of a producer got
 
 The topic of a TopicPartition is the name of the topic. A topic that is deleted and created again under the same name has in
 addition the number of its creation (`again/2`), because its partitions begin anew: see topic_name.
@@ -178,11 +178,13 @@ class Ownership(NamedTuple):
 
 
 class GivenEpoch(NamedTuple):
-    """A producer id and epoch in a response to InitProducerId or EndTxn."""
+    """A producer id and epoch in a response to InitProducerId or EndTxn; `session` is the one that asked for it."""
 
-    transactional_id: str
+    session: str
+    transactional_id: str | None  # None: of an idempotent producer
     producer_id: int
     epoch: int
+    sent_ms: int
     at_ms: int
 
 

@@ -126,12 +126,12 @@ class ProducerSession:
         while not self._stage.is_over:
             version = caller.version(INIT_PRODUCER_ID, 0 if is_new else _EXPECTED_VERSION)
             expected = {} if is_new else {"producer_id": self._producer_id, "producer_epoch": self._epoch}
-            timeout_ms = self._timeout_ms
+            timeout_ms, sent_ms = self._timeout_ms, self._stage.now_ms
             request = world.request(INIT_PRODUCER_ID, transactional_id=self._id, transaction_timeout_ms=timeout_ms, **expected)
             # Both producers of a transactional id would be fenced again and again by repeated requests.
             response = yield from caller.call(INIT_PRODUCER_ID, version, request, may_repeat=False)
             if response is not None and not response.error_code:
-                self._take_epoch(response.producer_id, response.producer_epoch)
+                self._take_epoch(response, sent_ms)
                 for transaction in self._unresolved:
                     transaction.resolved_ms = self._stage.now_ms
                 self._unresolved.clear()
@@ -144,12 +144,12 @@ class ProducerSession:
             yield self._rng.randrange(1, PAUSE_MS)
         return Outcome.OVER
 
-    def _take_epoch(self, producer_id: int, epoch: int) -> None:
+    def _take_epoch(self, response: Message, sent_ms: int) -> None:
+        stage, producer_id, epoch = self._stage, response.producer_id, response.producer_epoch
         self._producer_id, self._epoch = producer_id, epoch
         self._sequences.clear()
-        if self._id is not None:
-            self._stage.world.trace.add(self._name, f"has epoch {epoch} of producer id {producer_id}")
-            self._stage.history.epochs.append(GivenEpoch(self._id, producer_id, epoch, self._stage.now_ms))
+        stage.world.trace.add(self._name, f"has epoch {epoch} of producer id {producer_id}")
+        stage.history.epochs.append(GivenEpoch(self._session, self._id, producer_id, epoch, sent_ms, stage.now_ms))
 
     def begin(self) -> Transaction:
         """Begin a transaction; the broker hears of it with the first record or offset."""
@@ -196,6 +196,7 @@ class ProducerSession:
                 producer_epoch=self._epoch,
                 committed=is_commit,
             )
+            sent_ms = self._stage.now_ms
             response = yield from caller.call(END_TXN, version, request, may_repeat=new)
             self._note_stray()
             is_certain = is_certain and not caller.was_stray
@@ -204,7 +205,7 @@ class ProducerSession:
                 if not code:
                     transaction.fate = Fate.COMMITTED if is_commit else Fate.ABORTED
                     if new:
-                        self._take_epoch(response.producer_id, response.producer_epoch)
+                        self._take_epoch(response, sent_ms)
                     return Outcome.DONE
                 if code in _FENCED or code in _MUST_ABORT:
                     transaction.fate = Fate.ABORTED if is_certain or not is_commit else Fate.UNKNOWN

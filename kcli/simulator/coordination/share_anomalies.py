@@ -3,8 +3,9 @@
 anomaly                   what is wrong
 ------------------------  ----------------------------------------------------------------------------------------------------
 redelivered_records       a record was delivered after the broker had answered that it is accepted or rejected
-two_holders               a record was delivered again while a member certainly held it, or a member's acknowledgement was
-                          accepted after another member had got the record
+two_holders               a record was delivered again while a member certainly held it (also one that had died silently,
+                          before its lock ended), or a member's acknowledgement was accepted after another member had got it
+late_expiries             a record of a member that had died silently was delivered again long after its lock had ended
 refused_holders           an acknowledgement was refused although the member held the records
 wrong_delivery_counts     a delivery count is not above that of an earlier delivery, or above the number of deliveries
 lost_deliveries           a visible record was neither accepted nor rejected, nor delivered up to the limit
@@ -12,7 +13,7 @@ stuck_share_partitions    at the end a group has a lag in a partition
 early_deliveries          a record below the start offset was delivered, which an administrator had set
 wrong_start_offsets       the broker has another start offset than an administrator had set
 
-The first four, and early_deliveries, are checked in strict eras only: see ShareEra.
+The first five, and early_deliveries, are checked in strict eras only: see ShareEra.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kcli.simulator.coordination.history import FinalState, History, TopicPartition, topic_name
-from kcli.simulator.coordination.share_history import FINAL, RELEASE, Acknowledgement, Delivery, ShareHistory, group_of
+from kcli.simulator.coordination.node_settings import SESSIONS_MS
+from kcli.simulator.coordination.share_history import FINAL, RELEASE, RENEW, Acknowledgement, Delivery, ShareHistory, group_of
 
+GRACE_MS = 3000  # until another member fetches the record
 _Place = tuple[str, TopicPartition, int]  # a group and an offset
 
 
@@ -64,6 +67,14 @@ def redelivered_records(history: History, final: FinalState) -> Iterator[str]:
 
 def two_holders(history: History, final: FinalState) -> Iterator[str]:
     """Yield deliveries of offsets that another delivery certainly holds, and acknowledgements after another delivery."""
+    for death, held, following in history.shares.expired_locks(is_draining=True):
+        is_certain = held.partition[0] not in history.deleted_ms and history.shares.era(held.group).is_strict
+        if is_certain and following.answered_ms < held.lock_end_ms:
+            place = held.group, held.partition, held.offset
+            yield (
+                f"{following.member} got {_named(place)} at {following.answered_ms} ms, but {held.member}, which has sent "
+                f"nothing since {death.at_ms} ms, has a lock until {held.lock_end_ms} ms"
+            )
     acknowledgements = _acknowledgements(history.shares)
     for place, deliveries in _deliveries(history.shares).items():
         for held in deliveries:
@@ -112,6 +123,29 @@ def _may_be_ended(
         one is not late and one.kind in FINAL and not one.is_refused and one.sent_ms <= late.answered_ms
         for one in acknowledgements
     ) or any(one.count >= limit and one.sent_ms <= late.answered_ms for one in deliveries)
+
+
+def late_expiries(history: History, final: FinalState) -> Iterator[str]:
+    """Yield deliveries that came too late for the lock of a member that died silently while the workload drained.
+
+    Its partitions may have no other reader until the group has removed it.
+    """
+    shares = history.shares
+    renewed = {one.delivery for one in shares.acknowledgements if one.kind == RENEW}
+    for death, held, following in shares.expired_locks(is_draining=True):
+        if held in renewed or held.partition[0] in history.deleted_ms or not shares.era(held.group).is_strict:
+            continue
+        group = group_of(held.group)
+        # A fetch whose answer was lost may have got the record first.
+        lost_ms = max((lost.last_ms for lost in shares.lost_fetches if lost.group == group), default=0)
+        due_ms = max(held.answered_ms, lost_ms) + shares.terms[group].lock_ms
+        due_ms = max(due_ms, death.at_ms + max(SESSIONS_MS)) + GRACE_MS
+        if following.answered_ms > due_ms:
+            place = held.group, held.partition, held.offset
+            yield (
+                f"{following.member} got {_named(place)} at {following.answered_ms} ms, but {held.member} had got it at "
+                f"{held.answered_ms} ms and has sent nothing since {death.at_ms} ms"
+            )
 
 
 def refused_holders(history: History, final: FinalState) -> Iterator[str]:

@@ -5,6 +5,7 @@
     Delivery         an offset that a member acquired with a ShareFetch, with its delivery count
     Acknowledgement  what a member said about an acquired offset, and what the broker answered
     LostFetch        a ShareFetch that may have acquired records of which no member knows
+    SilentDeath      a member that holds records and sends nothing any more, on a connection that stays open
     ShareEra         begins when an administrator sets or deletes the start offsets of a group's partitions
 
 Deliveries and acknowledgements of different eras have nothing to do with each other. `group` in a Delivery is the name of the
@@ -17,6 +18,7 @@ ended with a broken connection, and the broker releases the records of a session
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 TopicPartition = tuple[str, int]
@@ -129,6 +131,17 @@ class LostFetch(NamedTuple):
     last_ms: int
 
 
+class SilentDeath(NamedTuple):
+    """A member's last deliveries, which only the ends of their locks release, or another start of the broker.
+
+    While the workload drains this is certain, for no connection breaks then; and others read the partitions.
+    """
+
+    at_ms: int
+    held: list[Delivery]
+    is_draining: bool
+
+
 class ShareHistory:
     """All entries, in the order in which the clients made them."""
 
@@ -139,10 +152,27 @@ class ShareHistory:
         self.deliveries: list[Delivery] = []
         self.acknowledgements: list[Acknowledgement] = []
         self.lost_fetches: list[LostFetch] = []
+        self.silent_deaths: list[SilentDeath] = []
         # Acknowledgements that the broker refused although the member held all of the records.
         self.wrong_refusals: list[str] = []
         # Start offsets that are not those that an administrator has set.
         self.wrong_starts: list[str] = []
+
+    def expired_locks(self, *, is_draining: bool) -> Iterator[tuple[SilentDeath, Delivery, Delivery]]:
+        """Yield the deliveries of silent members that followed one another while the broker ran: it has ended a lock.
+
+        The records of a member that has died silently are free only then, unless the broker has noticed that its connection
+        was broken. `is_draining` selects the deaths.
+        """
+        later: dict[tuple[str, TopicPartition, int], list[Delivery]] = {}
+        for one in self.deliveries:
+            later.setdefault((one.group, one.partition, one.offset), []).append(one)
+        for death in self.silent_deaths:
+            for held in death.held if death.is_draining == is_draining else ():
+                found = later[held.group, held.partition, held.offset]
+                following = [one for one in found if one.sent_ms > held.answered_ms and one.life == held.life != -1]
+                if following:
+                    yield death, held, min(following, key=lambda one: one.answered_ms)
 
     def begin_era(self, group: str, era: ShareEra) -> None:
         """Begin an era of partitions of a group."""

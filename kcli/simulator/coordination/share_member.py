@@ -11,7 +11,9 @@
     ---------------------------------------  -----------------------------------------------------------------------------------
     has no answer, or an error of a session  are forgotten; a new session begins
     pauses for longer than the lock          are acknowledged after that, as by a zombie
-    dies                                     are forgotten; its connection may stay open, so that only the lock ends
+    dies                                     are forgotten
+    dies silently                            are free when their locks end: the broker does not hear of the death; half of the
+                                             members die so when draining begins
     has kept records                         are acknowledged later or never
 
 Only fetches and acknowledgements in a session are repeated: the first and the last request of a session are not.
@@ -28,22 +30,10 @@ from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH, SHARE_GROUP_HEART
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.fetching import batch_rows
-from kcli.simulator.coordination.group_member import (
-    DIED_SHARE,
-    ENDED_SHARE,
-    HEARTBEAT_MS,
-    LEFT_SHARE,
-    MAX_PAUSE_MS,
-)
+from kcli.simulator.coordination.group_member import DIED_SHARE, ENDED_SHARE, HEARTBEAT_MS, LEFT_SHARE, MAX_PAUSE_MS
 from kcli.simulator.coordination.history import Poll, TopicPartition
 from kcli.simulator.coordination.share_acknowledging import Choice, choose, encode_batches
-from kcli.simulator.coordination.share_history import (
-    RENEW,
-    Acknowledgement,
-    Delivery,
-    LostFetch,
-    ShareTerms,
-)
+from kcli.simulator.coordination.share_history import RENEW, Acknowledgement, Delivery, LostFetch, ShareTerms, SilentDeath
 from kcli.simulator.coordination.share_resetting import ShareGroupGate
 from kcli.simulator.coordination.stage import GROUP_KEY, REPEATED_AFTER_MS, RETRIABLE, Caller, Stage
 from kcli.simulator.sent_records import whole_batches
@@ -53,6 +43,9 @@ LEAVE_EPOCH, FINAL_EPOCH = -1, -1
 RENEW_VERSION = 2
 ZOMBIE_SHARE = 0.08
 HANGING_SHARE = 0.3
+SILENT_SHARE = 0.06
+UNNOTICED_SHARE = 0.5  # of the other deaths, perhaps without records
+LAST_SHARE = 0.5  # of the members that die silently when draining begins
 MAX_WAITS_MS = (0, 100, 300, 300)
 _GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
 _SESSION = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
@@ -85,6 +78,7 @@ class ShareMember:
         self._gate = gate
         self._may_end = may_end  # it may die for good, since the group has another member
         self._acknowledged_share = rng.choice((0.1, 0.6))
+        self._dies_at_draining = rng.random() < LAST_SHARE
         self._has_ended = False
         self._lives = 0
         self._begin_life()
@@ -93,6 +87,10 @@ class ShareMember:
     def _diligence(self) -> float:
         """How often the member acknowledges after a fetch or with one."""
         return 0.6 if self._stage.is_draining else self._acknowledged_share
+
+    @property
+    def _holds_records(self) -> bool:
+        return any(self._held.values())
 
     def _begin_life(self) -> None:
         """Begin as a new member, with a connection of its own."""
@@ -119,8 +117,12 @@ class ShareMember:
                 yield from self._pass(self._gate)
             if self._stage.now_ms >= self._next_beat_ms:
                 yield from self._beat()
+            is_draining = self._stage.is_draining and (self._gate is None or self._gate.is_idle)
             if self._assigned or self._in_session:
                 yield from self._fetch()
+            if is_draining and self._dies_at_draining and self._epoch and self._holds_records:
+                self._dies_at_draining = False
+                self._die_silently()
             if self._held and self._rng.random() < self._diligence:
                 yield from self._acknowledge()
             yield from self._misbehave()
@@ -447,16 +449,29 @@ class ShareMember:
             yield from self._acknowledge()
         elif choice < ZOMBIE_SHARE + DIED_SHARE:
             self._stage.world.trace.add(self.name, f"{self._member_id} dies")
-            if rng.random() < 0.5:
+            if rng.random() < UNNOTICED_SHARE:
+                self._die_silently()
+            else:
                 self._caller.disconnect()
-            elif self._gate is not None:
-                self._gate.abandoned.append(self._caller)
-            self._begin_life()
+                self._begin_life()
             self._has_ended = self._may_end and rng.random() < ENDED_SHARE
             yield rng.randrange(2 * self._terms.lock_ms)
         elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE:
             yield from self._leave()
             yield rng.randrange(PAUSE_MS)
+        elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE + SILENT_SHARE and self._holds_records:
+            self._die_silently()
+
+    def _die_silently(self) -> None:
+        """Begin as another member; the broker gets nothing more from this one, nor the end of its connection."""
+        stage = self._stage
+        held = [one for found in self._held.values() for one in found.values()]
+        held = [one for one in held if (one.partition, one.offset) not in self._stray]
+        stage.world.trace.add(self.name, f"{self._member_id} dies silently with {len(held)} records")
+        stage.history.shares.silent_deaths.append(SilentDeath(stage.now_ms, held, stage.is_draining))
+        if self._gate is not None:
+            self._gate.abandoned.append(self._caller)
+        self._begin_life()
 
     def _leave(self, *, is_hanging: bool = False) -> Task[None]:
         """End the session, leave the group, and begin again as another member.

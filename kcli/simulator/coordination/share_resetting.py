@@ -51,6 +51,7 @@ class ShareGroupGate:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.is_idle = False  # it is not closed any more
         self.inside: set[str] = set()
         self.joined: set[str] = set()
         self.abandoned: list[Caller] = []
@@ -88,7 +89,7 @@ class ShareResetter:
         stage.world.network.end_dead_links()
         while self._has_connections():
             yield PAUSE_MS
-        gate.is_open = True
+        gate.is_open = gate.is_idle = True
         self.is_idle = True
 
     def _close(self, most_ms: int | None) -> Task[None]:
