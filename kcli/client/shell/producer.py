@@ -181,9 +181,9 @@ class Producer(RecordSender):
         self._is_call_due = False
         self._core.deliver = lambda batch: self._defer(partial(self._core.call_back, batch))
         wake, ahead_s = self._thread.wake, self._parts.clock.ahead_s
-        super().__init__(self._core.appender, self._lock, wake, self._parts.is_plain, ahead_s)
+        super().__init__(self._core.appender, self._lock, wake, self._send_or_wait, self._parts.is_plain, ahead_s)
 
-    def _send_slowly(
+    def _send_or_wait(
         self,
         topic: str,
         value: Any,
