@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.commands.client_options import add_client_options, client_properties
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
+from kcli.commands.selection_options import add_selection_options, selection_of
 
 if TYPE_CHECKING:
     from kcli.client import Consumer, ConsumerRecord, TopicPartition
@@ -56,7 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", action="append", default=[], metavar="TOPIC", help="a topic; may be repeated")
     parser.add_argument("--include", metavar="REGEX", help="topics whose whole name matches")
     add_client_options(parser)
-    _add_selecting(parser.add_argument_group("selecting, as in dump-log"))
+    group = parser.add_argument_group("selecting, as in dump-log")
+    group.add_argument("--partition", type=int, action="append", default=[], metavar="N", help="a partition; may be repeated")
+    add_selection_options(
+        group,
+        isolation_help="read_committed: nothing of open or aborted transactions (read_uncommitted)",
+        limit_aliases=["--max-messages"],
+        tail_unit="offsets",
+    )
     group = parser.add_argument_group("reading")
     group.add_argument("--from-beginning", action="store_true", help="begin at the first record (the default)")
     group.add_argument("--follow", action="store_true", help="go on with the records that come")
@@ -75,41 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--null-text", default="", metavar="TEXT", help="what is printed for null (nothing)")
 
 
-def _add_selecting(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--partition", type=int, action="append", default=[], metavar="N", help="a partition; may be repeated")
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
-    group.add_argument("--time", metavar="A..B", help="timestamps from A up to B: ISO 8601 or ms; a day may be alone")
-    group.add_argument("--key", action="append", default=[], metavar="KEY", help="records with this key; several: any of them")
-    group.add_argument(
-        "--header", action="append", default=[], metavar="NAME[=VALUE]", help="records with this header; several: all of them"
-    )
-    group.add_argument(
-        "--isolation",
-        choices=["read_uncommitted", "read_committed"],
-        help="read_committed: nothing of open or aborted transactions (read_uncommitted)",
-    )
-    group.add_argument("--limit", "--max-messages", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N offsets of each partition")
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the records and return the exit code. Raises CannotRun, and ReaderGone when the reader has enough."""
-    from kcli.inspect.dumping.selection import SelectionError, parse_selection
-
     if not args.topic and args.include is None:
         raise CannotRun("name a topic with --topic, or topics with --include REGEX")
-    try:
-        selection = parse_selection(
-            offset=args.offset,
-            time=args.time,
-            keys=args.key,
-            headers=args.header,
-            isolation=args.isolation,
-            limit=args.limit,
-            tail=args.tail,
-        )
-    except SelectionError as error:
-        raise CannotRun(str(error)) from None
+    selection = selection_of(args, args.isolation)
     _check(args, selection)
     own = {"enable.auto.commit": "false", "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
     if args.isolation is not None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from kcli.commands.output import CannotRun, print_message
-
-if TYPE_CHECKING:
-    from kcli.inspect.dumping.selection import Selection
+from kcli.commands.selection_options import READ_COMMITTED, READ_UNCOMMITTED, add_selection_options, selection_of
 
 ARGUMENTS = "PATH... --to HOST:PORT"
 DESCRIPTION = """\
@@ -30,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
     _add_topic_arguments(parser.add_argument_group("topics"))
     _add_schedule_arguments(parser.add_argument_group("speed (without these: as fast as acknowledgements allow)"))
-    _add_selection_arguments(parser.add_argument_group("selecting, as in dump-log"))
+    add_selection_options(
+        parser.add_argument_group("selecting, as in dump-log"),
+        batch_options=["producer-id", "transactional", "aborted"],
+        isolation_help="read_committed (the default): nothing of open or aborted transactions",
+    )
     group = parser.add_argument_group("progress")
     group.add_argument("--name", metavar="NAME", help="of the replay; without it, it is made of paths, selection and --map")
     group.add_argument(
@@ -74,31 +75,6 @@ def _add_schedule_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--rate", metavar="N", help="records a second (5000, 20K), or bytes (500KB, 10MB)")
 
 
-def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
-    group.add_argument(
-        "--time",
-        metavar="A..B",
-        help="timestamps from A up to B: ISO 8601 (UTC without a zone) or ms; a day, week or month may be alone",
-    )
-    group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
-    group.add_argument(
-        "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
-    )
-    group.add_argument(
-        "--producer-id", metavar="ID", action="append", default=[], help="batches of this producer; several: any"
-    )
-    group.add_argument("--transactional", action="store_true", help="batches of transactions")
-    group.add_argument("--aborted", action="store_true", help="records of aborted transactions")
-    group.add_argument(
-        "--isolation",
-        choices=["read_uncommitted", "read_committed"],
-        help="read_committed (the default): nothing of open or aborted transactions",
-    )
-    group.add_argument("--limit", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N records of each partition")
-
-
 def run(args: argparse.Namespace) -> int:
     """Replay, and return the exit code. Raises CannotRun."""
     from kcli.client.errors import ClientError
@@ -110,32 +86,11 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.to and not args.dry_run:
         raise CannotRun("name the target: --to HOST:PORT, or --dry-run to send nothing")
-    selection = _selection(args)
+    selection = selection_of(args, args.isolation or (READ_UNCOMMITTED if args.aborted else READ_COMMITTED))
     try:
         schedule = parse_schedule(args.speed, args.rate)
         mapping = parse_mapping(args.map, args.topic)
         with ReplayRun(args, selection, mapping, schedule, Problems(print_message)) as replay:
             return replay.dry_run() if args.dry_run else replay.run()
     except (MappingError, ScheduleError, SourceError, ClientError) as error:
-        raise CannotRun(str(error)) from None
-
-
-def _selection(args: argparse.Namespace) -> Selection:
-    from kcli.inspect.dumping.selection import READ_COMMITTED, READ_UNCOMMITTED, SelectionError, parse_selection
-
-    isolation = args.isolation or (READ_UNCOMMITTED if args.aborted else READ_COMMITTED)
-    try:
-        return parse_selection(
-            offset=args.offset,
-            time=args.time,
-            keys=args.key,
-            headers=args.header,
-            producer_ids=args.producer_id,
-            transactional=args.transactional,
-            aborted=args.aborted,
-            isolation=isolation,
-            limit=args.limit,
-            tail=args.tail,
-        )
-    except SelectionError as error:
         raise CannotRun(str(error)) from None
