@@ -191,8 +191,11 @@ class Preparation:
             if int(values.get(RETENTION_MS, "-1")) >= 0:
                 by_retention.setdefault(int(values[RETENTION_MS]), []).append(name)
         for retention_ms, topics in by_retention.items():
+            servers = ",".join(self._network.config.bootstrap_servers)
+            each = "" if len(topics) == 1 else "for each of them, "
             self._note(
                 f"the target deletes records older than {retention_ms / DAY_MS:g} days ({RETENTION_MS}) of "
-                f"{format_count(len(topics), 'topic')} ({short_list(topics)})"
+                f"{format_count(len(topics), 'topic')} ({short_list(topics)}); to keep all records, {each}run: "
+                f"kcli configs alter --bootstrap-server {servers} --topic {topics[0]} --add-config {RETENTION_MS}=-1"
             )
         return configs
