@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import CODECS, add_client_options, client_properties
+from kcli.commands.client_options import (
+    add_client_options,
+    add_producer_options,
+    client_errors,
+    client_properties,
+    producer_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, print_text
 
 if TYPE_CHECKING:
@@ -68,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record-size", type=int, default=DEFAULT_RECORD_BYTES, metavar="BYTES", help="of a value (%(default)s)"
     )
     group.add_argument("--throughput", type=float, default=-1, metavar="N", help="records a second; -1: as fast as it goes")
-    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
-    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+    add_producer_options(group)
     group = parser.add_argument_group("consume")
     group.add_argument("--follow", action="store_true", help="only records that come from now on, with their latencies")
 
@@ -78,14 +83,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the result and return the exit code. Raises CannotRun."""
     if args.num_records < 1 or args.record_size < 0:
         raise CannotRun("--num-records must be 1 or more, --record-size 0 or more")
-    own = {"acks": args.acks, "compression.type": args.compression_type} if args.what == "produce" else {}
-    properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
-    from kcli.client import ClientError
-
-    try:
+    properties = client_properties(args, producer_settings(args) if args.what == "produce" else None)
+    with client_errors():
         totals = _produce(args, properties) if args.what == "produce" else _consume(args, properties)
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
     if args.output == "json":
         from kcli.inspect.json_text import dump
 

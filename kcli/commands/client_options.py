@@ -11,7 +11,8 @@ options of the command       such as --acks
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from kcli.commands.output import CannotRun
 
@@ -36,8 +37,35 @@ def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") 
     return group
 
 
-def client_properties(args: argparse.Namespace, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the settings of the client, with `own` on top. Raises CannotRun, and OSError for the file."""
+def add_producer_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options of commands that send records; `producer_settings` has their settings."""
+    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
+    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+
+
+def producer_settings(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the settings for the options of `add_producer_options`."""
+    return {"acks": args.acks, "compression.type": args.compression_type}
+
+
+@contextmanager
+def client_errors(passed_on: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Raise CannotRun with the sentence of a ClientError that ends the block, unless it is one of `passed_on`."""
+    from kcli.client.errors import ClientError
+
+    try:
+        yield
+    except passed_on:
+        raise
+    except ClientError as error:
+        raise CannotRun(str(error)) from error
+
+
+def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return the settings of the client, with those of `own` that are not None on top.
+
+    Raises CannotRun, and OSError for the file.
+    """
     settings: dict[str, str] = {} if args.command_config is None else _read(args.command_config)
     for text in args.command_property:
         name, found, value = text.partition("=")
@@ -51,7 +79,7 @@ def client_properties(args: argparse.Namespace, own: Mapping[str, str] | None = 
     settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
     if args.bootstrap_server is not None:
         settings[BOOTSTRAP] = args.bootstrap_server
-    return settings | dict(own or {})
+    return settings | {name: value for name, value in (own or {}).items() if value is not None}
 
 
 def _read(path: str) -> dict[str, str]:

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     done,
@@ -40,10 +40,9 @@ from kcli.inspect.quantities import format_count
 if TYPE_CHECKING:
     from kcli.client.admin.configs import AlterConfigOp, ConfigEntry, ConfigResource
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
-EPILOG = f"kcli configs ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("configs")
 
 # The option of the short form, the words of --entity-type, the name of the resource type.
 _ENTITIES = (
@@ -64,9 +63,9 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli configs`."""
     actions = add_actions(parser)
-    describing = add_action(actions, "describe", answered(_describe), "show configurations")
+    describing = add_action(actions, "describe", _describe, "show configurations")
     describing.add_argument("--all", action="store_true", help="also those that have their defaults")
-    altering = add_action(actions, "alter", answered(_alter), "change configurations of one entity; others stay")
+    altering = add_action(actions, "alter", _alter, "change configurations of one entity; others stay")
     for one in (describing, altering):
         one.add_argument("--entity-type", choices=list(_TYPES), metavar="TYPE", help=", ".join(_TYPES))
         one.add_argument("--entity-name", metavar="NAME", help="the name, or the id of a broker")

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import add_client_options, client_properties
+from kcli.commands.client_options import add_client_options, client_errors, client_properties
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
 from kcli.commands.selection_options import add_selection_options, selection_of
@@ -90,27 +90,20 @@ def run(args: argparse.Namespace) -> int:
     selection = selection_of(args, args.isolation)
     _check(args, selection)
     own = {"enable.auto.commit": "false", "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
-    if args.isolation is not None:
-        own["isolation.level"] = args.isolation
-    if args.group is not None:
-        own["group.id"] = args.group
-    properties = client_properties(args, own)
+    properties = client_properties(args, {**own, "isolation.level": args.isolation, "group.id": args.group})
     printer = _printer(args)
-    from kcli.client import ClientError, Consumer
+    from kcli.client import Consumer
 
-    try:
-        with Consumer(properties) as consumer:
-            topics = _topics(consumer, args)
-            if not topics:
-                return EXIT_FINDINGS
-            reading = _Reading(consumer, selection, printer, args)
-            if args.group is not None:
-                consumer.subscribe(topics)
-                reading.read_group()
-            else:
-                reading.read(_plan(consumer, topics, args, selection))
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
+    with client_errors(), Consumer(properties) as consumer:
+        topics = _topics(consumer, args)
+        if not topics:
+            return EXIT_FINDINGS
+        reading = _Reading(consumer, selection, printer, args)
+        if args.group is not None:
+            consumer.subscribe(topics)
+            reading.read_group()
+        else:
+            reading.read(_plan(consumer, topics, args, selection))
     return EXIT_OK
 
 

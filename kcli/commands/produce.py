@@ -7,7 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kcli.commands.client_options import CODECS, add_client_options, client_properties
+from kcli.commands.client_options import (
+    add_client_options,
+    add_producer_options,
+    client_errors,
+    client_properties,
+    producer_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
 
@@ -48,23 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header of all records")
     group.add_argument("--partition", type=int, metavar="N", help="send all records to this partition, whatever their keys")
     group.add_argument("--timestamp", type=int, metavar="MS", help="the timestamp of all records, in ms since 1970")
-    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
-    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+    add_producer_options(group)
 
 
 def run(args: argparse.Namespace) -> int:
     """Send the records and return the exit code. Raises CannotRun."""
-    own = {"acks": args.acks, "compression.type": args.compression_type}
-    properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
+    properties = client_properties(args, producer_settings(args))
     parse, delimiter = _parser(args), _delimiter(args.delimiter)
     if not delimiter:
         raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
-    from kcli.client import ClientError, Producer
+    from kcli.client import Producer
 
     deliveries = _Deliveries()
     sent = 0
     try:
-        with Producer(properties) as producer:
+        with client_errors(), Producer(properties) as producer:
             for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
                 try:
                     record = parse(line)
@@ -87,8 +91,6 @@ def run(args: argparse.Namespace) -> int:
     except _WrongLine as error:
         print_message(f"{error}; {deliveries.count:,} records before it were sent")
         return EXIT_FINDINGS
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
     if deliveries.error is not None:
         print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
         return EXIT_FINDINGS

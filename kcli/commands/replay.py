@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from kcli.commands.client_options import client_errors
 from kcli.commands.output import CannotRun, print_message
 from kcli.commands.selection_options import READ_COMMITTED, READ_UNCOMMITTED, add_selection_options, selection_of
 
@@ -77,7 +78,6 @@ def _add_schedule_arguments(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay, and return the exit code. Raises CannotRun."""
-    from kcli.client.errors import ClientError
     from kcli.commands.replay_run import ReplayRun
     from kcli.replay.directory_source import Problems
     from kcli.replay.scheduling import ScheduleError, parse_schedule
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         schedule = parse_schedule(args.speed, args.rate)
         mapping = parse_mapping(args.map, args.topic)
-        with ReplayRun(args, selection, mapping, schedule, Problems(print_message)) as replay:
+        with client_errors(), ReplayRun(args, selection, mapping, schedule, Problems(print_message)) as replay:
             return replay.dry_run() if args.dry_run else replay.run()
-    except (MappingError, ScheduleError, SourceError, ClientError) as error:
+    except (MappingError, ScheduleError, SourceError) as error:
         raise CannotRun(str(error)) from None

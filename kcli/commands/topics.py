@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     done,
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from kcli.client.admin.operation import Operation, Outcomes
     from kcli.client.admin.topics import TopicDescription, TopicListing, TopicPartitionInfo
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Lists, describes, creates, deletes and extends the topics of a running cluster."
-EPILOG = f"kcli topics ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("topics")
 
 _PARTITIONS = (
     ("partition", "partition"),
@@ -48,8 +47,8 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli topics`."""
     actions = add_actions(parser)
-    listing = add_action(actions, "list", answered(_list), "list the names of topics")
-    describing = add_action(actions, "describe", answered(_describe), "show partitions, replicas and configs of topics")
+    listing = add_action(actions, "list", _list, "list the names of topics")
+    describing = add_action(actions, "describe", _describe, "show partitions, replicas and configs of topics")
     for one in (listing, describing):
         one.add_argument("--topic", metavar="TOPIC", action="append", default=[], help="topics of this name, * and ? allowed")
         one.add_argument("--exclude-internal", action="store_true", help="leave internal topics out")
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     filters.add_argument("--at-min-isr-partitions", action="store_true", help="only with as few in sync as allowed")
     filters.add_argument("--topics-with-overrides", action="store_true", help="only topics with configs of their own")
 
-    creating = add_action(actions, "create", answered(_create), "create a topic")
+    creating = add_action(actions, "create", _create, "create a topic")
     creating.add_argument("--topic", metavar="TOPIC", required=True, help="its name")
     creating.add_argument("--partitions", metavar="N", type=int, help="number of partitions (num.partitions of the broker)")
     creating.add_argument("--replication-factor", metavar="N", type=int, help="replicas of each (that of the broker)")
@@ -71,12 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     creating.add_argument("--if-not-exists", action="store_true", help="a topic of this name that exists is no error")
     creating.add_argument("--dry-run", action="store_true", help="let the cluster check it, and create nothing")
 
-    deleting = add_action(actions, "delete", answered(_delete), "delete topics")
+    deleting = add_action(actions, "delete", _delete, "delete topics")
     deleting.add_argument("--topic", metavar="TOPIC", action="append", required=True, help="topics of this name, * allowed")
     deleting.add_argument("--if-exists", action="store_true", help="that there is no such topic is no error")
     deleting.add_argument("--dry-run", action="store_true", help="print their names, and delete nothing")
 
-    altering = add_action(actions, "alter", answered(_alter), "add partitions to a topic")
+    altering = add_action(actions, "alter", _alter, "add partitions to a topic")
     altering.add_argument("--topic", metavar="TOPIC", required=True, help="its name")
     altering.add_argument("--partitions", metavar="N", type=int, required=True, help="the number that it shall have")
     altering.add_argument("--replica-assignment", metavar="LIST", help="the brokers of the new ones, as of create")
