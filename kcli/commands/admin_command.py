@@ -79,9 +79,9 @@ def add_connection(parser: argparse.ArgumentParser, has_names: bool = False) -> 
         "--timeout",
         metavar="SECONDS",
         type=_seconds,
-        help=f"how long to try before an error (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
+        help=f"stop trying after this time (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
     )
-    help_text = "tables, or one JSON object a line" + ("; or only names" if has_names else "")
+    help_text = "tables, or one JSON object per line" + (", or only names" if has_names else "") + " (text)"
     formats = ["text", "json", "names"] if has_names else ["text", "json"]
     group.add_argument("--output", choices=formats, default="text", help=help_text)
 

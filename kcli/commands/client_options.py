@@ -28,19 +28,27 @@ def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") 
     """Add the options in a group of their own, and return it."""
     group = parser.add_argument_group(title)
     group.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT", help=f"brokers to ask first, separated by commas ({DEFAULT_BOOTSTRAP})"
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help=f"brokers to connect to first, separated by commas ({DEFAULT_BOOTSTRAP})",
     )
-    group.add_argument("--command-config", metavar="FILE", help="settings of the client, in Kafka's format")
+    group.add_argument("--command-config", metavar="FILE", help="read settings of the client from this properties file")
     group.add_argument(
-        "--command-property", action="append", default=[], metavar="KEY=VALUE", help="a setting of the client; may be repeated"
+        "--command-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a setting of the client; may be repeated",
     )
     return group
 
 
 def add_producer_options(group: argparse._ArgumentGroup) -> None:
     """Add the options of commands that send records; `producer_settings` has their settings."""
-    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
-    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+    group.add_argument(
+        "--acks", choices=["0", "1", "all"], help="which replicas acknowledge a record: none, the leader, or all in sync (all)"
+    )
+    group.add_argument("--compression-type", choices=CODECS, help="compress batches with this codec (none)")
 
 
 def producer_settings(args: argparse.Namespace) -> dict[str, str | None]:

@@ -75,12 +75,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli cluster`."""
     actions = add_actions(parser)
     nodes = add_action(actions, "nodes", _nodes, "show the brokers and the cluster's id")
-    nodes.add_argument("--include-fenced-brokers", action="store_true", help="also brokers that are registered and do not run")
+    nodes.add_argument(
+        "--include-fenced-brokers", action="store_true", help="show also brokers that are registered, but fenced"
+    )
     add_action(actions, "quorum", _quorum, "show the voters and observers of the metadata quorum")
     add_action(actions, "features", _features, "show the features with their levels")
     dirs = add_action(actions, "log-dirs", _log_dirs, "show the log directories of brokers")
-    dirs.add_argument("--broker-list", metavar="IDS", action="append", default=[], help="of these brokers (all)")
-    dirs.add_argument("--topic-list", metavar="TOPICS", action="append", default=[], help="with the partitions of these topics")
+    dirs.add_argument(
+        "--broker-list", metavar="IDS", action="append", default=[], help="only these brokers: ids, separated by commas (all)"
+    )
+    dirs.add_argument(
+        "--topic-list",
+        metavar="TOPICS",
+        action="append",
+        default=[],
+        help="show also the partitions of these topics, separated by commas",
+    )
 
 
 def _nodes(args: argparse.Namespace) -> int:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "--topic TOPIC"
 DESCRIPTION = """\
-Prints the records of topics of a running cluster: those that are there, and with --follow those that come. The
-options that select are those of dump-log."""
+Prints the records of topics of a running cluster, from the first to the last. With --follow it continues with new
+records. The options that select records are those of dump-log."""
 EPILOG = """\
-Exit codes: 0 done; 1 there is no such topic; 2 could not run. docs/console.md has examples, docs/json-output.md the
-members of --output json."""
+Exit codes: 0 done; 1 a topic does not exist; 2 the command could not run. docs/console.md has examples,
+docs/json-output.md describes the members of --output json."""
 
 POLL_MS = 500  # the longest wait before the end is compared
 # A member that joins with group.protocol=consumer, or cooperatively, gets partitions after another one gave them back: each of
@@ -54,33 +54,39 @@ class Plan(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli consume`."""
-    parser.add_argument("--topic", action="append", default=[], metavar="TOPIC", help="a topic; may be repeated")
-    parser.add_argument("--include", metavar="REGEX", help="topics whose whole name matches")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="TOPIC", help="print the records of this topic; may be repeated"
+    )
+    parser.add_argument("--include", metavar="REGEX", help="print the records of all topics whose whole name matches")
     add_client_options(parser)
     group = parser.add_argument_group("selecting, as in dump-log")
-    group.add_argument("--partition", type=int, action="append", default=[], metavar="N", help="a partition; may be repeated")
+    group.add_argument(
+        "--partition", type=int, action="append", default=[], metavar="N", help="read only this partition; may be repeated"
+    )
     add_selection_options(
         group,
-        isolation_help="read_committed: nothing of open or aborted transactions (read_uncommitted)",
+        isolation_help="read_committed: no records of open or aborted transactions (read_uncommitted)",
         limit_aliases=["--max-messages"],
         tail_unit="offsets",
     )
     group = parser.add_argument_group("reading")
     group.add_argument("--from-beginning", action="store_true", help="begin at the first record (the default)")
-    group.add_argument("--follow", action="store_true", help="go on with the records that come")
-    group.add_argument("--timeout-ms", type=int, metavar="MS", help="end when no record comes for so long")
-    group.add_argument("--group", metavar="GROUP", help="read as a member of this consumer group, and commit what was printed")
+    group.add_argument("--follow", action="store_true", help="do not stop at the end, but continue with new records")
+    group.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has arrived for this time")
+    group.add_argument(
+        "--group", metavar="GROUP", help="read as a member of this consumer group, and commit offsets after printing"
+    )
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--output", choices=["value", "json"], default="value", help="value: the value and a line feed; json (%(default)s)"
+        "--output", choices=["value", "json"], default="value", help="print values, or records as JSON (%(default)s)"
     )
     group.add_argument(
         "--format",
         metavar="TEXT",
-        help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K %%S sizes, \\n",
+        help="print records as TEXT: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T time, ...",
     )
-    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="what follows a value (\\n)")
-    group.add_argument("--null-text", default="", metavar="TEXT", help="what is printed for null (nothing)")
+    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="print this after each value (\\n)")
+    group.add_argument("--null-text", default="", metavar="TEXT", help="print this for null (nothing)")
 
 
 def run(args: argparse.Namespace) -> int:

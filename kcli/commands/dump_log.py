@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("selecting (not with --output kafka)"),
         batch_options=list(BATCH_OPTIONS),
         default_isolation=READ_UNCOMMITTED,
-        isolation_help="read_committed: what a consumer would see, nothing of open or aborted transactions",
+        isolation_help="read_committed: only what such a consumer would receive, no records of open or aborted transactions",
     )
     group = parser.add_argument_group("more")
     group.add_argument(

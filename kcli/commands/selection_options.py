@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 # The options that a command may have or not: those that need the batches of a log, which a consumer does not see.
 BATCH_OPTIONS = {
-    "producer-id": "batches of this producer; several: any of them",
+    "producer-id": "batches of this producer; may be repeated: any of the producers",
     "transactional": "batches of transactions",
     "control": "control batches",
     "aborted": "records of aborted transactions",
@@ -32,15 +32,21 @@ def add_selection_options(
     tail_unit: str = "records",
 ) -> None:
     """Add the options; `batch_options` are names of BATCH_OPTIONS, `tail_unit` is what --tail counts."""
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
+    group.add_argument("--offset", metavar="A..B", help="offsets from A to B, without B; A or B may be left out")
     group.add_argument(
         "--time",
         metavar="A..B",
-        help="timestamps from A up to B: ISO 8601 (UTC without a zone) or ms; a day, week or month may be alone",
+        help="timestamps from A to B, without B: ISO 8601 (UTC without a zone) or ms; also one day, week or month",
     )
-    group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
     group.add_argument(
-        "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
+        "--key", metavar="KEY", action="append", default=[], help="records with this key; may be repeated: any of the keys"
+    )
+    group.add_argument(
+        "--header",
+        metavar="NAME[=VALUE]",
+        action="append",
+        default=[],
+        help="records with this header; may be repeated: all of the headers",
     )
     for name in batch_options:
         if name == "producer-id":
