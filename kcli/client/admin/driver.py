@@ -222,7 +222,7 @@ class _CallInProgress(Generic[Key, Value]):
         self._is_updated = True
         self._looked_up.difference_update(places)
         if self._call.route is Route.CONTROLLER and self._network.metadata.controller_id == NO_CONTROLLER:
-            self._last_error = kafka_error(error_codes.NOT_CONTROLLER, "the cluster has no controller now")
+            self._last_error = kafka_error(error_codes.NOT_CONTROLLER, "the cluster has no controller at the moment")
         self._advance()
 
     def _ask_coordinators(self, places: list[object]) -> None:
