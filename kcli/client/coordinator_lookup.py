@@ -16,18 +16,20 @@
 
     FindCoordinator  version 0  groups only
                      1-3        one key with a type
-                     4 and on   several keys of one type; here always one
+                     4 and on   several keys of one type
                      6          share partitions: group:topic id:partition
+
+`coordinator_request` and `coordinators_by_key` handle all of these versions; the admin client uses them, too.
 
 Requests to a coordinator use a connection of their own, so that no fetch delays a heartbeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
-from kcli.client.metadata import Node
 from kcli.client.network_client import COORDINATOR, NetworkClient, failure_error
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure, Request
@@ -44,6 +46,21 @@ MOVED = frozenset((error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_NOT_AVAI
 # Get the coordinator's node id, or the error, once; or the answer to a request, or the error.
 FoundCallback = Callable[[int | ClientError, int], None]
 AnswerDone = Callable[[Message | ClientError, int], None]
+
+
+def coordinator_request(version: int, key_type: int, keys: Sequence[str]) -> Message:
+    """Return the request for the coordinators of keys; before FIRST_VERSION_WITH_LISTS only one key can be encoded."""
+    kind = API_KEYS[FIND_COORDINATOR].request
+    if version >= FIRST_VERSION_WITH_LISTS or len(keys) > 1:
+        return kind.new(key_type=key_type, coordinator_keys=list(keys))
+    return kind.new(key_type=key_type, key=keys[0])
+
+
+def coordinators_by_key(answer: Message, keys: Sequence[str]) -> dict[str, Message]:
+    """Return what an answer says of each key: node_id, host, port, error_code, error_message; `keys` were asked for."""
+    if answer.schema_version < FIRST_VERSION_WITH_LISTS:
+        return {keys[0]: answer}
+    return {one.key: one for one in answer.coordinators}
 
 
 class CoordinatorLookup:
@@ -145,29 +162,24 @@ class CoordinatorLookup:
         if self._is_asking or self._retry is not None:
             return
         self._is_asking = True
-        self._network.send_to_any(FIND_COORDINATOR, self._request, self._answered)
-
-    def _request(self, version: int) -> Message:
-        kind = API_KEYS[FIND_COORDINATOR].request
-        if version >= FIRST_VERSION_WITH_LISTS:
-            return kind.new(key_type=self._key_type, coordinator_keys=[self._key])
-        return kind.new(key_type=self._key_type, key=self._key)
+        request = partial(coordinator_request, key_type=self._key_type, keys=[self._key])
+        self._network.send_to_any(FIND_COORDINATOR, request, self._answered)
 
     def _answered(self, answer: Answer, now_ms: int) -> None:
         self._is_asking = False
         if isinstance(answer, PeerFailure):
             self._failed(failure_error(answer, FIND_COORDINATOR), now_ms)
             return
-        found = answer.coordinators[0] if answer.coordinators else answer
+        found = coordinators_by_key(answer, [self._key]).get(self._key)
+        if found is None:
+            missing = KafkaError(error_codes.COORDINATOR_NOT_AVAILABLE, f"the broker's answer does not contain {self._key}")
+            self._failed(missing, now_ms)
+            return
         if found.error_code:
             self._failed(KafkaError(found.error_code, found.error_message or None), now_ms)
             return
         self._failures, self.last_error = 0, None
-        metadata = self._network.metadata
-        known = metadata.nodes.get(found.node_id)
-        if known is None or (known.host, known.port) != (found.host, found.port):
-            rack = None if known is None else known.rack
-            metadata.nodes[found.node_id] = Node(found.node_id, found.host, found.port, rack)
+        self._network.metadata.add_node(found.node_id, found.host, found.port)
         self.node_id = found.node_id
         self._settle(found.node_id, now_ms)
 

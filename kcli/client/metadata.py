@@ -163,6 +163,12 @@ class Metadata:
             self._replace([changed.get(one[:2], one) for one in self.cluster.partitions], now_ms)
         return set(changed)
 
+    def add_node(self, node_id: int, host: str, port: int) -> None:
+        """Take the address of a broker that an answer named."""
+        known = self.nodes.get(node_id)
+        if known is None or (known.host, known.port) != (host, port):
+            self.nodes[node_id] = Node(node_id, host, port, None if known is None else known.rack)
+
     def _replace(self, partitions: Iterable[PartitionInfo], now_ms: int) -> None:
         self.cluster = Cluster(partitions)
         self.update_count += 1

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kcli.commands.client_options import add_client_options, client_properties
+from kcli.commands.client_options import add_client_options, client_errors, client_properties
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.inspect.json_text import JsonObject, JsonValue, dump
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEFAULT_TIMEOUT_S = 10.0
-EXIT_CODES = """\
-Exit codes: 0 done; 1 the cluster refused something, or no topic or group matches; 2 could not run, or no answer in time.
-docs/administration.md has examples."""
+ACTION_USAGE = "ACTION [OPTIONS]"
 _Result = TypeVar("_Result")
 _Value = TypeVar("_Value")
 _Key = TypeVar("_Key")
@@ -54,11 +52,22 @@ def add_actions(
     return parser.add_subparsers(metavar=metavar, dest="action", required=True, prog=parser.prog)
 
 
+def action_epilog(command: str, about: str = "") -> str:
+    """Return the end of the help of a command with actions; `about` is what to know of this one."""
+    return f"""\
+{about}kcli {command} ACTION --help shows the options of an action.
+Exit codes: 0 done; 1 the cluster refused the request, or no topic or group has the name; 2 the command could not
+run, or there was no answer in time. docs/administration.md has examples."""
+
+
 def add_action(actions: Actions, name: str, run: Action, text: str, epilog: str = "") -> argparse.ArgumentParser:
-    """Add an action with the options of every one; `text` is a line of help."""
+    """Add an action with the options that all of them have; `text` is a line of help.
+
+    If the cluster refuses something (KafkaError), the action ends with a message and exit code 1.
+    """
     description = f"{text[0].upper()}{text[1:]}."
     parser = actions.add_parser(name, help=text, description=description, epilog=epilog or None)
-    parser.set_defaults(run_action=run)
+    parser.set_defaults(run_action=_answered(run))
     add_connection(parser, has_names=name == "list")
     return parser
 
@@ -70,9 +79,9 @@ def add_connection(parser: argparse.ArgumentParser, has_names: bool = False) -> 
         "--timeout",
         metavar="SECONDS",
         type=_seconds,
-        help=f"how long to try before an error (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
+        help=f"stop trying after this time (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
     )
-    help_text = "tables, or one JSON object a line" + ("; or only names" if has_names else "")
+    help_text = "tables, or one JSON object per line" + (", or only names" if has_names else "") + " (text)"
     formats = ["text", "json", "names"] if has_names else ["text", "json"]
     group.add_argument("--output", choices=formats, default="text", help=help_text)
 
@@ -112,21 +121,14 @@ def ask(args: argparse.Namespace, operation: Operation[_Result]) -> _Result:
 
     Raises KafkaError if the cluster refuses it, CannotRun if there is no answer.
     """
-    from kcli.client.errors import ClientError, KafkaError
+    from kcli.client.errors import KafkaError
     from kcli.client.shell.admin import Admin
 
-    try:
-        with Admin(settings_of(args)) as admin:
-            return admin.execute(operation)
-    except KafkaError:
-        raise
-    except ClientError as error:
-        raise CannotRun(str(error)) from None
+    with client_errors(passed_on=KafkaError), Admin(settings_of(args)) as admin:
+        return admin.execute(operation)
 
 
-def answered(run: Action) -> Action:
-    """Return the action with errors of the cluster as messages and exit code 1."""
-
+def _answered(run: Action) -> Action:
     def action(args: argparse.Namespace) -> int:
         from kcli.client.errors import KafkaError
 

@@ -103,9 +103,10 @@ def options_of(parser: argparse.ArgumentParser) -> list[str]:
 def build_parser(command: str) -> argparse.ArgumentParser:
     """Return the parser of one command. Raises KeyError for an unknown command."""
     module = importlib.import_module(f"kcli.commands.{COMMANDS[command][0]}")
+    usage = getattr(module, "USAGE", None) or f"[OPTIONS] {module.ARGUMENTS}"
     parser = Parser(
         prog=f"kcli {command}",
-        usage=f"kcli {command} {getattr(module, 'USAGE', f'[OPTIONS] {module.ARGUMENTS}')}",
+        usage=f"kcli {command} {usage}",
         description=module.DESCRIPTION,
         epilog=getattr(module, "EPILOG", None),
         allow_abbrev=command == "dump-log",

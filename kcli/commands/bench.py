@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import CODECS, add_client_options, client_properties
+from kcli.commands.client_options import (
+    add_client_options,
+    add_producer_options,
+    client_errors,
+    client_properties,
+    producer_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, print_text
 
 if TYPE_CHECKING:
@@ -26,11 +32,11 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "produce|consume --topic TOPIC"
 DESCRIPTION = """\
-Measures a running cluster: how many records and bytes a second a topic takes or gives, how long each record
-waits for its acknowledgement, and what that costs this client. Records are really written."""
+Measures how fast a topic of a running cluster is written or read: records and bytes per second, latencies, and CPU
+time of this client. `kcli bench produce` writes real records: use a topic that is only for tests."""
 EPILOG = """\
-Exit codes: 0 measured; 1 records were not acknowledged, or fewer came than were asked for; 2 could not run.
-docs/console.md has examples."""
+Exit codes: 0 done; 1 records were not acknowledged, or fewer than --num-records were read; 2 the command could not
+run. docs/console.md has examples."""
 
 DEFAULT_RECORDS = 100_000
 DEFAULT_RECORD_BYTES = 100
@@ -56,36 +62,36 @@ class Totals(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli bench`."""
     parser.add_argument("what", choices=["produce", "consume"], help="what to measure")
-    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic; produce writes to it")
-    parser.add_argument("--output", choices=["text", "json"], default="text", help="the form of the result (%(default)s)")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="write to this topic, or read it")
+    parser.add_argument("--output", choices=["text", "json"], default="text", help="format of the result (%(default)s)")
     add_client_options(parser)
-    parser.add_argument("--num-records", type=int, default=DEFAULT_RECORDS, metavar="N", help="how many records (%(default)s)")
+    parser.add_argument("--num-records", type=int, default=DEFAULT_RECORDS, metavar="N", help="number of records (%(default)s)")
     parser.add_argument(
-        "--timeout-ms", type=int, default=10_000, metavar="MS", help="consume: end after so long without records"
+        "--timeout-ms",
+        type=int,
+        default=10_000,
+        metavar="MS",
+        help="consume: stop when no record has arrived for this time (%(default)s)",
     )
     group = parser.add_argument_group("produce")
     group.add_argument(
-        "--record-size", type=int, default=DEFAULT_RECORD_BYTES, metavar="BYTES", help="of a value (%(default)s)"
+        "--record-size", type=int, default=DEFAULT_RECORD_BYTES, metavar="BYTES", help="size of each value (%(default)s)"
     )
-    group.add_argument("--throughput", type=float, default=-1, metavar="N", help="records a second; -1: as fast as it goes")
-    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
-    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+    group.add_argument(
+        "--throughput", type=float, default=-1, metavar="N", help="records per second; -1: as many as possible (%(default)s)"
+    )
+    add_producer_options(group)
     group = parser.add_argument_group("consume")
-    group.add_argument("--follow", action="store_true", help="only records that come from now on, with their latencies")
+    group.add_argument("--follow", action="store_true", help="read only new records, and measure their latencies")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the result and return the exit code. Raises CannotRun."""
     if args.num_records < 1 or args.record_size < 0:
         raise CannotRun("--num-records must be 1 or more, --record-size 0 or more")
-    own = {"acks": args.acks, "compression.type": args.compression_type} if args.what == "produce" else {}
-    properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
-    from kcli.client import ClientError
-
-    try:
+    properties = client_properties(args, producer_settings(args) if args.what == "produce" else None)
+    with client_errors():
         totals = _produce(args, properties) if args.what == "produce" else _consume(args, properties)
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
     if args.output == "json":
         from kcli.inspect.json_text import dump
 

@@ -11,7 +11,8 @@ options of the command       such as --acks
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from kcli.commands.output import CannotRun
 
@@ -27,17 +28,52 @@ def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") 
     """Add the options in a group of their own, and return it."""
     group = parser.add_argument_group(title)
     group.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT", help=f"brokers to ask first, separated by commas ({DEFAULT_BOOTSTRAP})"
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help=f"brokers to connect to first, separated by commas ({DEFAULT_BOOTSTRAP})",
     )
-    group.add_argument("--command-config", metavar="FILE", help="settings of the client, in Kafka's format")
+    group.add_argument("--command-config", metavar="FILE", help="read settings of the client from this properties file")
     group.add_argument(
-        "--command-property", action="append", default=[], metavar="KEY=VALUE", help="a setting of the client; may be repeated"
+        "--command-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a setting of the client; may be repeated",
     )
     return group
 
 
-def client_properties(args: argparse.Namespace, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the settings of the client, with `own` on top. Raises CannotRun, and OSError for the file."""
+def add_producer_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options of commands that send records; `producer_settings` has their settings."""
+    group.add_argument(
+        "--acks", choices=["0", "1", "all"], help="which replicas acknowledge a record: none, the leader, or all in sync (all)"
+    )
+    group.add_argument("--compression-type", choices=CODECS, help="compress batches with this codec (none)")
+
+
+def producer_settings(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the settings for the options of `add_producer_options`."""
+    return {"acks": args.acks, "compression.type": args.compression_type}
+
+
+@contextmanager
+def client_errors(passed_on: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Raise CannotRun with the sentence of a ClientError that ends the block, unless it is one of `passed_on`."""
+    from kcli.client.errors import ClientError
+
+    try:
+        yield
+    except passed_on:
+        raise
+    except ClientError as error:
+        raise CannotRun(str(error)) from error
+
+
+def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return the settings of the client, with those of `own` that are not None on top.
+
+    Raises CannotRun, and OSError for the file.
+    """
     settings: dict[str, str] = {} if args.command_config is None else _read(args.command_config)
     for text in args.command_property:
         name, found, value = text.partition("=")
@@ -51,7 +87,7 @@ def client_properties(args: argparse.Namespace, own: Mapping[str, str] | None = 
     settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
     if args.bootstrap_server is not None:
         settings[BOOTSTRAP] = args.bootstrap_server
-    return settings | dict(own or {})
+    return settings | {name: value for name, value in (own or {}).items() if value is not None}
 
 
 def _read(path: str) -> dict[str, str]:

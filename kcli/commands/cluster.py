@@ -8,10 +8,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     instant,
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from kcli.client.admin.cluster import QuorumInfo
     from kcli.client.admin.log_dirs import LogDirDescription
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Shows the nodes, quorum, features and log directories of a running cluster."
-EPILOG = f"kcli cluster ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("cluster")
 
 _NODES = (
     ("node", "node"),
@@ -75,13 +74,23 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli cluster`."""
     actions = add_actions(parser)
-    nodes = add_action(actions, "nodes", answered(_nodes), "show the brokers and the cluster's id")
-    nodes.add_argument("--include-fenced-brokers", action="store_true", help="also brokers that are registered and do not run")
-    add_action(actions, "quorum", answered(_quorum), "show the voters and observers of the metadata quorum")
-    add_action(actions, "features", answered(_features), "show the features with their levels")
-    dirs = add_action(actions, "log-dirs", answered(_log_dirs), "show the log directories of brokers")
-    dirs.add_argument("--broker-list", metavar="IDS", action="append", default=[], help="of these brokers (all)")
-    dirs.add_argument("--topic-list", metavar="TOPICS", action="append", default=[], help="with the partitions of these topics")
+    nodes = add_action(actions, "nodes", _nodes, "show the brokers and the cluster's id")
+    nodes.add_argument(
+        "--include-fenced-brokers", action="store_true", help="show also brokers that are registered, but fenced"
+    )
+    add_action(actions, "quorum", _quorum, "show the voters and observers of the metadata quorum")
+    add_action(actions, "features", _features, "show the features with their levels")
+    dirs = add_action(actions, "log-dirs", _log_dirs, "show the log directories of brokers")
+    dirs.add_argument(
+        "--broker-list", metavar="IDS", action="append", default=[], help="only these brokers: ids, separated by commas (all)"
+    )
+    dirs.add_argument(
+        "--topic-list",
+        metavar="TOPICS",
+        action="append",
+        default=[],
+        help="show also the partitions of these topics, separated by commas",
+    )
 
 
 def _nodes(args: argparse.Namespace) -> int:

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     done,
@@ -40,10 +40,9 @@ from kcli.inspect.quantities import format_count
 if TYPE_CHECKING:
     from kcli.client.admin.configs import AlterConfigOp, ConfigEntry, ConfigResource
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
-EPILOG = f"kcli configs ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("configs")
 
 # The option of the short form, the words of --entity-type, the name of the resource type.
 _ENTITIES = (
@@ -64,23 +63,33 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli configs`."""
     actions = add_actions(parser)
-    describing = add_action(actions, "describe", answered(_describe), "show configurations")
-    describing.add_argument("--all", action="store_true", help="also those that have their defaults")
-    altering = add_action(actions, "alter", answered(_alter), "change configurations of one entity; others stay")
+    describing = add_action(actions, "describe", _describe, "show configurations")
+    describing.add_argument("--all", action="store_true", help="show also configs that have their default value")
+    altering = add_action(actions, "alter", _alter, "change some configurations of a topic, broker, group or other entity")
     for one in (describing, altering):
         one.add_argument("--entity-type", choices=list(_TYPES), metavar="TYPE", help=", ".join(_TYPES))
-        one.add_argument("--entity-name", metavar="NAME", help="the name, or the id of a broker")
-        one.add_argument("--entity-default", action="store_true", help="the defaults of all brokers")
+        one.add_argument("--entity-name", metavar="NAME", help="name of the entity; for a broker its id")
+        one.add_argument(
+            "--entity-default", action="store_true", help="with --entity-type brokers: the defaults of all brokers"
+        )
         for option, words, _ in _ENTITIES:
             metavar = _METAVARS.get(option, "ID")
-            one.add_argument(f"--{option}", metavar=metavar, help=f"--entity-type {words} --entity-name {metavar}")
+            one.add_argument(f"--{option}", metavar=metavar, help=f"short for --entity-type {words} --entity-name {metavar}")
     altering.add_argument(
-        "--add-config", metavar="PAIRS", action="append", default=[], help="KEY=VALUE,KEY=[A,B]: set these; can be repeated"
+        "--add-config",
+        metavar="PAIRS",
+        action="append",
+        default=[],
+        help="set these configs: KEY=VALUE,KEY=[A,B]; may be repeated",
     )
     altering.add_argument(
-        "--delete-config", metavar="KEYS", action="append", default=[], help="KEY,KEY: remove these; can be repeated"
+        "--delete-config",
+        metavar="KEYS",
+        action="append",
+        default=[],
+        help="reset these configs to their defaults: KEY,KEY; may be repeated",
     )
-    altering.add_argument("--dry-run", action="store_true", help="let the cluster check it, and change nothing")
+    altering.add_argument("--dry-run", action="store_true", help="only have the cluster check the request; change nothing")
 
 
 def parse_values(text: str, option: str) -> Iterator[tuple[str, str]]:

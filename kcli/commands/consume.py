@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import add_client_options, client_properties
+from kcli.commands.client_options import add_client_options, client_errors, client_properties
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
+from kcli.commands.selection_options import add_selection_options, selection_of
 
 if TYPE_CHECKING:
     from kcli.client import Consumer, ConsumerRecord, TopicPartition
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "--topic TOPIC"
 DESCRIPTION = """\
-Prints the records of topics of a running cluster: those that are there, and with --follow those that come. The
-options that select are those of dump-log."""
+Prints the records of topics of a running cluster, from the first to the last. With --follow it continues with new
+records. The options that select records are those of dump-log."""
 EPILOG = """\
-Exit codes: 0 done; 1 there is no such topic; 2 could not run. docs/console.md has examples, docs/json-output.md the
-members of --output json."""
+Exit codes: 0 done; 1 a topic does not exist; 2 the command could not run. docs/console.md has examples,
+docs/json-output.md describes the members of --output json."""
 
 POLL_MS = 500  # the longest wait before the end is compared
 # A member that joins with group.protocol=consumer, or cooperatively, gets partitions after another one gave them back: each of
@@ -53,86 +54,62 @@ class Plan(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli consume`."""
-    parser.add_argument("--topic", action="append", default=[], metavar="TOPIC", help="a topic; may be repeated")
-    parser.add_argument("--include", metavar="REGEX", help="topics whose whole name matches")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="TOPIC", help="print the records of this topic; may be repeated"
+    )
+    parser.add_argument("--include", metavar="REGEX", help="print the records of all topics whose whole name matches")
     add_client_options(parser)
-    _add_selecting(parser.add_argument_group("selecting, as in dump-log"))
+    group = parser.add_argument_group("selecting, as in dump-log")
+    group.add_argument(
+        "--partition", type=int, action="append", default=[], metavar="N", help="read only this partition; may be repeated"
+    )
+    add_selection_options(
+        group,
+        isolation_help="read_committed: no records of open or aborted transactions (read_uncommitted)",
+        limit_aliases=["--max-messages"],
+        tail_unit="offsets",
+    )
     group = parser.add_argument_group("reading")
     group.add_argument("--from-beginning", action="store_true", help="begin at the first record (the default)")
-    group.add_argument("--follow", action="store_true", help="go on with the records that come")
-    group.add_argument("--timeout-ms", type=int, metavar="MS", help="end when no record comes for so long")
-    group.add_argument("--group", metavar="GROUP", help="read as a member of this consumer group, and commit what was printed")
+    group.add_argument("--follow", action="store_true", help="do not stop at the end, but continue with new records")
+    group.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has arrived for this time")
+    group.add_argument(
+        "--group", metavar="GROUP", help="read as a member of this consumer group, and commit offsets after printing"
+    )
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--output", choices=["value", "json"], default="value", help="value: the value and a line feed; json (%(default)s)"
+        "--output", choices=["value", "json"], default="value", help="print values, or records as JSON (%(default)s)"
     )
     group.add_argument(
         "--format",
         metavar="TEXT",
-        help="%%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K %%S sizes, \\n",
+        help="print records as TEXT: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T time, ...",
     )
-    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="what follows a value (\\n)")
-    group.add_argument("--null-text", default="", metavar="TEXT", help="what is printed for null (nothing)")
-
-
-def _add_selecting(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--partition", type=int, action="append", default=[], metavar="N", help="a partition; may be repeated")
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
-    group.add_argument("--time", metavar="A..B", help="timestamps from A up to B: ISO 8601 or ms; a day may be alone")
-    group.add_argument("--key", action="append", default=[], metavar="KEY", help="records with this key; several: any of them")
-    group.add_argument(
-        "--header", action="append", default=[], metavar="NAME[=VALUE]", help="records with this header; several: all of them"
-    )
-    group.add_argument(
-        "--isolation",
-        choices=["read_uncommitted", "read_committed"],
-        help="read_committed: nothing of open or aborted transactions (read_uncommitted)",
-    )
-    group.add_argument("--limit", "--max-messages", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N offsets of each partition")
+    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="print this after each value (\\n)")
+    group.add_argument("--null-text", default="", metavar="TEXT", help="print this for null (nothing)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the records and return the exit code. Raises CannotRun, and ReaderGone when the reader has enough."""
-    from kcli.inspect.dumping.selection import SelectionError, parse_selection
-
     if not args.topic and args.include is None:
         raise CannotRun("name a topic with --topic, or topics with --include REGEX")
-    try:
-        selection = parse_selection(
-            offset=args.offset,
-            time=args.time,
-            keys=args.key,
-            headers=args.header,
-            isolation=args.isolation,
-            limit=args.limit,
-            tail=args.tail,
-        )
-    except SelectionError as error:
-        raise CannotRun(str(error)) from None
+    selection = selection_of(args, args.isolation)
     _check(args, selection)
     own = {"enable.auto.commit": "false", "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
-    if args.isolation is not None:
-        own["isolation.level"] = args.isolation
-    if args.group is not None:
-        own["group.id"] = args.group
-    properties = client_properties(args, own)
+    properties = client_properties(args, {**own, "isolation.level": args.isolation, "group.id": args.group})
     printer = _printer(args)
-    from kcli.client import ClientError, Consumer
+    from kcli.client import Consumer
 
-    try:
-        with Consumer(properties) as consumer:
-            topics = _topics(consumer, args)
-            if not topics:
-                return EXIT_FINDINGS
-            reading = _Reading(consumer, selection, printer, args)
-            if args.group is not None:
-                consumer.subscribe(topics)
-                reading.read_group()
-            else:
-                reading.read(_plan(consumer, topics, args, selection))
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
+    with client_errors(), Consumer(properties) as consumer:
+        topics = _topics(consumer, args)
+        if not topics:
+            return EXIT_FINDINGS
+        reading = _Reading(consumer, selection, printer, args)
+        if args.group is not None:
+            consumer.subscribe(topics)
+            reading.read_group()
+        else:
+            reading.read(_plan(consumer, topics, args, selection))
     return EXIT_OK
 
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import CannotRun, exit_code, print_message, write_out
+from kcli.commands.selection_options import BATCH_OPTIONS, READ_UNCOMMITTED, add_selection_options
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto: text on a terminal and with options that select, else kafka",
     )
     _add_kafka_arguments(parser.add_argument_group("as in kafka-dump-log"))
-    _add_selection_arguments(parser.add_argument_group("selecting (not with --output kafka)"))
+    add_selection_options(
+        parser.add_argument_group("selecting (not with --output kafka)"),
+        batch_options=list(BATCH_OPTIONS),
+        default_isolation=READ_UNCOMMITTED,
+        isolation_help="read_committed: only what such a consumer would receive, no records of open or aborted transactions",
+    )
     group = parser.add_argument_group("more")
     group.add_argument(
         "--stats", action="store_true", help="counts, sizes, codecs, rates, top keys, producers instead of records"
@@ -95,33 +101,6 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"decode as records of {topic}")
 
 
-def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
-    group.add_argument(
-        "--time",
-        metavar="A..B",
-        help="timestamps from A up to B: ISO 8601 (UTC without a zone) or ms; a day, week or month may be alone",
-    )
-    group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
-    group.add_argument(
-        "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
-    )
-    group.add_argument(
-        "--producer-id", metavar="ID", action="append", default=[], help="batches of this producer; several: any"
-    )
-    group.add_argument("--transactional", action="store_true", help="batches of transactions")
-    group.add_argument("--control", action="store_true", help="control batches")
-    group.add_argument("--aborted", action="store_true", help="records of aborted transactions")
-    group.add_argument(
-        "--isolation",
-        choices=["read_uncommitted", "read_committed"],
-        default="read_uncommitted",
-        help="read_committed: what a consumer would see, nothing of open or aborted transactions",
-    )
-    group.add_argument("--limit", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N records of each partition")
-
-
 def run(args: argparse.Namespace) -> int:
     """Dump the files of the command line and return the exit code. Raises CannotRun for invalid options."""
     paths = list(args.paths) + [path for files in args.files for path in files.split(",") if path]
@@ -140,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 def _selects(args: argparse.Namespace) -> str | None:
     """Return the first option on the command line that --output kafka does not have, or None."""
     given = [name for name in SELECTING if getattr(args, name) not in (None, False, [])]
-    if args.isolation != "read_uncommitted":
+    if args.isolation != READ_UNCOMMITTED:
         given.append("isolation")
     return f"--{given[0].replace('_', '-')}" if given else None
 

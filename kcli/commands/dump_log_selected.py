@@ -7,10 +7,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import CannotRun, exit_code, is_terminal, print_message, use_colour, write_out
+from kcli.commands.output import exit_code, is_terminal, print_message, use_colour, write_out
+from kcli.commands.selection_options import selection_of
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.selection import Selection, SelectionError, parse_selection
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser: ContentParser | None) -> int:
     """Show the selected records and return the exit code. Raises CannotRun for invalid options."""
-    selection = _selection(args)
+    selection = selection_of(args, args.isolation)
     options = DumpOptions(
         batches=output != "csv" and not args.skip_record_metadata,
         statistics=args.stats,
@@ -35,25 +35,6 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
     else:
         result = dump(paths, selection, renderer, options, OsDisk(), report=print_message, absolute=os.path.abspath)
     return exit_code(is_sound=result.is_sound, all_opened=not result.unopened)
-
-
-def _selection(args: argparse.Namespace) -> Selection:
-    try:
-        return parse_selection(
-            offset=args.offset,
-            time=args.time,
-            keys=args.key,
-            headers=args.header,
-            producer_ids=args.producer_id,
-            transactional=args.transactional,
-            control=args.control,
-            aborted=args.aborted,
-            isolation=args.isolation,
-            limit=args.limit,
-            tail=args.tail,
-        )
-    except SelectionError as error:
-        raise CannotRun(str(error)) from None
 
 
 def _renderer(args: argparse.Namespace, output: str) -> Renderer:

@@ -43,23 +43,33 @@ class Plan(NamedTuple):
 
 def add_reset_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--group", metavar="GROUP", required=True, help="its id; one that does not exist is created")
+    parser.add_argument(
+        "--group", metavar="GROUP", required=True, help="id of the group; --execute creates a group that does not exist"
+    )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--topic", metavar="TOPIC[:0,1]", action="append", default=[], help="a topic, or some partitions")
-    which.add_argument("--all-topics", action="store_true", help="all partitions of which the group has offsets")
+    which.add_argument(
+        "--topic",
+        metavar="TOPIC[:0,1]",
+        action="append",
+        default=[],
+        help="all partitions of a topic, or some; may be repeated",
+    )
+    which.add_argument("--all-topics", action="store_true", help="all partitions for which the group has committed offsets")
     to = parser.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="to the first offsets")
-    to.add_argument("--to-latest", action="store_true", help="to the ends")
-    to.add_argument("--to-current", action="store_true", help="to the offsets that the group has")
+    to.add_argument("--to-earliest", action="store_true", help="to the first offset of each partition")
+    to.add_argument("--to-latest", action="store_true", help="to the end of each partition")
+    to.add_argument("--to-current", action="store_true", help="to the committed offsets")
     to.add_argument("--to-offset", metavar="N", type=int, help="to this offset")
-    to.add_argument("--shift-by", metavar="N", type=int, help="by N records, back if N is negative")
-    to.add_argument("--to-datetime", metavar="TIME", help="to this time: 2026-11-14T22:13:20 in UTC, or with a zone, or ms")
-    to.add_argument("--by-duration", metavar="DURATION", help="to that long before now: PT12H, P7D")
-    to.add_argument("--from-file", metavar="FILE", help="to the offsets of a CSV file: topic,partition,offset")
+    to.add_argument("--shift-by", metavar="N", type=int, help="N offsets forward, or back if N is negative")
+    to.add_argument(
+        "--to-datetime", metavar="TIME", help="to this time: 2026-11-14T22:13:20 (UTC without a zone), or ms since 1970"
+    )
+    to.add_argument("--by-duration", metavar="DURATION", help="to this long before now: PT12H, P7D")
+    to.add_argument("--from-file", metavar="FILE", help="to the offsets in a CSV file of topic,partition,offset")
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--dry-run", action="store_true", help="print the plan, and change nothing; this is the default")
+    does.add_argument("--dry-run", action="store_true", help="only print the new offsets; change nothing (the default)")
     does.add_argument("--execute", action="store_true", help="set the offsets")
-    parser.add_argument("--export", action="store_true", help="print the plan as CSV, for --from-file")
+    parser.add_argument("--export", action="store_true", help="print the new offsets as CSV for --from-file")
 
 
 def duration_ms(text: str) -> int:

@@ -8,10 +8,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     done,
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from kcli.client.admin.group_lag import AnyDescription, GroupLag
     from kcli.client.admin.groups import GroupListing, ListedGroups
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = (
     "Lists, describes, resets and deletes the groups of a running cluster: classic, consumer, share and streams groups."
 )
-EPILOG = f"kcli groups ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("groups")
 
 _LISTED = (("group", "group"), ("type", "type"), ("protocol", "protocol"), ("state", "state"))
 _LAGS = (
@@ -78,35 +77,57 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli groups`."""
     actions = add_actions(parser)
-    listing = add_action(actions, "list", answered(_list), "list groups with their types and states")
-    listing.add_argument("--state", metavar="STATES", action="append", default=[], help="such as Stable, Empty; any of them")
-    listing.add_argument("--type", metavar="TYPES", action="append", default=[], help="classic, consumer, share, streams")
-    listing.add_argument("--protocol", metavar="NAME", help="groups of this protocol type, such as consumer")
+    listing = add_action(actions, "list", _list, "list groups with their types and states")
+    listing.add_argument(
+        "--state",
+        metavar="STATES",
+        action="append",
+        default=[],
+        help="only groups in one of these states, such as Stable,Empty; may be repeated",
+    )
+    listing.add_argument(
+        "--type",
+        metavar="TYPES",
+        action="append",
+        default=[],
+        help="only groups of these types: classic, consumer, share, streams; may be repeated",
+    )
+    listing.add_argument("--protocol", metavar="NAME", help="only groups of this protocol type, such as consumer")
 
-    describing = add_action(actions, "describe", answered(_describe), "show offsets and lag, members or states of groups")
+    describing = add_action(actions, "describe", _describe, "show offsets and lag, members or states of groups")
     _add_groups(describing)
     what = describing.add_mutually_exclusive_group()
-    what.add_argument("--offsets", action="store_true", help="offsets and lag of each partition; this is the default")
-    what.add_argument("--members", action="store_true", help="the members with what is assigned to them")
-    what.add_argument("--state", action="store_true", help="a line for each group")
+    what.add_argument("--offsets", action="store_true", help="show the offset and lag of each partition (the default)")
+    what.add_argument("--members", action="store_true", help="show the members and their assignments")
+    what.add_argument("--state", action="store_true", help="show one line for each group")
 
-    resetting = add_action(
-        actions, "reset-offsets", answered(_reset), "plan new offsets of a group, and set them with --execute"
-    )
+    resetting = add_action(actions, "reset-offsets", _reset, "show which offsets a group would get; with --execute, set them")
     add_reset_options(resetting)
 
-    deleting = add_action(actions, "delete", answered(_delete), "delete groups without members")
+    deleting = add_action(actions, "delete", _delete, "delete groups without members")
     _add_groups(deleting)
-    deleting.add_argument("--dry-run", action="store_true", help="print their names, and delete nothing")
+    deleting.add_argument("--dry-run", action="store_true", help="only print the names of the groups; delete nothing")
 
-    offsets = add_action(actions, "delete-offsets", answered(_delete_offsets), "delete offsets of a group")
-    offsets.add_argument("--group", metavar="GROUP", required=True, help="its id")
-    offsets.add_argument("--topic", metavar="TOPIC[:0,1]", action="append", required=True, help="a topic, or some partitions")
+    offsets = add_action(actions, "delete-offsets", _delete_offsets, "delete offsets of a group")
+    offsets.add_argument("--group", metavar="GROUP", required=True, help="id of the group")
+    offsets.add_argument(
+        "--topic",
+        metavar="TOPIC[:0,1]",
+        action="append",
+        required=True,
+        help="all partitions of a topic, or some; may be repeated",
+    )
 
 
 def _add_groups(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--group", metavar="GROUP", action="append", default=[], help="groups of this id, * and ? allowed")
+    which.add_argument(
+        "--group",
+        metavar="GROUP",
+        action="append",
+        default=[],
+        help="groups with this id, * and ? match any characters; may be repeated",
+    )
     which.add_argument("--all-groups", action="store_true", help="all groups")
 
 

@@ -7,7 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kcli.commands.client_options import CODECS, add_client_options, client_properties
+from kcli.commands.client_options import (
+    add_client_options,
+    add_producer_options,
+    client_errors,
+    client_properties,
+    producer_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
 
@@ -16,12 +22,12 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "--topic TOPIC [FILE...]"
 DESCRIPTION = """\
-Sends the lines of files, or of stdin, as records to a topic: a line is a value, or with --input json a record
-with key, headers, partition and timestamp. What `kcli dump-log --output json` and `kcli consume --output json`
-print can be sent as it is."""
+Sends each line of files, or of stdin, as a record to a topic. A line is a value; with --input json it is a record
+with key, value, headers, partition and timestamp, as `kcli dump-log --output json` and `kcli consume --output json`
+print it."""
 EPILOG = """\
-Exit codes: 0 all records were acknowledged; 1 some were not, or a line is no record (the first is named); 2 could
-not run. docs/console.md has examples."""
+Exit codes: 0 all records were acknowledged; 1 a record was not acknowledged, or a line cannot be read as a record
+(the message has the number of the line); 2 the command could not run. docs/console.md has examples."""
 
 STDIN = 0
 READ_BYTES = 1024 * 1024
@@ -29,47 +35,47 @@ READ_BYTES = 1024 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli produce`."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="files to send; - or none: stdin")
-    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files to send (stdin); - is stdin")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="send the records to this topic")
     add_client_options(parser)
     group = parser.add_argument_group("input")
     group.add_argument(
         "--input",
         choices=["value", "json"],
         default="value",
-        help="what a line is: a value, or a record (%(default)s)",
+        help="what a line contains: a value, or a record as JSON (%(default)s)",
     )
     group.add_argument(
-        "--delimiter", default="\\n", metavar="TEXT", help="what ends a line; \\t and \\x00 can be written (\\n)"
+        "--delimiter", default="\\n", metavar="TEXT", help="the characters that end a line, also as \\t or \\x00 (\\n)"
     )
-    group.add_argument("--key-separator", metavar="TEXT", help="the line is a key, this text, and a value")
-    group.add_argument("--null-marker", metavar="TEXT", help="a key or value that is this text is null (a tombstone)")
+    group.add_argument("--key-separator", metavar="TEXT", help="split each line at this text into key and value")
+    group.add_argument("--null-marker", metavar="TEXT", help="send null (for a value: a tombstone) instead of this text")
     group = parser.add_argument_group("records")
-    group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header of all records")
-    group.add_argument("--partition", type=int, metavar="N", help="send all records to this partition, whatever their keys")
+    group.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="add this header to all records; may be repeated"
+    )
+    group.add_argument("--partition", type=int, metavar="N", help="send all records to this partition")
     group.add_argument("--timestamp", type=int, metavar="MS", help="the timestamp of all records, in ms since 1970")
-    group.add_argument("--acks", choices=["0", "1", "all"], help="which replicas must have a record (all)")
-    group.add_argument("--compression-type", choices=CODECS, help="codec of the batches (none)")
+    add_producer_options(group)
 
 
 def run(args: argparse.Namespace) -> int:
     """Send the records and return the exit code. Raises CannotRun."""
-    own = {"acks": args.acks, "compression.type": args.compression_type}
-    properties = client_properties(args, {name: value for name, value in own.items() if value is not None})
+    properties = client_properties(args, producer_settings(args))
     parse, delimiter = _parser(args), _delimiter(args.delimiter)
     if not delimiter:
         raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
-    from kcli.client import ClientError, Producer
+    from kcli.client import Producer
 
     deliveries = _Deliveries()
     sent = 0
     try:
-        with Producer(properties) as producer:
+        with client_errors(), Producer(properties) as producer:
             for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
                 try:
                     record = parse(line)
                 except FormatTextError as error:
-                    raise _WrongLine(f"line {number} is no record: {error}") from None
+                    raise _WrongLine(f"line {number} cannot be read as a record: {error}") from None
                 if record is None:
                     continue
                 producer.send(
@@ -87,8 +93,6 @@ def run(args: argparse.Namespace) -> int:
     except _WrongLine as error:
         print_message(f"{error}; {deliveries.count:,} records before it were sent")
         return EXIT_FINDINGS
-    except ClientError as error:
-        raise CannotRun(str(error)) from error
     if deliveries.error is not None:
         print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
         return EXIT_FINDINGS

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+from kcli.commands.client_options import client_errors
 from kcli.commands.output import CannotRun, print_message
-
-if TYPE_CHECKING:
-    from kcli.inspect.dumping.selection import Selection
+from kcli.commands.selection_options import READ_COMMITTED, READ_UNCOMMITTED, add_selection_options, selection_of
 
 ARGUMENTS = "PATH... --to HOST:PORT"
 DESCRIPTION = """\
-Publishes what segments, partitions or log directories hold to a Kafka cluster: a backup brought
-back, an incident replayed, a topic moved. Partitions, keys, values, headers, timestamps and order
-stay; records of aborted transactions and control records are left out. A run that was interrupted
-goes on where it was, and sends nothing twice."""
+Sends the records of segments, partitions or log directories to a Kafka cluster: to restore a
+backup, to replay an incident, to move a topic. Each record keeps its partition, key, value,
+headers, timestamp and order. Control records and records of aborted transactions are left out.
+The same command continues an interrupted run, and sends no record twice."""
 EPILOG = """\
-Exit codes: 0 done, 1 something is damaged or differs (all else was sent), 2 could not run.
-docs/replay.md has examples."""
+Exit codes: 0 done; 1 the source is damaged (the rest was sent), or --check found differences;
+2 the command could not run, or ended early. docs/replay.md has examples."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,81 +25,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="PATH", help="segments, partitions, log directories, globs, or kafka://HOST:PORT"
     )
     parser.add_argument("--to", metavar="HOST:PORT[,...]", help="brokers of the target (bootstrap.servers)")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be sent; send nothing")
     _add_topic_arguments(parser.add_argument_group("topics"))
     _add_schedule_arguments(parser.add_argument_group("speed (without these: as fast as acknowledgements allow)"))
-    _add_selection_arguments(parser.add_argument_group("selecting, as in dump-log"))
+    add_selection_options(
+        parser.add_argument_group("selecting, as in dump-log"),
+        batch_options=["producer-id", "transactional", "aborted"],
+        isolation_help="read_committed (the default): no records of open or aborted transactions",
+    )
     group = parser.add_argument_group("progress")
-    group.add_argument("--name", metavar="NAME", help="of the replay; without it, it is made of paths, selection and --map")
+    group.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the replay (made of paths, selection, --map and --join); a run continues that with its name",
+    )
     group.add_argument(
         "--progress", metavar="FILE", help="keep the progress in a file, not in the group kcli-replay-NAME of the target"
     )
-    group.add_argument("--restart", action="store_true", help="begin anew, whatever earlier runs have sent")
+    group.add_argument("--restart", action="store_true", help="send everything again, and ignore what earlier runs have sent")
     group.add_argument(
-        "--append", action="store_true", help="begin also if the target's partitions have records and no progress is found"
+        "--append",
+        action="store_true",
+        help="send also to partitions that have records already, if no progress of this replay is found",
     )
     group = parser.add_argument_group("more")
-    group.add_argument("--groups", action="store_true", help="commit the offsets of groups, translated, in the target, too")
-    group.add_argument("--group", metavar="GLOB", action="append", default=[], help="of these groups only; implies --groups")
+    group.add_argument(
+        "--groups", action="store_true", help="also commit the offsets of the groups in the target, translated to its offsets"
+    )
+    group.add_argument(
+        "--group", metavar="GLOB", action="append", default=[], help="as --groups, but only for these groups; may be repeated"
+    )
     group.add_argument(
         "--join",
         metavar="BYTES",
         nargs="?",
         const="512KiB",
-        help="join adjacent batches that are not compressed into batches of up to BYTES (512KiB): faster if they are small",
+        help="join small batches that are not compressed into batches of up to BYTES (512KiB), which is faster",
     )
-    group.add_argument("--check", action="store_true", help="read back what was sent, and compare it with the source")
-    group.add_argument("--timeout", metavar="SECONDS", type=float, default=30.0, help="of requests (%(default)s)")
+    group.add_argument(
+        "--check", action="store_true", help="at the end, read the records from the target and compare them with the source"
+    )
+    group.add_argument("--timeout", metavar="SECONDS", type=float, default=30.0, help="timeout of requests (%(default)s)")
 
 
 def _add_topic_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--topic", metavar="GLOB", action="append", default=[], help="of the source; several: any of them")
+    group.add_argument(
+        "--topic", metavar="GLOB", action="append", default=[], help="only topics of the source with this name; may be repeated"
+    )
     group.add_argument(
         "--map",
         metavar="OLD=NEW",
         action="append",
         default=[],
-        help=r"another name in the target; OLD may be a regular expression: '(.*)=backup.\1'",
+        help=r"give the topic OLD the name NEW in the target; OLD may be a regular expression: '(.*)=backup.\1'",
     )
     group.add_argument("--no-create", action="store_true", help="do not create topics that the target does not have")
     group.add_argument(
-        "--replication-factor", metavar="N", type=int, default=-1, help="of topics that are created (the target's default)"
+        "--replication-factor",
+        metavar="N",
+        type=int,
+        default=-1,
+        help="of topics that are created (default.replication.factor of the target)",
     )
 
 
 def _add_schedule_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--speed", metavar="Nx", help="by the timestamps: 1x is the original speed, 10x ten times as fast")
-    group.add_argument("--rate", metavar="N", help="records a second (5000, 20K), or bytes (500KB, 10MB)")
-
-
-def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
     group.add_argument(
-        "--time",
-        metavar="A..B",
-        help="timestamps from A up to B: ISO 8601 (UTC without a zone) or ms; a day, week or month may be alone",
+        "--speed", metavar="Nx", help="follow the timestamps: 1x is the original speed, 10x is ten times as fast"
     )
-    group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
-    group.add_argument(
-        "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
-    )
-    group.add_argument(
-        "--producer-id", metavar="ID", action="append", default=[], help="batches of this producer; several: any"
-    )
-    group.add_argument("--transactional", action="store_true", help="batches of transactions")
-    group.add_argument("--aborted", action="store_true", help="records of aborted transactions")
-    group.add_argument(
-        "--isolation",
-        choices=["read_uncommitted", "read_committed"],
-        help="read_committed (the default): nothing of open or aborted transactions",
-    )
-    group.add_argument("--limit", metavar="N", help="at most N records")
-    group.add_argument("--tail", metavar="N", help="the last N records of each partition")
+    group.add_argument("--rate", metavar="N", help="records per second (5000, 20K), or bytes per second (500KB, 10MB)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay, and return the exit code. Raises CannotRun."""
-    from kcli.client.errors import ClientError
     from kcli.commands.replay_run import ReplayRun
     from kcli.replay.directory_source import Problems
     from kcli.replay.scheduling import ScheduleError, parse_schedule
@@ -110,32 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.to and not args.dry_run:
         raise CannotRun("name the target: --to HOST:PORT, or --dry-run to send nothing")
-    selection = _selection(args)
+    selection = selection_of(args, args.isolation or (READ_UNCOMMITTED if args.aborted else READ_COMMITTED))
     try:
         schedule = parse_schedule(args.speed, args.rate)
         mapping = parse_mapping(args.map, args.topic)
-        with ReplayRun(args, selection, mapping, schedule, Problems(print_message)) as replay:
+        with client_errors(), ReplayRun(args, selection, mapping, schedule, Problems(print_message)) as replay:
             return replay.dry_run() if args.dry_run else replay.run()
-    except (MappingError, ScheduleError, SourceError, ClientError) as error:
-        raise CannotRun(str(error)) from None
-
-
-def _selection(args: argparse.Namespace) -> Selection:
-    from kcli.inspect.dumping.selection import READ_COMMITTED, READ_UNCOMMITTED, SelectionError, parse_selection
-
-    isolation = args.isolation or (READ_UNCOMMITTED if args.aborted else READ_COMMITTED)
-    try:
-        return parse_selection(
-            offset=args.offset,
-            time=args.time,
-            keys=args.key,
-            headers=args.header,
-            producer_ids=args.producer_id,
-            transactional=args.transactional,
-            aborted=args.aborted,
-            isolation=isolation,
-            limit=args.limit,
-            tail=args.tail,
-        )
-    except SelectionError as error:
+    except (MappingError, ScheduleError, SourceError) as error:
         raise CannotRun(str(error)) from None

@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     cell,
     done,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from kcli.client.admin.configs import ConfigEntry, ConfigResource
     from kcli.client.admin.operation import Operation, Outcomes
     from kcli.client.admin.topics import TopicDescription, TopicListing, TopicPartitionInfo
+    from kcli.commands.admin_command import Actions
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Lists, describes, creates, deletes and extends the topics of a running cluster."
-EPILOG = f"kcli topics ACTION --help has the options of an action.\n{EXIT_CODES}"
+EPILOG = action_epilog("topics")
 
 _PARTITIONS = (
     ("partition", "partition"),
@@ -48,39 +48,71 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli topics`."""
     actions = add_actions(parser)
-    listing = add_action(actions, "list", answered(_list), "list the names of topics")
-    describing = add_action(actions, "describe", answered(_describe), "show partitions, replicas and configs of topics")
+    listing = add_action(actions, "list", _list, "list the names of topics")
+    describing = add_action(actions, "describe", _describe, "show partitions, replicas and configs of topics")
     for one in (listing, describing):
-        one.add_argument("--topic", metavar="TOPIC", action="append", default=[], help="topics of this name, * and ? allowed")
-        one.add_argument("--exclude-internal", action="store_true", help="leave internal topics out")
+        one.add_argument(
+            "--topic",
+            metavar="TOPIC",
+            action="append",
+            default=[],
+            help="only topics with this name, * and ? match any characters; may be repeated",
+        )
+        one.add_argument("--exclude-internal", action="store_true", help="leave out internal topics")
     filters = describing.add_mutually_exclusive_group()
-    filters.add_argument("--under-replicated-partitions", action="store_true", help="only partitions that lack replicas")
-    filters.add_argument("--unavailable-partitions", action="store_true", help="only partitions without a leader")
-    filters.add_argument("--under-min-isr-partitions", action="store_true", help="only with too few replicas in sync")
-    filters.add_argument("--at-min-isr-partitions", action="store_true", help="only with as few in sync as allowed")
-    filters.add_argument("--topics-with-overrides", action="store_true", help="only topics with configs of their own")
-
-    creating = add_action(actions, "create", answered(_create), "create a topic")
-    creating.add_argument("--topic", metavar="TOPIC", required=True, help="its name")
-    creating.add_argument("--partitions", metavar="N", type=int, help="number of partitions (num.partitions of the broker)")
-    creating.add_argument("--replication-factor", metavar="N", type=int, help="replicas of each (that of the broker)")
-    creating.add_argument(
-        "--replica-assignment", metavar="LIST", help="brokers instead: those of a partition with colons, partitions with commas"
+    filters.add_argument(
+        "--under-replicated-partitions", action="store_true", help="only partitions with fewer in-sync replicas than replicas"
     )
-    creating.add_argument("--config", metavar="KEY=VALUE", action="append", default=[], help="a config; can be repeated")
-    creating.add_argument("--if-not-exists", action="store_true", help="a topic of this name that exists is no error")
-    creating.add_argument("--dry-run", action="store_true", help="let the cluster check it, and create nothing")
+    filters.add_argument("--unavailable-partitions", action="store_true", help="only partitions without a leader")
+    filters.add_argument(
+        "--under-min-isr-partitions",
+        action="store_true",
+        help="only partitions with fewer in-sync replicas than min.insync.replicas",
+    )
+    filters.add_argument(
+        "--at-min-isr-partitions", action="store_true", help="only partitions with exactly min.insync.replicas in-sync replicas"
+    )
+    filters.add_argument("--topics-with-overrides", action="store_true", help="only topics that override a default config")
+    _add_changes(actions)
 
-    deleting = add_action(actions, "delete", answered(_delete), "delete topics")
-    deleting.add_argument("--topic", metavar="TOPIC", action="append", required=True, help="topics of this name, * allowed")
-    deleting.add_argument("--if-exists", action="store_true", help="that there is no such topic is no error")
-    deleting.add_argument("--dry-run", action="store_true", help="print their names, and delete nothing")
 
-    altering = add_action(actions, "alter", answered(_alter), "add partitions to a topic")
-    altering.add_argument("--topic", metavar="TOPIC", required=True, help="its name")
-    altering.add_argument("--partitions", metavar="N", type=int, required=True, help="the number that it shall have")
-    altering.add_argument("--replica-assignment", metavar="LIST", help="the brokers of the new ones, as of create")
-    altering.add_argument("--dry-run", action="store_true", help="let the cluster check it, and change nothing")
+def _add_changes(actions: Actions) -> None:
+    creating = add_action(actions, "create", _create, "create a topic")
+    creating.add_argument("--topic", metavar="TOPIC", required=True, help="name of the topic")
+    creating.add_argument("--partitions", metavar="N", type=int, help="number of partitions (num.partitions of the broker)")
+    creating.add_argument(
+        "--replication-factor",
+        metavar="N",
+        type=int,
+        help="replicas of each partition (default.replication.factor of the broker)",
+    )
+    creating.add_argument(
+        "--replica-assignment",
+        metavar="LIST",
+        help="brokers of each partition instead: 1:2,2:3 puts partition 0 on 1 and 2, partition 1 on 2 and 3",
+    )
+    creating.add_argument(
+        "--config", metavar="KEY=VALUE", action="append", default=[], help="set a config of the topic; may be repeated"
+    )
+    creating.add_argument("--if-not-exists", action="store_true", help="do not fail if the topic exists already")
+    creating.add_argument("--dry-run", action="store_true", help="only have the cluster check the request; create nothing")
+
+    deleting = add_action(actions, "delete", _delete, "delete topics")
+    deleting.add_argument(
+        "--topic",
+        metavar="TOPIC",
+        action="append",
+        required=True,
+        help="delete topics with this name, * and ? match any characters; may be repeated",
+    )
+    deleting.add_argument("--if-exists", action="store_true", help="do not fail if no topic has the name")
+    deleting.add_argument("--dry-run", action="store_true", help="only print the names of the topics; delete nothing")
+
+    altering = add_action(actions, "alter", _alter, "add partitions to a topic")
+    altering.add_argument("--topic", metavar="TOPIC", required=True, help="name of the topic")
+    altering.add_argument("--partitions", metavar="N", type=int, required=True, help="new total number of partitions")
+    altering.add_argument("--replica-assignment", metavar="LIST", help="brokers of each new partition, in the format of create")
+    altering.add_argument("--dry-run", action="store_true", help="only have the cluster check the request; change nothing")
 
 
 # ----------------------------------------------------------------------------------------------------------- list, describe

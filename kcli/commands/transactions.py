@@ -7,10 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
-    EXIT_CODES,
+    ACTION_USAGE,
+    action_epilog,
     add_action,
     add_actions,
-    answered,
     ask,
     done,
     instant,
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from kcli.client.admin.partitions import ActiveProducer
     from kcli.client.admin.transactions import HangingTransaction
 
-ARGUMENTS = "ACTION"
-USAGE = "ACTION [OPTIONS]"
+USAGE = ACTION_USAGE
 DESCRIPTION = "Lists, describes, finds and aborts transactions of a running cluster."
-EPILOG = f"""\
-A transaction hangs if a partition has it open and no coordinator will end it: find-hanging finds those, and prints what
-abort needs. kcli transactions ACTION --help has the options of an action.
-{EXIT_CODES}"""
+EPILOG = action_epilog(
+    "transactions",
+    """\
+A transaction hangs if a partition has it open and no coordinator will end it. find-hanging finds such transactions,
+and prints what abort needs to end them.
+""",
+)
 
 _LISTED = (
     ("transactional id", "transactionalId"),
@@ -70,36 +72,63 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli transactions`."""
     actions = add_actions(parser)
-    listing = add_action(actions, "list", answered(_list), "list transactional ids with their states")
-    listing.add_argument("--state", metavar="STATES", action="append", default=[], help="such as Ongoing, Empty; any of them")
-    listing.add_argument("--producer-id", metavar="ID", type=int, action="append", default=[], help="of this producer")
-    listing.add_argument("--duration-filter", metavar="MS", type=int, help="only transactions that run longer than this")
-    listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only ids that match (RE2)")
-
-    describing = add_action(actions, "describe", answered(_describe), "show what coordinators know of transactional ids")
-    describing.add_argument("--transactional-id", metavar="ID", action="append", required=True, help="the id; can be repeated")
-
-    producers = add_action(actions, "describe-producers", answered(_producers), "show the producers of a partition")
-    _add_partition(producers, required=True)
-    producers.add_argument("--broker-id", metavar="ID", type=int, help="ask this broker, and not the leader")
-
-    finding = add_action(actions, "find-hanging", answered(_find), "find transactions that no coordinator will end")
-    _add_partition(finding, required=False)
-    finding.add_argument("--broker-id", metavar="ID", type=int, help="of the partitions that this broker has")
-    finding.add_argument(
-        "--max-transaction-timeout", metavar="MINUTES", type=int, default=15, help="older ones may hang (%(default)s)"
+    listing = add_action(actions, "list", _list, "list transactional ids with their states")
+    listing.add_argument(
+        "--state",
+        metavar="STATES",
+        action="append",
+        default=[],
+        help="only transactions in one of these states, such as Ongoing,Empty; may be repeated",
+    )
+    listing.add_argument(
+        "--producer-id",
+        metavar="ID",
+        type=int,
+        action="append",
+        default=[],
+        help="only transactions of this producer; may be repeated",
+    )
+    listing.add_argument(
+        "--duration-filter", metavar="MS", type=int, help="only transactions that have been open for longer than this"
+    )
+    listing.add_argument(
+        "--transactional-id-pattern", metavar="REGEX", help="only transactional ids that match this regular expression (RE2)"
     )
 
-    aborting = add_action(actions, "abort", answered(_abort), "end a hanging transaction of a partition")
-    _add_partition(aborting, required=True)
-    aborting.add_argument("--start-offset", metavar="N", type=int, help="its first offset; the rest is looked up")
-    aborting.add_argument("--producer-id", metavar="ID", type=int, help="its producer, instead of the offset")
-    aborting.add_argument("--producer-epoch", metavar="N", type=int, help="the producer's epoch")
-    aborting.add_argument("--coordinator-epoch", metavar="N", type=int, help="the coordinator's epoch (0)")
-    aborting.add_argument("--dry-run", action="store_true", help="print what would be aborted")
+    describing = add_action(actions, "describe", _describe, "show the states of transactional ids")
+    describing.add_argument(
+        "--transactional-id", metavar="ID", action="append", required=True, help="the transactional id; may be repeated"
+    )
 
-    fencing = add_action(actions, "force-terminate", answered(_terminate), "abort the transaction of a transactional id")
-    fencing.add_argument("--transactional-id", metavar="ID", required=True, help="its producer is fenced")
+    producers = add_action(actions, "describe-producers", _producers, "show the producers of a partition")
+    _add_partition(producers, required=True)
+    producers.add_argument("--broker-id", metavar="ID", type=int, help="ask this broker instead of the leader")
+
+    finding = add_action(actions, "find-hanging", _find, "find transactions that no coordinator will end")
+    _add_partition(finding, required=False)
+    finding.add_argument("--broker-id", metavar="ID", type=int, help="search the partitions of which this broker has a replica")
+    finding.add_argument(
+        "--max-transaction-timeout",
+        metavar="MINUTES",
+        type=int,
+        default=15,
+        help="only transactions that are older than this may hang (%(default)s)",
+    )
+
+    aborting = add_action(actions, "abort", _abort, "end a hanging transaction of a partition")
+    _add_partition(aborting, required=True)
+    aborting.add_argument(
+        "--start-offset", metavar="N", type=int, help="first offset of the transaction; the rest is looked up"
+    )
+    aborting.add_argument(
+        "--producer-id", metavar="ID", type=int, help="producer of the transaction, instead of --start-offset"
+    )
+    aborting.add_argument("--producer-epoch", metavar="N", type=int, help="epoch of the producer")
+    aborting.add_argument("--coordinator-epoch", metavar="N", type=int, help="epoch of the coordinator (0)")
+    aborting.add_argument("--dry-run", action="store_true", help="only print the transaction; abort nothing")
+
+    fencing = add_action(actions, "force-terminate", _terminate, "abort the transaction of a transactional id")
+    fencing.add_argument("--transactional-id", metavar="ID", required=True, help="the transactional id; its producer is fenced")
 
 
 def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:

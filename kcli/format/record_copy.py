@@ -20,6 +20,7 @@ from kcli.format.record_scan import RecordColumns, read_zigzag
 MOST_GROWTH_BYTES = 13
 # The same with an offset delta of five bytes.
 MOST_RENUMBERED_GROWTH_BYTES = 17
+KEEP_OFFSET_DELTAS = -1
 
 
 def copy_records(
@@ -34,19 +35,10 @@ def copy_records(
     With a `base_timestamp` (ms) their deltas count from that one, so that `columns.timestamp` stays. Raises
     InvalidRecordError for one that is further away than 64 bits count.
     """
-    position = columns.record_position[0] if count else 0
-    size = columns.end - position
-    if base_timestamp is None:
-        out = bytearray(size)
-        end = copy_unchanged(buffer, columns.record_position, columns.end, count, kept, out)
-    else:
-        timestamps = columns.timestamp[:count]
-        if count and max(max(timestamps) - base_timestamp, base_timestamp - min(timestamps)) > INT64_MAX:
-            raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
-        out = bytearray(size + count * MOST_GROWTH_BYTES)
-        end = copy_rebased(
-            buffer, columns.record_position, columns.timestamp, columns.end, count, kept, base_timestamp, out, columns.scratch
-        )
+    if base_timestamp is not None:
+        return _copy_rebased(buffer, columns, count, kept, base_timestamp, columns.timestamp[:count], KEEP_OFFSET_DELTAS)
+    out = bytearray(columns.end - (columns.record_position[0] if count else 0))
+    end = copy_unchanged(buffer, columns.record_position, columns.end, count, kept, out)
     del out[end:]
     return out
 
@@ -65,11 +57,23 @@ def renumber_records(
     Their offset deltas are `first_delta` and those after it; `timestamps` are theirs, whose deltas count from
     `base_timestamp` (ms). Raises InvalidRecordError for one that is further away than 64 bits count.
     """
+    return _copy_rebased(buffer, columns, count, kept, base_timestamp, timestamps, first_delta)
+
+
+def _copy_rebased(
+    buffer: Buffer,
+    columns: RecordColumns,
+    count: int,
+    kept: bytearray,
+    base_timestamp: int,
+    timestamps: array,  # type: ignore[type-arg]
+    first_delta: int,
+) -> bytearray:
     if count and max(max(timestamps) - base_timestamp, base_timestamp - min(timestamps)) > INT64_MAX:
         raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
     position = columns.record_position[0] if count else 0
     out = bytearray(columns.end - position + count * MOST_RENUMBERED_GROWTH_BYTES)
-    end = copy_renumbered(
+    end = copy_rebased(
         buffer, columns.record_position, timestamps, columns.end, count, kept, base_timestamp, first_delta, out, columns.scratch
     )
     del out[end:]
@@ -129,55 +133,34 @@ def copy_rebased(
     count: int,
     kept: bytearray,
     base_timestamp: int,
-    out: bytearray | memoryview,
-    scratch: array,  # type: ignore[type-arg]
-) -> int:
-    """Copy records if the base timestamp moves, the loop of `copy_records`; return the number of bytes."""
-    done = 0
-    index = 0
-    while index < count:
-        if kept[index]:
-            stop = positions[index + 1] if index + 1 < count else end
-            attributes_at = read_zigzag(buffer, positions[index], 5, scratch)
-            start = read_zigzag(buffer, attributes_at + 1, 10, scratch)
-            delta = timestamps[index] - base_timestamp
-            done = put_zigzag(1 + size_zigzag(delta) + stop - start, out, done)
-            out[done] = buffer[attributes_at]
-            done = put_zigzag(delta, out, done + 1)
-            out[done : done + stop - start] = buffer[start:stop]
-            done += stop - start
-        index += 1
-    return done
-
-
-def copy_renumbered(
-    buffer: Buffer,
-    positions: array,  # type: ignore[type-arg]
-    timestamps: array,  # type: ignore[type-arg]
-    end: int,
-    count: int,
-    kept: bytearray,
-    base_timestamp: int,
     offset_delta: int,
     out: bytearray | memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Copy records to another batch, the loop of `renumber_records`; return the number of bytes."""
+    """Copy records with other timestamp deltas, the loop of `copy_records` and `renumber_records`; return the number of bytes.
+
+    The first copied record gets `offset_delta`, the next one 1 more, and so on; with KEEP_OFFSET_DELTAS they keep theirs.
+    """
     done = 0
     index = 0
+    is_renumbered = offset_delta != KEEP_OFFSET_DELTAS
     while index < count:
         if kept[index]:
             stop = positions[index + 1] if index + 1 < count else end
             attributes_at = read_zigzag(buffer, positions[index], 5, scratch)
             start = read_zigzag(buffer, attributes_at + 1, 10, scratch)
-            start = read_zigzag(buffer, start, 5, scratch)
             delta = timestamps[index] - base_timestamp
-            done = put_zigzag(1 + size_zigzag(delta) + size_zigzag(offset_delta) + stop - start, out, done)
+            size = 1 + size_zigzag(delta)
+            if is_renumbered:
+                start = read_zigzag(buffer, start, 5, scratch)
+                size += size_zigzag(offset_delta)
+            done = put_zigzag(size + stop - start, out, done)
             out[done] = buffer[attributes_at]
             done = put_zigzag(delta, out, done + 1)
-            done = put_zigzag(offset_delta, out, done)
+            if is_renumbered:
+                done = put_zigzag(offset_delta, out, done)
+                offset_delta += 1
             out[done : done + stop - start] = buffer[start:stop]
             done += stop - start
-            offset_delta += 1
         index += 1
     return done

@@ -17,6 +17,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from kcli.client.admin.configs import ConfigResource, ConfigSource, ResourceType, describe_configs
+from kcli.client.admin.groups import list_groups
+from kcli.client.admin.log_dirs import describe_log_dirs
+from kcli.client.admin.operation import value_of
+from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.end_transaction_marker import UnreadableMarkerError
@@ -30,24 +35,21 @@ from kcli.inspect.dumping.selection import Selection
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.protocol.apis import API_KEYS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS
 from kcli.replay.batch_maker import BatchMaker
 from kcli.replay.directory_source import Problems
 from kcli.replay.fetching import Aborted, OffsetOutOfRangeError, batches_in, fetch
-from kcli.replay.group_offsets import fetch_offsets
+from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartition
-from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, ask
-from kcli.replay.target import EARLIEST, TOPIC_RESOURCE, connect, list_offsets, topic_id
+from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, execute
+from kcli.replay.target import connect, list_offsets, topic_id
 
 BUFFERED_BYTES = 4 * 1024 * 1024
 # Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
 # leader may need some time to know the newest one.
 MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
-_DYNAMIC_TOPIC_CONFIG = 1
-_READ_COMMITTED = 1
 
 
 class FetchedTransactions(AbortedTransactions):
@@ -136,6 +138,7 @@ class ClusterSource:
         self.network = network
         self.join_bytes = join_bytes
         self.selection = selection
+        self._isolation = IsolationLevel.READ_COMMITTED if selection.read_committed else IsolationLevel.READ_UNCOMMITTED
         self.on_data: Callable[[], None] = lambda: None
         self.wake: Callable[[], None] = lambda: None
         self._wants = wants
@@ -166,41 +169,29 @@ class ClusterSource:
         configs = yield from self._read_configs({topic for topic, _ in partitions})
         for topic in {topic for topic, _ in partitions}:
             self._topics[topic] = SourceTopic(len(metadata.cluster.partitions_for_topic(topic)), configs.get(topic, {}))
-        self._starts = yield from list_offsets(self.network, partitions, EARLIEST)
-        isolation = _READ_COMMITTED if self.selection.read_committed else 0
-        self._ends = yield from list_offsets(self.network, partitions, isolation=isolation)
+        self._starts = yield from list_offsets(partitions, OffsetSpec.EARLIEST)
+        self._ends = yield from list_offsets(partitions, isolation=self._isolation)
         yield from self._read_sizes()
 
     def _read_configs(self, topics: set[str]) -> Steps[dict[str, dict[str, str]]]:
-        kind = API_KEYS[DESCRIBE_CONFIGS].request
-        of_topic = kind.classes["DescribeConfigsResource"]
-        resources = [
-            of_topic(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None) for name in sorted(topics)
-        ]
-        if not resources:
-            return {}
-        answer = yield from ask(self.network, DESCRIBE_CONFIGS, kind.new(resources=resources))
-        for result in answer.results:
-            if result.error_code:
-                raise KafkaError(result.error_code, f"the settings of the topic {result.resource_name!r}")
-        return {
-            result.resource_name: {
-                config.name: config.value
-                for config in result.configs
-                if config.config_source == _DYNAMIC_TOPIC_CONFIG and config.value is not None
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
+        found = {}
+        for resource, outcome in (yield from execute(describe_configs(resources))).items():
+            if isinstance(outcome, KafkaError):
+                raise KafkaError(outcome.code, f"the settings of the topic {resource.name!r}")
+            entries = value_of(outcome).values()
+            found[resource.name] = {
+                one.name: one.value for one in entries if one.source is ConfigSource.TOPIC_CONFIG and one.value is not None
             }
-            for result in answer.results
-        }
+        return found
 
     def _read_sizes(self) -> Steps[None]:
-        request = API_KEYS[DESCRIBE_LOG_DIRS].request.new(topics=None)
-        for node_id in sorted(self.network.metadata.nodes):
-            answer = yield from ask(self.network, DESCRIBE_LOG_DIRS, request, node_id)
-            for directory in answer.results:
-                for topic in directory.topics:
-                    for part in topic.partitions:
-                        where = topic.name, part.partition_index
-                        self._sizes[where] = max(part.partition_size, self._sizes.get(where, 0))
+        """Find the sizes of the partitions; those of a broker that does not report them stay 0."""
+        for directories in (yield from execute(describe_log_dirs(sorted(self.network.metadata.nodes)))).values():
+            if not isinstance(directories, ClientError):
+                for directory in directories.values():
+                    for where, replica in directory.replicas.items():
+                        self._sizes[where] = max(replica.size_bytes, self._sizes.get(where, 0))
 
     @property
     def cluster_id(self) -> str | None:
@@ -232,10 +223,12 @@ class ClusterSource:
         return lambda done, now_ms: self._runner.start(self._find_committed(globs), done)
 
     def _find_committed(self, globs: Sequence[str]) -> Steps[list[CommittedOffset]]:
-        groups: set[str] = set()
-        for node_id in sorted(self.network.metadata.nodes):
-            answer = yield from ask(self.network, LIST_GROUPS, API_KEYS[LIST_GROUPS].request.new(), node_id)
-            groups |= {group.group_id for group in answer.groups}
+        listed = yield from execute(list_groups())
+        for broker, error in listed.errors.items():
+            if not isinstance(error, KafkaError):
+                raise error
+            self._problems.report(f"broker {broker} does not list its groups: {error}")
+        groups = {group.group_id for group in listed.groups}
         for sentence in (missing_name("group", glob, groups) for glob in globs):
             if sentence is not None:
                 raise ReplayError(sentence)
@@ -244,7 +237,7 @@ class ClusterSource:
             if globs and not any(fnmatchcase(group, glob) for glob in globs):
                 continue
             try:
-                offsets = yield from fetch_offsets(self.network, group, None)
+                offsets = yield from GroupOffsets(self.network, group).fetch(None)
             except KafkaError as error:
                 self._problems.report(f"the offsets of the group {group!r} are left out: {error}")
                 continue
@@ -287,7 +280,6 @@ class ClusterSource:
     ) -> Steps[None]:
         transactions = FetchedTransactions()
         maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, self.join_bytes, cut_offset)
-        isolation = _READ_COMMITTED if self.selection.read_committed else 0
         wanted = self.selection.offsets
         offset = max(from_offset, self._starts[partition], wanted.first or 0)
         end = self._end(partition)
@@ -297,9 +289,9 @@ class ClusterSource:
                 yield Pause(_FULL_PAUSE_MS)
                 continue
             try:
-                fetched = yield from fetch(self.network, *partition, offset, isolation)
+                fetched = yield from fetch(self.network, *partition, offset, self._isolation)
             except OffsetOutOfRangeError:
-                start = (yield from list_offsets(self.network, [partition], EARLIEST))[partition]
+                start = (yield from list_offsets([partition], OffsetSpec.EARLIEST))[partition]
                 if start <= offset:
                     raise
                 self._deleted(partition, offset, start)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
 from kcli.replay.fetching import batches_in, fetch
-from kcli.replay.group_offsets import fetch_offsets
+from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.source import CommittedOffset, Source
@@ -31,7 +31,7 @@ def place_earlier(
     missing = set()
     for one in committed:
         if one.offset in partition.passed:
-            known = yield from fetch_offsets(network, one.group, [partition.target])
+            known = yield from GroupOffsets(network, one.group).fetch([partition.target])
             if partition.target not in known:
                 missing.add(one.offset)
     if missing:

@@ -6,25 +6,23 @@ OffsetCommit and OffsetFetch name topics by their ids from version 10 on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kcli.client.errors import KafkaError, KafkaTimeoutError
-from kcli.client.network_client import COORDINATOR, NetworkClient
+from kcli.client.admin.partitions import by_topic
+from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
+from kcli.client.network_client import NetworkClient
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import Pause, ReplayError, Steps, ask
-from kcli.replay.target import find_coordinator, refresh, topic_id
+from kcli.replay.steps import Pause, ReplayError, Steps, ToCoordinator
+from kcli.replay.target import refresh, topic_id
 
 _IDS_FROM_VERSION = 10
 _GROUPS_FROM_VERSION = 8
-# After these the coordinator is looked for again.
-_MOVED = frozenset(
-    (error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-)
 
 
 class Commit(NamedTuple):
@@ -34,107 +32,119 @@ class Commit(NamedTuple):
     metadata: str
 
 
-def commit_offsets(network: NetworkClient, group: str, commits: Mapping[TopicPartition, Commit]) -> Steps[None]:
-    """Commit offsets for a group. Raises KafkaError for the first that is refused, KafkaTimeoutError."""
-    by_topic: dict[str, list[tuple[int, Commit]]] = {}
-    for (topic, partition), commit in sorted(commits.items()):
-        by_topic.setdefault(topic, []).append((partition, commit))
-    kind = API_KEYS[OFFSET_COMMIT].request
+class GroupOffsets:
+    """The committed offsets of one group."""
 
-    def request(version: int) -> Message:
-        has_ids = version >= _IDS_FROM_VERSION
-        topics = [
-            kind.classes["OffsetCommitRequestTopic"](
-                **({"topic_id": topic_id(network, name)} if has_ids else {"name": name}),
-                partitions=[
-                    kind.classes["OffsetCommitRequestPartition"](
-                        partition_index=partition, committed_offset=commit.offset, committed_metadata=commit.metadata
-                    )
-                    for partition, commit in parts
-                ],
+    def __init__(self, network: NetworkClient, group: str) -> None:
+        self._network = network
+        self._group = group
+        self._lookup = CoordinatorLookup(network, GROUP_KEY, group)
+
+    def commit(self, commits: Mapping[TopicPartition, Commit]) -> Steps[None]:
+        """Commit offsets. Raises KafkaError for the first that is refused, KafkaTimeoutError."""
+        topics = by_topic(sorted(commits))
+        kind = API_KEYS[OFFSET_COMMIT].request
+        of_topic, of_partition = kind.classes["OffsetCommitRequestTopic"], kind.classes["OffsetCommitRequestPartition"]
+
+        def request(version: int) -> Message:
+            asked = []
+            for name, partitions in topics.items():
+                parts = []
+                for partition in partitions:
+                    offset, metadata = commits[name, partition]
+                    parts.append(of_partition(partition_index=partition, committed_offset=offset, committed_metadata=metadata))
+                asked.append(of_topic(**self._topic(name, version), partitions=parts))
+            return kind.new(group_id=self._group, topics=asked)
+
+        yield from self._ask(OFFSET_COMMIT, request, "cannot be committed")
+
+    def fetch(self, partitions: list[TopicPartition] | None) -> Steps[dict[TopicPartition, Commit]]:
+        """Return the committed offsets of partitions; of all that have one without `partitions`.
+
+        Raises KafkaError, KafkaTimeoutError.
+        """
+        kind = API_KEYS[OFFSET_FETCH].request
+        topics = None if partitions is None else by_topic(partitions)
+
+        def request(version: int) -> Message:
+            if version < _GROUPS_FROM_VERSION:
+                of_topic = kind.classes["OffsetFetchRequestTopic"]
+                asked = topics and [of_topic(name=name, partition_indexes=parts) for name, parts in topics.items()]
+                return kind.new(group_id=self._group, topics=asked)
+            of_topic = kind.classes["OffsetFetchRequestTopics"]
+            asked = topics and [
+                of_topic(**self._topic(name, version), partition_indexes=parts) for name, parts in topics.items()
+            ]
+            return kind.new(groups=[kind.classes["OffsetFetchRequestGroup"](group_id=self._group, topics=asked)])
+
+        answer = yield from self._ask(OFFSET_FETCH, request, "cannot be read")
+        names = self._network.metadata.topic_names
+        return {
+            (topic.name or names.get(topic.topic_id, ""), part.partition_index): Commit(
+                part.committed_offset, part.metadata or ""
             )
-            for name, parts in by_topic.items()
-        ]
-        return kind.new(group_id=group, topics=topics)
+            for topic in _answered_group(answer).topics
+            for part in topic.partitions
+            if part.committed_offset >= 0
+        }
 
-    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
-    while True:
-        node_id = yield from find_coordinator(network, group)
-        answer = yield from ask(network, OFFSET_COMMIT, request, node_id, COORDINATOR)
-        codes = {part.error_code for topic in answer.topics for part in topic.partitions} - {0}
-        if not codes:
-            return
-        fatal = codes - error_codes.RETRIABLE
-        if fatal:
-            raise KafkaError(min(fatal), _refusal(group, min(fatal)))
-        if network.timer.clock_ms >= deadline_ms:
-            raise KafkaTimeoutError(f"the offsets of the group {group!r} cannot be committed: {error_codes.NAMES[min(codes)]}")
-        yield Pause(network.config.retry_backoff_ms)
-        yield from refresh(network)
+    def _topic(self, name: str, version: int) -> dict[str, object]:
+        """Return the field that names a topic in a version of OffsetCommit and OffsetFetch."""
+        return {"topic_id": topic_id(self._network, name)} if version >= _IDS_FROM_VERSION else {"name": name}
+
+    def _ask(self, api_key: int, request: Callable[[int], Message], failure: str) -> Steps[Message]:
+        """Send a request to the coordinator until its answer has no error; `failure` says what was not possible in time."""
+        network = self._network
+        deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+        while True:
+            answer: Message | ClientError = yield ToCoordinator(self._lookup, api_key, request)
+            if isinstance(answer, ClientError):
+                if isinstance(answer, KafkaError) and not answer.is_retriable:
+                    raise KafkaError(answer.code, f"the coordinator of the group {self._group!r}")
+                if not answer.is_retriable:
+                    raise answer
+                reason = f"the group {self._group!r} has no coordinator that answers: {answer}"
+            else:
+                codes = _error_codes(answer)
+                if not codes:
+                    return answer
+                for code in codes:
+                    self._lookup.check(code)
+                fatal = codes - error_codes.RETRIABLE
+                if fatal:
+                    raise KafkaError(min(fatal), self._refusal(min(fatal)))
+                reason = f"the offsets of the group {self._group!r} {failure}: {error_codes.NAMES[min(codes)]}"
+            if network.timer.clock_ms >= deadline_ms:
+                raise KafkaTimeoutError(reason)
+            yield Pause(network.config.retry_backoff_ms)
+            yield from refresh(network)
+
+    def _refusal(self, code: int) -> str:
+        if code in (error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION, error_codes.STALE_MEMBER_EPOCH):
+            return f"the group {self._group!r} has members; stop its consumers before their offsets are replaced"
+        return f"the offsets of the group {self._group!r}"
 
 
-def _refusal(group: str, code: int) -> str:
-    if code in (error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION, error_codes.STALE_MEMBER_EPOCH):
-        return f"the group {group!r} has members; stop its consumers before their offsets are replaced"
-    return f"the offsets of the group {group!r}"
+def _answered_group(answer: Message) -> Message:
+    """Return the part of an answer to OffsetFetch that is about the group; of OffsetCommit it is the answer."""
+    groups = getattr(answer, "groups", None)
+    group: Message = groups[0] if groups else answer
+    return group
 
 
-def fetch_offsets(
-    network: NetworkClient, group: str, partitions: list[TopicPartition] | None
-) -> Steps[dict[TopicPartition, Commit]]:
-    """Return the committed offsets of a group; of all its partitions without `partitions`.
-
-    Raises KafkaError, KafkaTimeoutError.
-    """
-    kind = API_KEYS[OFFSET_FETCH].request
-    by_topic: dict[str, list[int]] | None = None if partitions is None else {}
-    for topic, partition in partitions or ():
-        assert by_topic is not None
-        by_topic.setdefault(topic, []).append(partition)
-
-    def request(version: int) -> Message:
-        if version < _GROUPS_FROM_VERSION:
-            of_topic = kind.classes["OffsetFetchRequestTopic"]
-            topics = by_topic and [of_topic(name=name, partition_indexes=parts) for name, parts in by_topic.items()]
-            return kind.new(group_id=group, topics=topics)
-        of_topic = kind.classes["OffsetFetchRequestTopics"]
-        topics = by_topic and [
-            of_topic(
-                **({"topic_id": topic_id(network, name)} if version >= _IDS_FROM_VERSION else {"name": name}),
-                partition_indexes=parts,
-            )
-            for name, parts in by_topic.items()
-        ]
-        return kind.new(groups=[kind.classes["OffsetFetchRequestGroup"](group_id=group, topics=topics)])
-
-    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
-    while True:
-        node_id = yield from find_coordinator(network, group)
-        answer = yield from ask(network, OFFSET_FETCH, request, node_id, COORDINATOR)
-        found = answer.groups[0] if answer.groups else answer
-        codes = {found.error_code, *(part.error_code for topic in found.topics for part in topic.partitions)} - {0}
-        if not codes:
-            return {
-                (topic.name or network.metadata.topic_names.get(topic.topic_id, ""), part.partition_index): Commit(
-                    part.committed_offset, part.metadata or ""
-                )
-                for topic in found.topics
-                for part in topic.partitions
-                if part.committed_offset >= 0
-            }
-        if not codes <= error_codes.RETRIABLE:
-            raise KafkaError(min(codes - error_codes.RETRIABLE), f"the offsets of the group {group!r}")
-        if network.timer.clock_ms >= deadline_ms:
-            raise KafkaTimeoutError(f"the offsets of the group {group!r} cannot be read: {error_codes.NAMES[min(codes)]}")
-        yield Pause(network.config.retry_backoff_ms)
+def _error_codes(answer: Message) -> set[int]:
+    """Return the error codes of an answer to OffsetCommit or OffsetFetch."""
+    group = _answered_group(answer)
+    codes = {getattr(group, "error_code", 0)}
+    return (codes | {part.error_code for topic in group.topics for part in topic.partitions}) - {0}
 
 
 class GroupProgress:
     """The progress as committed offsets of the group `group` of the target; that of another `identity` is refused."""
 
     def __init__(self, network: NetworkClient, group: str, identity: str = "") -> None:
-        self._network = network
         self._group = group
+        self._offsets = GroupOffsets(network, group)
         self._identity = identity
 
     @property
@@ -144,7 +154,7 @@ class GroupProgress:
 
     def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
         """Fetch the offsets. Raises ReplayError if they are those of another replay."""
-        commits = yield from fetch_offsets(self._network, self._group, partitions)
+        commits = yield from self._offsets.fetch(partitions)
         found = ((where, decode_metadata(commit.offset, commit.metadata)) for where, commit in commits.items())
         loaded = {where: progress for where, progress in found if progress is not None}
         if any(progress.replay not in ("", self._identity) for progress in loaded.values()):
@@ -160,4 +170,4 @@ class GroupProgress:
             where: Commit(one.source_offset, encode_metadata(one._replace(replay=self._identity)))
             for where, one in progress.items()
         }
-        yield from commit_offsets(self._network, self._group, commits)
+        yield from self._offsets.commit(commits)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kcli.client.admin.topics import BROKER_DEFAULT
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.inspect.quantities import format_count
@@ -32,7 +33,6 @@ from kcli.replay.replayer import Prepared
 from kcli.replay.source import CommittedOffset, Source, TopicPartition
 from kcli.replay.steps import ReplayError, Steps
 from kcli.replay.target import (
-    DEFAULT_REPLICATION,
     MAX_MESSAGE_BYTES,
     RETENTION_MS,
     TIMESTAMP_TYPE,
@@ -54,7 +54,7 @@ class ReplayOptions(NamedTuple):
     """What the command line asks for, as far as the target is concerned."""
 
     may_create: bool = True
-    replication: int = DEFAULT_REPLICATION
+    replication: int = BROKER_DEFAULT
     is_restarted: bool = False
     may_append: bool = False
 
@@ -97,7 +97,7 @@ class Preparation:
         loaded = {} if self._options.is_restarted else (yield from self._store.load(targets))
         known = {target: one for target, one in loaded.items() if self._is_of_topic(target, one)}
         self._check_source_topics(pairs, known)
-        ends = yield from list_offsets(self._network, targets)
+        ends = yield from list_offsets(targets)
         self._check_lost([target for target in targets if target not in known and ends[target] > 0], loaded)
         producers = {(one.producer_id, one.producer_epoch) for one in known.values()}
         if len(producers) > 1:
@@ -183,7 +183,7 @@ class Preparation:
                 raise ReplayError(f"the target does not have the topics {names}; create them, or leave out --no-create")
             for note in (yield from create_topics(self._network, missing, wanted, self._options.replication)):
                 self._note(note)
-        configs = yield from read_configs(self._network, wanted)
+        configs = yield from read_configs(wanted)
         by_retention: dict[int, list[str]] = {}
         for name, values in configs.items():
             if values.get(TIMESTAMP_TYPE) == "LogAppendTime":
@@ -191,8 +191,11 @@ class Preparation:
             if int(values.get(RETENTION_MS, "-1")) >= 0:
                 by_retention.setdefault(int(values[RETENTION_MS]), []).append(name)
         for retention_ms, topics in by_retention.items():
+            servers = ",".join(self._network.config.bootstrap_servers)
+            each = "" if len(topics) == 1 else "for each of them, "
             self._note(
                 f"the target deletes records older than {retention_ms / DAY_MS:g} days ({RETENTION_MS}) of "
-                f"{format_count(len(topics), 'topic')} ({short_list(topics)})"
+                f"{format_count(len(topics), 'topic')} ({short_list(topics)}); to keep all records, {each}run: "
+                f"kcli configs alter --bootstrap-server {servers} --topic {topics[0]} --add-config {RETENTION_MS}=-1"
             )
         return configs

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kcli.client.cluster import NO_LEADER
-from kcli.client.errors import KafkaError, KafkaTimeoutError
+from kcli.client.admin.operation import value_of
+from kcli.client.admin.partitions import describe_producers
+from kcli.client.errors import KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
-from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, DESCRIBE_PRODUCERS
-from kcli.protocol.message import Message
 from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.progress import PartitionProgress
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import Pause, ReplayError, Steps, ask
-from kcli.replay.target import refresh
+from kcli.replay.steps import ReplayError, Steps, execute
 
 UNKNOWN_OFFSET = -1
 # The largest number of records that were sent since the progress was saved; sequences are compared modulo 2**31.
@@ -71,7 +68,7 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
                 raise _truncated(where, offset, end_offset)
             offset = next_offset
     except OffsetOutOfRangeError:
-        records = yield from _count_by_sequence(network, where, progress)
+        records = yield from _count_by_sequence(where, progress)
         return Found([], records)
     return Found(found)
 
@@ -83,9 +80,12 @@ def _truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayE
     )
 
 
-def _count_by_sequence(network: NetworkClient, where: TopicPartition, progress: PartitionProgress) -> Steps[int]:
+def _count_by_sequence(where: TopicPartition, progress: PartitionProgress) -> Steps[int]:
     topic, partition = where
-    for producer in (yield from _active_producers(network, where)):
+    outcome = (yield from execute(describe_producers([where])))[where]
+    if isinstance(outcome, KafkaError):
+        raise KafkaError(outcome.code, f"the producers of {topic}-{partition}")
+    for producer in value_of(outcome):
         if producer.producer_id == progress.producer_id:
             count = int(producer.last_sequence + 1 - progress.records) % SEQUENCES
             if count <= MOST_UNSAVED:
@@ -98,26 +98,3 @@ def _count_by_sequence(network: NetworkClient, where: TopicPartition, progress: 
         f"{topic}-{partition}: the target has deleted the records from offset {progress.target_offset} on, and it is not known "
         "which of the replay were among them; --restart begins anew"
     )
-
-
-def _active_producers(network: NetworkClient, where: TopicPartition) -> Steps[list[Message]]:
-    """Return the state of the producers of a partition. Raises KafkaError, KafkaTimeoutError."""
-    topic, partition = where
-    kind = API_KEYS[DESCRIBE_PRODUCERS].request
-    asked = kind.classes["TopicRequest"](name=topic, partition_indexes=[partition])
-    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
-    while True:
-        code = error_codes.LEADER_NOT_AVAILABLE
-        leader = network.metadata.cluster.leader_for(topic, partition)
-        if leader != NO_LEADER:
-            answer = yield from ask(network, DESCRIBE_PRODUCERS, kind.new(topics=[asked]), leader)
-            part = answer.topics[0].partitions[0]
-            code = part.error_code
-            if not code:
-                return list(part.active_producers)
-            if code not in error_codes.RETRIABLE:
-                raise KafkaError(code, part.error_message or f"the producers of {topic}-{partition}")
-        if network.timer.clock_ms >= deadline_ms:
-            raise KafkaTimeoutError(f"the producers of {topic}-{partition} are not known: {error_codes.NAMES[code]}")
-        yield Pause(network.config.retry_backoff_ms)
-        yield from refresh(network)

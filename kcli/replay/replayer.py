@@ -30,7 +30,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.replay.earlier_offsets import place_earlier
-from kcli.replay.group_offsets import Commit, commit_offsets
+from kcli.replay.group_offsets import Commit, GroupOffsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.partition_replay import MAX_IN_FLIGHT, BatchState, InFlightBatch, PartitionReplay
 from kcli.replay.progress import ProgressStore
@@ -432,7 +432,7 @@ class Replayer:
         for group, commits in list(self._uncommitted.items()):
             if group not in self.group_problems:
                 try:
-                    yield from commit_offsets(self.network, group, commits)
+                    yield from GroupOffsets(self.network, group).commit(commits)
                     self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
                 except ClientError as error:
                     if isinstance(error, KafkaTimeoutError) and self._is_sending:

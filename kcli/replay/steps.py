@@ -4,9 +4,12 @@
     ----------------------  --------------------------------------------------------------
     Call(...)               the answer, or the PeerFailure instead of it
     Pause(ms)               None, after that time
+    Execute(operation)      the result of an operation of the admin client, or its ClientError
+    ToCoordinator(...)      the answer of a coordinator, or the ClientError instead of it
 
-A `StepRunner` runs any number of generators at once over one NetworkClient; `ask` sends a request again until it is answered or
-the time for it (default.api.timeout.ms) is over. Any exception ends its steps, and `done` gets it.
+A `StepRunner` runs any number of generators at once over one NetworkClient. `execute` raises the error of an operation, and
+`ask` sends a request again until it is answered or the time for it (default.api.timeout.ms) is over. Any exception ends its
+steps, and `done` gets it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from kcli.client.admin.driver import AdminCore
+from kcli.client.admin.operation import Operation, value_of
+from kcli.client.coordinator_lookup import CoordinatorLookup
 from kcli.client.errors import ClientError, KafkaTimeoutError
-from kcli.client.network_client import DATA, NetworkClient, failure_error
+from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
@@ -43,7 +49,6 @@ class Call(NamedTuple):
     api_key: int
     request: Request
     node_id: int | None = None
-    connection: str = DATA
 
 
 class Pause(NamedTuple):
@@ -52,7 +57,22 @@ class Pause(NamedTuple):
     ms: int
 
 
-Steps = Generator[Call | Pause, Any, _Result]
+class Execute(NamedTuple):
+    """An operation of the admin client."""
+
+    operation: Operation[Any]
+
+
+class ToCoordinator(NamedTuple):
+    """A request to the coordinator that `lookup` finds."""
+
+    lookup: CoordinatorLookup
+    api_key: int
+    request: Request
+
+
+Step = Call | Pause | Execute | ToCoordinator
+Steps = Generator[Step, Any, _Result]
 # Gets the result of steps, or their error, once, and the time.
 Done = Callable[[_Result | ClientError, int], None]
 
@@ -62,6 +82,7 @@ class StepRunner:
 
     def __init__(self, network: NetworkClient) -> None:
         self.network = network
+        self._admin = AdminCore(network)
 
     def start(self, steps: Steps[_Result], done: Done[_Result]) -> None:
         """Run a generator; `done` gets its result, or the ClientError that it raised."""
@@ -71,11 +92,11 @@ class StepRunner:
         self,
         steps: Steps[_Result],
         done: Done[_Result],
-        answer: Answer | None,
+        result: object,
         now_ms: int,
     ) -> None:
         try:
-            wanted = steps.send(answer)
+            wanted = steps.send(result)
         except StopIteration as end:
             done(end.value, now_ms)
             return
@@ -85,28 +106,36 @@ class StepRunner:
         go_on = partial(self._advance, steps, done)
         if isinstance(wanted, Pause):
             self.network.timer.schedule(now_ms + max(wanted.ms, 1), lambda now_ms: go_on(None, now_ms))
+        elif isinstance(wanted, Execute):
+            self._admin.start(wanted.operation, go_on, now_ms)
+        elif isinstance(wanted, ToCoordinator):
+            wanted.lookup.send(wanted.api_key, wanted.request, go_on, now_ms)
         elif wanted.node_id is None:
             self.network.send_to_any(wanted.api_key, wanted.request, go_on)
         else:
-            self.network.send(wanted.node_id, wanted.api_key, wanted.request, go_on, connection=wanted.connection)
+            self.network.send(wanted.node_id, wanted.api_key, wanted.request, go_on)
+
+
+def execute(operation: Operation[_Result]) -> Steps[_Result]:
+    """Execute an operation of the admin client. Raises its ClientError."""
+    result: _Result | ClientError = yield Execute(operation)
+    return value_of(result)
 
 
 def ask(
     network: NetworkClient,
     api_key: int,
     request: Request,
-    node_id: int | None = None,
-    connection: str = DATA,
     limit_ms: int | None = None,
 ) -> Steps[Message]:
-    """Send a request until it is answered. Raises KafkaTimeoutError, UnsupportedVersionError, RequestEncodingError.
+    """Send a request to any broker until it is answered. Raises KafkaTimeoutError, UnsupportedVersionError, RequestEncodingError.
 
     Without `limit_ms` the time is default.api.timeout.ms.
     """
     config = network.config
     deadline_ms = network.timer.clock_ms + (config.default_api_timeout_ms if limit_ms is None else limit_ms)
     while True:
-        answer: Answer = yield Call(api_key, request, node_id, connection)
+        answer: Answer = yield Call(api_key, request)
         if not isinstance(answer, PeerFailure):
             return answer
         if answer.is_lasting:

@@ -20,28 +20,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kcli.client.cluster import NO_LEADER
+from kcli.client.admin import partitions as admin_partitions
+from kcli.client.admin import topics as admin_topics
+from kcli.client.admin.configs import ConfigResource, ResourceType, describe_configs
+from kcli.client.admin.operation import value_of
+from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
+from kcli.client.admin.topics import NewTopic
 from kcli.client.errors import KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.inspect.quantities import format_count
 from kcli.protocol import error_codes
-from kcli.protocol.apis import (
-    API_KEYS,
-    CREATE_TOPICS,
-    DESCRIBE_CONFIGS,
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    LIST_OFFSETS,
-    METADATA,
-)
-from kcli.protocol.message import Message
+from kcli.protocol.apis import API_KEYS, INIT_PRODUCER_ID, METADATA
 from kcli.replay.source import SourceTopic, TopicPartition
-from kcli.replay.steps import Pause, ReplayError, Steps, ask
+from kcli.replay.steps import Pause, ReplayError, Steps, ask, execute
 
-TOPIC_RESOURCE = 2
-LATEST, EARLIEST = -1, -2
-DEFAULT_REPLICATION = -1
 # How long a cluster may take to answer the first request.
 FIRST_CONTACT_MS = 10_000
 MOST_NAMES = 3
@@ -121,8 +114,7 @@ def missing_topics(network: NetworkClient, wanted: Mapping[str, WantedTopic]) ->
 def create_topics(
     network: NetworkClient, names: Sequence[str], wanted: Mapping[str, WantedTopic], replication: int
 ) -> Steps[list[str]]:
-    """Create topics, and wait for their leaders; return notes on settings that differ. Raises ReplayError, KafkaError."""
-    kind = API_KEYS[CREATE_TOPICS].request
+    """Create topics, wait for leaders, and return notes on settings that differ. Raises ReplayError, KafkaTimeoutError."""
     notes, topics = [], []
     unknown = [name for name in names if not wanted[name].topic.is_known]
     if unknown:
@@ -137,19 +129,13 @@ def create_topics(
             notes.append(
                 f"the topic {name!r} is created with {TIMESTAMP_TYPE}=CreateTime, so that records keep their timestamps"
             )
-        topics.append(
-            kind.classes["CreatableTopic"](
-                name=name,
-                num_partitions=wanted[name].topic.partitions,
-                replication_factor=replication,
-                configs=[kind.classes["CreatableTopicConfig"](name=key, value=value) for key, value in configs.items()],
-            )
-        )
-    request = kind.new(topics=topics, timeout_ms=network.config.request_timeout_ms)
-    answer = yield from ask(network, CREATE_TOPICS, request)
-    for topic in answer.topics:
-        if topic.error_code not in (0, error_codes.TOPIC_ALREADY_EXISTS):
-            raise KafkaError(topic.error_code, f"the topic {topic.name!r} cannot be created: {topic.error_message or ''}")
+        topics.append(NewTopic(name, wanted[name].topic.partitions, replication, configs=configs))
+    for name, outcome in (yield from execute(admin_topics.create_topics(topics))).items():
+        if isinstance(outcome, KafkaError):
+            if outcome.code != error_codes.TOPIC_ALREADY_EXISTS:
+                raise ReplayError(f"the topic {name!r} cannot be created in the target: {outcome}")
+        else:
+            value_of(outcome)
     yield from _wait_for_leaders(network, names)
     return notes
 
@@ -172,19 +158,14 @@ def _wait_for_leaders(network: NetworkClient, names: Iterable[str]) -> Steps[Non
         yield Pause(network.config.retry_backoff_ms)
 
 
-def read_configs(network: NetworkClient, names: Iterable[str]) -> Steps[dict[str, dict[str, str]]]:
+def read_configs(names: Iterable[str]) -> Steps[dict[str, dict[str, str]]]:
     """Return the settings of topics that a replay uses; a topic that may not be described has none."""
-    kind = API_KEYS[DESCRIBE_CONFIGS].request
-    of_topic = kind.classes["DescribeConfigsResource"]
-    resources = [
-        of_topic(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=list(_READ_CONFIGS)) for name in names
-    ]
-    answer = yield from ask(network, DESCRIBE_CONFIGS, kind.new(resources=resources))
-    return {
-        result.resource_name: {config.name: config.value for config in result.configs if config.value is not None}
-        for result in answer.results
-        if not result.error_code
-    }
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    found = {}
+    for resource, outcome in (yield from execute(describe_configs(resources, names=_READ_CONFIGS))).items():
+        if not isinstance(outcome, KafkaError):
+            found[resource.name] = {one.name: one.value for one in value_of(outcome).values() if one.value is not None}
+    return found
 
 
 def init_producer_id(network: NetworkClient) -> Steps[tuple[int, int]]:
@@ -200,59 +181,18 @@ def init_producer_id(network: NetworkClient) -> Steps[tuple[int, int]]:
 
 
 def list_offsets(
-    network: NetworkClient, partitions: Iterable[TopicPartition], timestamp: int = LATEST, isolation: int = 0
+    partitions: Iterable[TopicPartition],
+    spec: OffsetSpec = OffsetSpec.LATEST,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Steps[dict[TopicPartition, int]]:
-    """Return the offsets of partitions for a timestamp, LATEST or EARLIEST. Raises KafkaError, KafkaTimeoutError."""
-    kind = API_KEYS[LIST_OFFSETS].request
-    found: dict[TopicPartition, int] = {}
-    missing = set(partitions)
-    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
-    while missing:
-        by_leader: dict[int, dict[str, list[Message]]] = {}
-        for topic, partition in sorted(missing):
-            leader = network.metadata.cluster.leader_for(topic, partition)
-            if leader != NO_LEADER:
-                part = kind.classes["ListOffsetsPartition"](partition_index=partition, timestamp=timestamp)
-                by_leader.setdefault(leader, {}).setdefault(topic, []).append(part)
-        for leader, topics in by_leader.items():
-            asked = [kind.classes["ListOffsetsTopic"](name=name, partitions=parts) for name, parts in topics.items()]
-            request = kind.new(replica_id=-1, isolation_level=isolation, topics=asked)
-            answer = yield from ask(network, LIST_OFFSETS, request, leader)
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    if not part.error_code:
-                        found[topic.name, part.partition_index] = part.offset
-                        missing.discard((topic.name, part.partition_index))
-                    elif part.error_code not in error_codes.RETRIABLE:
-                        raise KafkaError(part.error_code, f"{topic.name}-{part.partition_index}")
-        if missing:
-            if network.timer.clock_ms >= deadline_ms:
-                topic_name, number = min(missing)
-                raise KafkaTimeoutError(f"the end of {topic_name}-{number} is not known: it has no leader that answers")
-            yield Pause(network.config.retry_backoff_ms)
-            yield from refresh(network)
+    """Return the first offsets or the ends of partitions. Raises KafkaError, KafkaTimeoutError."""
+    wanted = dict.fromkeys(partitions, spec)
+    found = {}
+    for where, outcome in (yield from execute(admin_partitions.list_offsets(wanted, isolation_level=isolation))).items():
+        if isinstance(outcome, KafkaError):
+            raise KafkaError(outcome.code, f"{where[0]}-{where[1]}")
+        found[where] = value_of(outcome).offset
     return found
-
-
-def find_coordinator(network: NetworkClient, group: str) -> Steps[int]:
-    """Return the broker that coordinates a group; its address is known afterwards. Raises KafkaError, KafkaTimeoutError."""
-    kind = API_KEYS[FIND_COORDINATOR].request
-    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
-
-    def request(version: int) -> Message:
-        return kind.new(coordinator_keys=[group]) if version >= 4 else kind.new(key=group)
-
-    while True:
-        answer = yield from ask(network, FIND_COORDINATOR, request)
-        found = answer.coordinators[0] if answer.coordinators else answer
-        if not found.error_code and found.node_id in network.metadata.nodes:
-            return int(found.node_id)
-        if found.error_code and found.error_code not in error_codes.RETRIABLE:
-            raise KafkaError(found.error_code, f"the coordinator of the group {group!r}")
-        if network.timer.clock_ms >= deadline_ms:
-            raise KafkaTimeoutError(f"the group {group!r} has no coordinator that answers")
-        yield Pause(network.config.retry_backoff_ms)
-        yield from refresh(network)
 
 
 def topic_id(network: NetworkClient, name: str) -> Uuid:

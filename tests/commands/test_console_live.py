@@ -277,7 +277,7 @@ def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(server: 
     assert found.returncode == 1
     assert (
         found.stderr.decode()
-        == "kcli: line 2 is no record: there is no key separator b':' in it; 1 records before it were sent\n"
+        == "kcli: line 2 cannot be read as a record: there is no key separator b':' in it; 1 records before it were sent\n"
     )
     assert printed(server, topic="wrong-line") == ["1"]
 

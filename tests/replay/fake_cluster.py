@@ -346,7 +346,7 @@ class FakeNetwork:
         self._coming: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._last_ms: dict[tuple[int, Peer], int] = {}  # answers of a connection keep their order
-        self._generation: dict[Peer, int] = {}
+        self._generation: dict[tuple[int, Peer], int] = {}  # how often a connection of a client has ended
         self._client = 0
 
     def at(self, at_ms: int, action: Callable[[], None]) -> None:
@@ -356,7 +356,6 @@ class FakeNetwork:
     def client(self) -> NetworkClient:
         """A new client; of the one before it nothing is heard any more, but its requests may still arrive."""
         self._client += 1
-        self._generation.clear()
         self.network = NetworkClient(
             ClientConfig(bootstrap_servers=("fake:1",), allow_auto_create_topics=False),
             self.rng,
@@ -396,7 +395,7 @@ class FakeNetwork:
 
     def _send(self, effect: SendRequest) -> None:
         peer, client = effect.peer, self._client
-        generation = self._generation.setdefault(peer, 0)
+        generation = self._generation.setdefault((client, peer), 0)
         assert peer.address is not None
         at_ms = max(self.now_ms + self.rng.randint(0, 5), self._last_ms.get((client, peer), 0))
         self._last_ms[client, peer] = at_ms
@@ -408,13 +407,14 @@ class FakeNetwork:
 
         def arrive() -> None:
             assert peer.address is not None
-            if client == self._client and self._generation.get(peer, 0) != generation:
-                return
+            if self._generation[client, peer] != generation:
+                return  # what was sent after a lost request on the same connection does not arrive
             answer = self.cluster.answer(peer.address.port, frame) if arrives else b""
+            if is_cut:
+                self._generation[client, peer] = generation + 1
             if client != self._client:
                 return
             if is_cut:
-                self._generation[peer] = generation + 1
                 self.network.handle(PeerClosed(peer, "cut"), self.now_ms)
             else:
                 self.network.handle(ResponseReceived(effect.request_id, answer), self.now_ms)

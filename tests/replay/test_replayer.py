@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcli.client.errors import ClientError
+from kcli.commands.app import build_parser
 from kcli.format.compression import inflate
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, check_batch
@@ -207,6 +208,18 @@ def test_a_batch_too_large_for_the_target(tmp_path: Path) -> None:
     scene.cluster.configs["copy-t"] = {"max.message.bytes": "1000"}
     with pytest.raises(ClientError, match=r"at offset 1 of t-0 is larger than max\.message\.bytes=1000 of the topic 'copy-t'"):
         scene.run()
+
+
+def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(tmp_path: Path) -> None:
+    build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.cluster.create("copy-t", 1)
+    scene.cluster.configs["copy-t"] = {"retention.ms": "86400000"}
+    scene.run()
+    (note,) = (note for note in scene.notes if "older than 1 days" in note)
+    words = note.partition("run: kcli configs ")[2].split()
+    args = build_parser("configs").parse_args(words)
+    assert (args.topic, args.add_config, args.bootstrap_server) == ("copy-t", ["retention.ms=-1"], "fake:1")
 
 
 @pytest.mark.parametrize("is_late", [False, True])

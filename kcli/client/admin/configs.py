@@ -131,14 +131,19 @@ def _broker_of(resource: ConfigResource) -> int:
 
 
 def describe_configs(
-    resources: Iterable[ConfigResource], *, include_synonyms: bool = False, include_documentation: bool = False
+    resources: Iterable[ConfigResource],
+    *,
+    names: Sequence[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
 ) -> Operation[Outcomes[ConfigResource, dict[str, ConfigEntry]]]:
-    """Return the configurations of each resource by name."""
+    """Return the configurations of each resource by name, all or those with these names."""
+    wanted = None if names is None else list(names)
 
     def request(keys: Sequence[ConfigResource], _context: RequestContext) -> Message:
         kind = API_KEYS[DESCRIBE_CONFIGS].request
         one = kind.classes["DescribeConfigsResource"]
-        asked = [one(resource_type=key.type, resource_name=key.name, configuration_keys=None) for key in keys]
+        asked = [one(resource_type=key.type, resource_name=key.name, configuration_keys=wanted) for key in keys]
         return kind.new(resources=asked, include_synonyms=include_synonyms, include_documentation=include_documentation)
 
     return (yield from run(Call(DESCRIBE_CONFIGS, Route.BROKER, request, _read_configs, _broker_of), resources))

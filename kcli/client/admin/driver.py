@@ -39,8 +39,15 @@ from kcli.client.admin.operation import (
     StepDone,
     Value,
 )
+from kcli.client.coordinator_lookup import (
+    FIRST_VERSION_WITH_LISTS,
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    coordinator_request,
+    coordinators_by_key,
+)
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
-from kcli.client.metadata import NO_CONTROLLER, Node
+from kcli.client.metadata import NO_CONTROLLER
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure
@@ -51,8 +58,7 @@ from kcli.protocol.message import Message
 
 _Result = TypeVar("_Result")
 
-_KEY_TYPES = {Route.GROUP: 0, Route.TRANSACTION: 1}  # of FindCoordinator
-_BATCHED_SINCE = 4
+_KEY_TYPES = {Route.GROUP: GROUP_KEY, Route.TRANSACTION: TRANSACTION_KEY}
 # Errors of a lookup after which it is tried again.
 _LOOKUP_RETRIED = MOVED[Route.GROUP] | MOVED[Route.LEADER] | {error_codes.COORDINATOR_LOAD_IN_PROGRESS}
 
@@ -124,10 +130,6 @@ class AdminCore:
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
-
-    def node_of_answer(self, node_id: int, host: str, port: int) -> None:
-        """Keep the address of a node that an answer named."""
-        self.network.metadata.update_leaders({}, [Node(node_id, host, port)], self.network.timer.clock_ms)
 
 
 class _Found(NamedTuple):
@@ -220,7 +222,7 @@ class _CallInProgress(Generic[Key, Value]):
         self._is_updated = True
         self._looked_up.difference_update(places)
         if self._call.route is Route.CONTROLLER and self._network.metadata.controller_id == NO_CONTROLLER:
-            self._last_error = kafka_error(error_codes.NOT_CONTROLLER, "the cluster has no controller now")
+            self._last_error = kafka_error(error_codes.NOT_CONTROLLER, "the cluster has no controller at the moment")
         self._advance()
 
     def _ask_coordinators(self, places: list[object]) -> None:
@@ -228,10 +230,7 @@ class _CallInProgress(Generic[Key, Value]):
         names = [str(place) for place in places]
 
         def request(version: int) -> Message:
-            kind = API_KEYS[FIND_COORDINATOR].request
-            if version >= _BATCHED_SINCE:
-                return kind.new(key_type=key_type, coordinator_keys=names)
-            return kind.new(key_type=key_type, key=names[0])
+            return coordinator_request(version, key_type, names if version >= FIRST_VERSION_WITH_LISTS else names[:1])
 
         self._network.send_to_any(FIND_COORDINATOR, request, partial(self._coordinators_came, places), self._patience_ms())
 
@@ -239,21 +238,19 @@ class _CallInProgress(Generic[Key, Value]):
         if isinstance(answer, PeerFailure):
             self._lookup_failed(places, FIND_COORDINATOR, answer, now_ms)
             return
-        if answer.schema_version < _BATCHED_SINCE:
-            first, *rest = places
-            self._is_lookup_single |= bool(rest)
-            self._looked_up.difference_update(rest)
-            found = [(first, answer)]
-        else:
-            by_name = {str(place): place for place in places}
-            found = [(by_name[one.key], one) for one in answer.coordinators if one.key in by_name]
+        if answer.schema_version < FIRST_VERSION_WITH_LISTS and len(places) > 1:
+            self._is_lookup_single = True
+            self._looked_up.difference_update(places[1:])
+        by_name = {str(place): place for place in places}
         known = {}
-        for place, one in found:
+        for name, one in coordinators_by_key(answer, list(by_name)).items():
+            if name not in by_name:
+                continue
             if one.error_code:
-                known[place] = _Found(None, kafka_error(one.error_code, one.error_message))
+                known[by_name[name]] = _Found(None, kafka_error(one.error_code, one.error_message))
             else:
-                self._core.node_of_answer(one.node_id, one.host, one.port)
-                known[place] = _Found(one.node_id, None)
+                self._network.metadata.add_node(one.node_id, one.host, one.port)
+                known[by_name[name]] = _Found(one.node_id, None)
         self._lookup_came(places, known, now_ms)
 
     def _ask_leaders(self, places: list[object]) -> None:
@@ -271,7 +268,7 @@ class _CallInProgress(Generic[Key, Value]):
             self._lookup_failed(places, METADATA, answer, now_ms)
             return
         for node in answer.brokers:
-            self._core.node_of_answer(node.node_id, node.host, node.port)
+            self._network.metadata.add_node(node.node_id, node.host, node.port)
         known: dict[object, _Found] = {}
         for topic in answer.topics:
             if topic.error_code:

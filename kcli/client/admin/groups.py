@@ -23,6 +23,7 @@ from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.cluster import TopicPartition
+from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, coordinator_request, coordinators_by_key
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
@@ -45,7 +46,6 @@ DEAD = "Dead"
 NO_EPOCH = -1
 _TYPES_SINCE = 5
 _MEMBERS_SINCE = 3
-_BATCHED_SINCE = 4
 _CLASSIC_MEMBER = 0  # MemberType of a member of a consumer group that uses the classic protocol
 
 
@@ -274,16 +274,13 @@ def _classic_member(protocol: str, one: Message) -> GroupMember:
 
 def find_coordinators(names: Iterable[str], *, of_transactions: bool = False) -> Operation[Outcomes[str, CoordinatorNode]]:
     """Return the coordinators of groups, or of transactional ids."""
-    key_type = int(of_transactions)
+    key_type = TRANSACTION_KEY if of_transactions else GROUP_KEY
 
     def request(keys: Sequence[str], context: RequestContext) -> Message:
-        kind = API_KEYS[FIND_COORDINATOR].request
-        if context.version < _BATCHED_SINCE and len(keys) == 1:
-            return kind.new(key_type=key_type, key=keys[0])
-        return kind.new(key_type=key_type, coordinator_keys=list(keys))
+        return coordinator_request(context.version, key_type, keys)
 
     def read(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, CoordinatorNode | ClientError]]:
-        for key, one in [(each.key, each) for each in answer.coordinators] or [(keys[0], answer)]:
+        for key, one in coordinators_by_key(answer, keys).items():
             error = outcome_error(one.error_code, one.error_message)
             yield key, error or CoordinatorNode(one.node_id, one.host, one.port)
 

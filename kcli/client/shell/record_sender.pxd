@@ -7,7 +7,7 @@ cdef Py_ssize_t UNKNOWN_PARTITION
 cdef class RecordSender:
     cdef public record_appender.RecordAppender _appender
     cdef public record_accumulator.RecordAccumulator _accumulator
-    cdef public object _acquire, _release, _wake
+    cdef public object _acquire, _release, _wake, _send_slowly
     cdef public bint _is_plain
     cdef public double _ahead_s
 

@@ -16,24 +16,31 @@ from kcli.client.producer import record_appender
 from kcli.client.producer.producer_batch import Callback
 
 AnyHeaders = Iterable[tuple["str | bytes", "bytes | None"]]
+# Takes topic, value, key, headers, partition, timestamp and on_delivery.
+SendSlowly = Callable[[str, Any, Any, AnyHeaders, "int | None", "int | None", "Callback | None"], None]
 
 
 class RecordSender:
-    """The base of Producer: sends records of bytes at once if there is room for them, and all others by `_send_slowly`."""
+    """The base of Producer: sends records of bytes at once if there is room for them, and all others by `send_slowly`."""
 
     def __init__(
         self,
         appender: record_appender.RecordAppender,
         lock: threading.RLock,
         wake: Callable[[], None],
+        send_slowly: SendSlowly,
         is_plain: bool,
         ahead_s: float,
     ) -> None:
-        """Make it for a client's lock and its function that wakes the sender; `ahead_s` is added to the monotonic clock."""
+        """Make it for a client's lock and its function that wakes the sender; `ahead_s` is added to the monotonic clock.
+
+        `send_slowly` sends a record that needs serializers, or that has to wait; its arguments are those of `send`.
+        """
         self._appender = appender
         self._accumulator = appender.accumulator
         self._acquire, self._release = lock.acquire, lock.release
         self._wake = wake
+        self._send_slowly = send_slowly
         self._is_plain = is_plain
         self._ahead_s = ahead_s
 
@@ -74,16 +81,3 @@ class RecordSender:
             return True
         finally:
             self._release()
-
-    def _send_slowly(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: AnyHeaders,
-        partition: int | None,
-        timestamp: int | None,
-        on_delivery: Callback | None,
-    ) -> None:
-        """Send a record that needs serializers, or that has to wait."""
-        raise NotImplementedError

@@ -385,7 +385,16 @@ class BatchFilter:
             self.records_bytes = record_copy.copy_unchanged(reader.data, positions, end, count, flags, out)
         else:
             self.records_bytes = record_copy.copy_rebased(
-                reader.data, positions, timestamps, end, count, flags, base, out, reader.columns.scratch
+                reader.data,
+                positions,
+                timestamps,
+                end,
+                count,
+                flags,
+                base,
+                record_copy.KEEP_OFFSET_DELTAS,
+                out,
+                reader.columns.scratch,
             )
         self.max_timestamp = largest
         self.base_timestamp = base
