@@ -128,9 +128,10 @@ def ask(
     request: Request,
     limit_ms: int | None = None,
 ) -> Steps[Message]:
-    """Send a request to any broker until it is answered. Raises KafkaTimeoutError, UnsupportedVersionError, RequestEncodingError.
+    """Send a request to any broker until it is answered.
 
-    Without `limit_ms` the time is default.api.timeout.ms.
+    Without `limit_ms` the time is default.api.timeout.ms. Raises KafkaTimeoutError, UnsupportedVersionError,
+    RequestEncodingError.
     """
     config = network.config
     deadline_ms = network.timer.clock_ms + (config.default_api_timeout_ms if limit_ms is None else limit_ms)

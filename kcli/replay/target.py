@@ -3,8 +3,8 @@
 topic in the target     then
 ----------------------  ------------------------------------------------------------------------------------------------
 missing                 it is created with the partitions and settings of the source, except for
-                        message.timestamp.type=LogAppendTime (records keep their timestamps) and settings that name
-                        brokers of the source; refused with --no-create
+                        message.timestamp.type=LogAppendTime (records keep their timestamps), settings that name
+                        brokers of the source, and those that the target refuses; an error with --no-create
 has enough partitions   used as it is
 has fewer partitions    refused, before anything is sent
 
@@ -26,7 +26,7 @@ from kcli.client.admin.configs import ConfigResource, ResourceType, describe_con
 from kcli.client.admin.operation import value_of
 from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
 from kcli.client.admin.topics import NewTopic
-from kcli.client.errors import KafkaError, KafkaTimeoutError
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.inspect.quantities import format_count
@@ -130,14 +130,40 @@ def create_topics(
                 f"the topic {name!r} is created with {TIMESTAMP_TYPE}=CreateTime, so that records keep their timestamps"
             )
         topics.append(NewTopic(name, wanted[name].topic.partitions, replication, configs=configs))
+    by_name = {topic.name: topic for topic in topics}
     for name, outcome in (yield from execute(admin_topics.create_topics(topics))).items():
-        if isinstance(outcome, KafkaError):
-            if outcome.code != error_codes.TOPIC_ALREADY_EXISTS:
-                raise ReplayError(f"the topic {name!r} cannot be created in the target: {outcome}")
-        else:
+        if isinstance(outcome, KafkaError) and outcome.code == error_codes.INVALID_CONFIG:
+            notes += yield from _create_without_refused_settings(by_name[name], outcome)
+        elif not isinstance(outcome, KafkaError):
             value_of(outcome)
+        elif outcome.code != error_codes.TOPIC_ALREADY_EXISTS:
+            raise _not_created(name, outcome)
     yield from _wait_for_leaders(network, names)
     return notes
+
+
+def _not_created(name: str, error: ClientError) -> ReplayError:
+    return ReplayError(f"the topic {name!r} cannot be created in the target: {error}")
+
+
+def _create_without_refused_settings(topic: NewTopic, refusal: KafkaError) -> Steps[list[str]]:
+    """Create a topic without the settings that the target refuses, such as those that are newer than it; return notes."""
+    refused: dict[str, KafkaError] = {}
+    for key, value in (topic.configs or {}).items():
+        alone = topic._replace(configs={key: value})
+        outcome = (yield from execute(admin_topics.create_topics([alone], validate_only=True)))[topic.name]
+        if isinstance(outcome, KafkaError) and outcome.code == error_codes.INVALID_CONFIG:
+            refused[key] = outcome
+    if not refused:
+        raise _not_created(topic.name, refusal)
+    kept = {key: value for key, value in (topic.configs or {}).items() if key not in refused}
+    outcome = (yield from execute(admin_topics.create_topics([topic._replace(configs=kept)])))[topic.name]
+    if isinstance(outcome, ClientError):
+        raise _not_created(topic.name, outcome)
+    return [
+        f"the target refuses the setting {key} of the topic {topic.name!r}, which is created without it: {error}"
+        for key, error in refused.items()
+    ]
 
 
 def _wait_for_leaders(network: NetworkClient, names: Iterable[str]) -> Steps[None]:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
+from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
@@ -34,7 +35,7 @@ from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTrans
 from kcli.network.shell.clock import Clock
 from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.steps import StepRunner, Steps
-from kcli.replay.target import EARLIEST, connect, list_offsets
+from kcli.replay.target import connect, list_offsets
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report
@@ -97,7 +98,7 @@ class ClusterFetcher:
 
     def first_offset(self, key: TopicPartition) -> int:
         """Return the first offset of a partition. Raises ClientError."""
-        return self._start(list_offsets(self._runner.network, [key], EARLIEST)).result()[key]
+        return self._start(list_offsets([key], OffsetSpec.EARLIEST)).result()[key]
 
 
 class FetchedWindow(NamedTuple):

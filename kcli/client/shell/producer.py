@@ -173,13 +173,8 @@ class Producer(_ProducerBase, RecordSender):
         self._deferred: deque[Callable[[], object]] = deque()
         self._is_call_due = False
         self._core.deliver = lambda batch: self._defer(partial(self._core.call_back, batch))
-<<<<<<< HEAD
         wake, ahead_s = self._thread.wake, self._clock.ahead_s
-        RecordSender.__init__(self, self._core.appender, self._lock, wake, self._takes_plain, ahead_s)
-=======
-        wake, ahead_s = self._thread.wake, self._parts.clock.ahead_s
-        super().__init__(self._core.appender, self._lock, wake, self._send_or_wait, self._parts.is_plain, ahead_s)
->>>>>>> help-c
+        RecordSender.__init__(self, self._core.appender, self._lock, wake, self._send_or_wait, self._takes_plain, ahead_s)
 
     def _send_or_wait(
         self,
