@@ -299,14 +299,17 @@ VERSIONS_OF_4_4 = {
 }
 
 
-def test_what_is_not_served_is_not_advertised(by_kcli: dict[str, Outcome], by_kafka: dict[str, Outcome]) -> None:
+def test_what_is_not_served_is_not_advertised(
+    request: pytest.FixtureRequest, by_kcli: dict[str, Outcome], by_kafka: dict[str, Outcome]
+) -> None:
     """Each API that kcli advertises has the versions that Kafka advertises; what the issue of this broker asks for is there."""
+    is_kafka = "kafka" in request.node.callspec.id
     kcli, kafka = (
         {line.strip().rstrip(",") for line in outcomes["api-versions"].stdout.decode().splitlines() if "usable" in line}
         for outcomes in (by_kcli, by_kafka)
     )
     # Kafka advertises client telemetry only where a plug-in receives it.
-    assert {line for line in kcli - kafka if "Telemetry" not in line} == VERSIONS_OF_4_4
+    assert {line for line in kcli - kafka if "Telemetry" not in line} == (set() if is_kafka else VERSIONS_OF_4_4)
     keys = {int(re.findall(r"\((\d+)\)", line)[0]) for line in kcli}
     assert keys >= {0, 1, 2, 3, 18, 19, 20, 21, 22, 23, 32, 33, 34, 35, 37, 43, 44, 55, 57, 60, 61, 74, 75}
 
