@@ -301,15 +301,8 @@ class ConsumerCore:
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the held records of partitions fetched and returned again later."""
-        held = self.subscriptions.held
-        places = held.next_positions()
-        for partition in partitions:
-            state = self.subscriptions.find(partition)
-            if partition in places and state is not None and state.position is not None:
-                offset, epoch = places[partition]
-                state.position = state.position._replace(offset=offset, offset_epoch=epoch)
-                self.fetcher.buffer.drop(partition)
-            held.drop(partition)
+        for partition in self.subscriptions.give_back(partitions):
+            self.fetcher.buffer.drop(partition)
         self.fetcher.wake()
 
     def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:

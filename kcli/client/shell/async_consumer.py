@@ -58,13 +58,13 @@ class AsyncConsumer(ConsumerBase):
         """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
         held = self._core.subscriptions.held
         while True:
-            record = held.take()
+            record = None if self._is_closed else held.take()
             if record is not None:
                 yield record
                 continue
             found = await self._poll(self._hold_records, 1.0)
             if self._interceptors and found:
-                held.put(self._interceptors.on_consume(found))
+                held.replace(found, self._interceptors.on_consume(found))
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""

@@ -57,16 +57,18 @@ class Consumer(ConsumerBase):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
-        held = self._core.subscriptions.held
+        held, lock = self._core.subscriptions.held, self._thread.lock
         while True:
-            record = held.take()
+            with lock:
+                record = None if self._is_closed else held.take()
             if record is not None:
                 yield record
                 continue
             found = self._poll(self._hold_records, 1.0)
             if self._interceptors and found:
                 seen = self._interceptors.on_consume(found)
-                self._call(lambda now_ms: held.put(seen))  # noqa: B023
+                with lock:
+                    held.replace(found, seen)
 
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         with self._use.used():

@@ -96,6 +96,16 @@ def join(core: ConsumerCore) -> Group:
 def begin(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
     """Assign partitions that have three records each, from offset 0 on."""
     core.assign(partitions, now_ms)
+    put_records(core, now_ms, *partitions)
+
+
+def fill(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
+    """Assign partitions with records as a group does."""
+    core.subscriptions.assign_from_subscribed(partitions)
+    put_records(core, now_ms, *partitions)
+
+
+def put_records(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
     columns = RecordColumns(limits.SCAN_WINDOW_RECORDS)
     for partition in partitions:
         core.seek(partition, 0, -1, now_ms)
@@ -147,6 +157,53 @@ def test_held_records_follow_seeks_pauses_and_assignments() -> None:
         assert next(iter(consumer)).offset == 0
         consumer.assign([T1])
         assert [one.partition for one in consumer.poll(0)] == [1, 1, 1]
+
+
+def test_held_records_of_partitions_that_are_taken_away_are_not_returned() -> None:
+    """They are read by the next owner, from the offset that is committed: that of the first held record."""
+    with Consumer({**SETTINGS, "group.id": "g", "group.protocol": "consumer"}) as consumer:
+        core = consumer._core
+        consumer.subscribe(["t"], CalledListener(lambda: None))
+
+        def take_away(now_ms: int) -> None:
+            core.subscriptions.mark_pending_revocation((T0,))
+
+        consumer._call(lambda now_ms: fill(core, now_ms, T0, T1))
+        records = iter(consumer)
+        assert next(records).offset == 0
+        consumer._thread.call(take_away)
+        assert [(one.partition, one.offset) for one in consumer.poll(0)] == [(1, 0), (1, 1), (1, 2)]
+        assert {one: consumed.offset for one, consumed in core.subscriptions.all_consumed().items()} == {T0: 1, T1: 3}
+
+
+def test_held_records_that_interceptors_replace_follow_the_assignment() -> None:
+    """They run without a lock: a partition can be lost at the same time."""
+
+    class Losing(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            consumer._thread.call(lambda now_ms: consumer._core.subscriptions.assign_from_user((T1,)))
+            return found
+
+    with blocking(T0, T1, interceptors=[Losing()]) as (consumer, _):
+        assert next(iter(consumer)).partition == 1
+
+
+def test_an_iterator_ends_with_its_consumer() -> None:
+    with blocking(T0) as (consumer, _):
+        records = iter(consumer)
+        next(records)
+    with pytest.raises(IllegalStateError, match="closed"):
+        next(records)
+
+    async def run() -> None:
+        consumer, _ = awaited(T0)
+        records = consumer.__aiter__()
+        await records.__anext__()
+        await consumer.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            await records.__anext__()
+
+    asyncio.run(run())
 
 
 def test_the_asyncio_iterator_counts_what_it_has_yielded() -> None:
