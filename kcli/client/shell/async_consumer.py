@@ -87,6 +87,7 @@ class AsyncConsumer(ConsumerBase):
         with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
+            self._raise_listener_error()
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -211,6 +212,7 @@ class AsyncConsumer(ConsumerBase):
                 loop.close()
                 self._report_auto_commits()
                 self._interceptors.close()
+            self._raise_listener_error()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

@@ -91,6 +91,7 @@ class Consumer(ConsumerBase):
         with self._use.used():
             self._finish(self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
+            self._raise_listener_error()
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -253,6 +254,7 @@ class Consumer(ConsumerBase):
                     self._call_committed()
                 finally:
                     self._interceptors.close()
+            self._raise_listener_error()
 
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""

@@ -95,6 +95,13 @@ class ConsumerBase(ABC):
         if membership is not None:
             self._call(lambda now_ms: membership.callback_done(error, now_ms))
 
+    def _raise_listener_error(self) -> None:
+        """Raise what the listener has raised inside `unsubscribe` or `close`: no later call would."""
+        membership = self._core.membership
+        error = None if membership is None else membership.take_listener_error()
+        if error is not None:
+            raise error
+
     # ---------------------------------------------------------------------------------------------------------- records
 
     def _take_records(self, now_ms: int) -> list[ConsumerRecord]:

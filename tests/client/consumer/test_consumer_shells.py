@@ -73,6 +73,9 @@ class Group:
     def take_error(self) -> ClientError | None:
         return None
 
+    def take_listener_error(self) -> ClientError | None:
+        return None
+
     def commit(self, wanted: Any, done: Any, now_ms: int, timeout_ms: int | None = None) -> None:
         self.commits.append(dict(wanted))
         if self.is_slow:
@@ -631,3 +634,38 @@ def test_the_listener_can_ask_for_the_position_of_a_new_partition() -> None:
         consumer._call(lambda now_ms: member.calls.call(CallbackKind.ASSIGNED, (T0,), lambda now_ms: None, now_ms))
         consumer.poll(0)
         assert positions == [7] and listener.calls == [("assigned", [T0])]
+
+
+def test_what_the_listener_raises_at_the_end_is_raised_by_that_call() -> None:
+    """The consumer has ended nevertheless: nothing of it is left."""
+
+    def fail() -> None:
+        raise ValueError("of the application")
+
+    def started(consumer: Consumer | AsyncConsumer) -> None:
+        consumer.subscribe(["t"], CalledListener(fail))
+        consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
+
+    settings = {**SETTINGS, "group.id": "g", "group.protocol": "consumer", "enable.auto.commit": "false"}
+    consumer = Consumer(settings)
+    started(consumer)
+    with pytest.raises(RebalanceListenerError, match="of the application"):
+        consumer.unsubscribe()
+    assert consumer.subscription() == set()
+    started(consumer)
+    with pytest.raises(RebalanceListenerError, match="of the application"):
+        consumer.close()
+    assert not consumer._thread._thread.is_alive()
+
+    async def run() -> None:
+        awaiting = AsyncConsumer(settings)
+        started(awaiting)
+        with pytest.raises(RebalanceListenerError, match="of the application"):
+            await awaiting.unsubscribe()
+        started(awaiting)
+        with pytest.raises(RebalanceListenerError, match="of the application"):
+            await awaiting.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            awaiting.subscribe(["t"])
+
+    asyncio.run(run())
