@@ -182,7 +182,8 @@ class ShareConsumerCore:
         self.fetcher.is_wanted = False
 
     def acknowledge(self, topic: str, partition: int, offset: int, kind: AcknowledgeType) -> None:
-        """Say what became of a record that the last poll returned. Raises IllegalStateError."""
+        """Say what became of a record that the last poll returned. Raises IllegalStateError, ValueError."""
+        kind = AcknowledgeType(kind)
         if self.config.share_acknowledgement_mode != EXPLICIT:
             raise IllegalStateError("records are acknowledged one by one with share.acknowledgement.mode=explicit only")
         if (topic, partition, offset) not in self._held:

@@ -109,7 +109,7 @@ class AsyncConsumer(ConsumerBase):
         core, loop = self._core, self._loop()
         with self._use.used():
             loop.call(core.begin_poll)
-            end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = self._clock.now_ms() + milliseconds(timeout)
             while True:
                 self._report_auto_commits()
                 await self._call_listener()
@@ -216,7 +216,7 @@ class AsyncConsumer(ConsumerBase):
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
-        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = self._clock.now_ms() + milliseconds(timeout)
         left = loop.start(operation)
         while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
             await self._call_listener()

@@ -113,7 +113,7 @@ class Consumer(ConsumerBase):
         thread, core = self._thread, self._core
         with self._use.used():
             thread.call_lightly(core.begin_poll)
-            end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = thread.clock.now_ms() + milliseconds(timeout)
             while True:
                 self._call_committed()
                 self._call_listener()
@@ -244,9 +244,9 @@ class Consumer(ConsumerBase):
             if self._is_closed:
                 return
             self._is_closed = True
-            end_ms = self._thread.clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = self._thread.clock.now_ms() + milliseconds(timeout)
             try:
-                wait([ended for ended, _, _ in self._commits], timeout)
+                wait([ended for ended, _, _ in self._commits], milliseconds(timeout) / MILLISECONDS)
                 self._finish(partial(self._core.close, option=option), (end_ms - self._thread.clock.now_ms()) / MILLISECONDS)
             finally:
                 self._thread.close()
@@ -259,7 +259,7 @@ class Consumer(ConsumerBase):
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
         core, thread = self._core, self._thread
-        end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = thread.clock.now_ms() + milliseconds(timeout)
         left = thread.start(operation)
         while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
             self._call_listener()

@@ -18,6 +18,7 @@ from kcli.network.shell.clock import Clock
 
 _Value = TypeVar("_Value")
 MILLISECONDS = 1000
+FOREVER_S = 10**9
 # The rows of one poll_arrow, unless the caller says otherwise.
 ARROW_ROWS = 100_000
 
@@ -46,9 +47,9 @@ def build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str
     return ConsumerCore(network, read_config(ConsumerConfig, properties), make_membership, log)
 
 
-def milliseconds(timeout: float | None, default_ms: int) -> int:
-    """Return a timeout in seconds as ms; None is `default_ms`."""
-    return default_ms if timeout is None else max(round(timeout * MILLISECONDS), 0)
+def milliseconds(timeout: float | None, default_ms: int = 0) -> int:
+    """Return a timeout in seconds as ms; None is `default_ms`, and infinity a time that never comes."""
+    return default_ms if timeout is None else round(min(max(timeout, 0), FOREVER_S) * MILLISECONDS)
 
 
 class Interceptors:

@@ -60,7 +60,7 @@ class ShareConsumer(ShareConsumerBase):
     def _poll(self, timeout: float) -> list[ShareRecord]:
         thread, core = self._thread, self._core
         thread.call(core.polled)
-        end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = thread.clock.now_ms() + milliseconds(timeout)
         try:
             while True:
                 self._call_back()
@@ -102,7 +102,7 @@ class ShareConsumer(ShareConsumerBase):
                 return
             self._is_closed = True
             try:
-                self._thread.start(self._core.close).result(timeout)
+                self._thread.start(self._core.close).result(milliseconds(timeout) / MILLISECONDS)
             except TimeoutError:
                 pass  # the broker finds out by its timeouts
             finally:
