@@ -12,7 +12,7 @@ the next record that it gets: `next_positions` has these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from kcli.client.cluster import NO_EPOCH, TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -31,12 +31,6 @@ class HeldRecords:
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         """Hold the records of a poll, after all earlier ones were taken."""
         self._records, self._next = records, 0
-
-    def replace(self, before: Iterable[ConsumerRecord], after: Sequence[ConsumerRecord]) -> None:
-        """Hold what interceptors made of the records `before`, but for partitions whose records were dropped since."""
-        dropped = {(one.topic, one.partition) for one in before}
-        dropped.difference_update((one.topic, one.partition) for one in self._records[self._next :])
-        self.put([one for one in after if (one.topic, one.partition) not in dropped])
 
     def take(self) -> ConsumerRecord | None:
         """Return the next record, which is consumed now, or None."""

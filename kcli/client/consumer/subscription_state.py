@@ -316,6 +316,11 @@ class SubscriptionState:
             raise IllegalStateError(f"{partition[0]}-{partition[1]} is not assigned to this consumer")
         return found
 
+    def is_kept(self, partition: TopicPartition) -> bool:
+        """Return whether a partition is assigned and will not be revoked."""
+        state = self._states.get(partition)
+        return state is not None and not state.is_pending_revocation
+
     def find(self, partition: TopicPartition) -> TopicPartitionState | None:
         """Return the state of a partition, None if it is not assigned."""
         return self._states.get(partition)
@@ -344,6 +349,11 @@ class SubscriptionState:
         state = self.state_of(partition)
         if state.position is not None:
             state.position = state.position._replace(offset=offset, offset_epoch=offset_epoch)
+
+    @property
+    def has_pending_revocations(self) -> bool:
+        """Whether partitions will be revoked."""
+        return any(state.is_pending_revocation for state in self._states.values())
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Go back to the first held record of partitions, and drop these records; return the partitions that had some."""

@@ -62,9 +62,8 @@ class AsyncConsumer(ConsumerBase):
             if record is not None:
                 yield record
                 continue
-            found = await self._poll(self._hold_records, 1.0)
-            if self._interceptors and found:
-                held.replace(found, self._interceptors.on_consume(found))
+            found = await self._poll(self._collect, 1.0)
+            self._core.hold(self._interceptors.on_consume(found) if found else ())
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""
@@ -97,6 +96,15 @@ class AsyncConsumer(ConsumerBase):
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
         return self._intercept(await self._poll(self._take_records, timeout))
+
+    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
+        """Return records that an iterator has left, or else new ones."""
+        left = self._core.subscriptions.held.take_all()
+        self._is_seen = bool(left)
+        return left or self._collect(now_ms)
+
+    def _collect(self, now_ms: int) -> list[ConsumerRecord]:
+        return self._core.collect(now_ms, *self._deserializers)
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.

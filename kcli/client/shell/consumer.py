@@ -14,9 +14,9 @@ consumer at a time, only `wakeup` may be called by others. Times are in seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -29,7 +29,7 @@ from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
 from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
-from kcli.client.errors import ClientError, IllegalStateError
+from kcli.client.errors import ClientError, FetchedRecordError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
@@ -37,6 +37,9 @@ from kcli.client.shell.open_operations import Done
 from kcli.client.shell.single_user import SingleThread
 
 _Result = TypeVar("_Result")
+# Records are deserialized in slices: the first has FIRST_SLICE records, each next one twice as many; after a slow one, one.
+FIRST_SLICE = 8
+SLOW_SLICE_MS = 5
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
@@ -64,11 +67,11 @@ class Consumer(ConsumerBase):
             if record is not None:
                 yield record
                 continue
-            found = self._poll(self._hold_records, 1.0)
-            if self._interceptors and found:
-                seen = self._interceptors.on_consume(found)
+            found = self._poll(self._collect, 1.0)
+            with self._put_back_on_error(found):
+                seen = self._interceptors.on_consume(found) if found else found
                 with lock:
-                    held.replace(found, seen)
+                    self._core.hold(seen)
 
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         with self._use.used():
@@ -100,16 +103,67 @@ class Consumer(ConsumerBase):
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        return self._intercept(self._poll(self._take_records, timeout))
+        found = self._poll(self._take_records, timeout)
+        with self._put_back_on_error(found):
+            return self._intercept(found)
+
+    def _take_records(self) -> list[ConsumerRecord]:
+        """Return records that an iterator has left, or else new ones."""
+        with self._thread.lock:
+            left = self._core.subscriptions.held.take_all()
+        self._is_seen = bool(left)
+        return left or self._collect()
+
+    def _collect(self) -> list[ConsumerRecord]:
+        """Return new records.
+
+        Deserializers run under the lock: slow ones must not keep the thread from its heartbeats, so that it is let in between.
+        """
+        found: list[ConsumerRecord] = []
+        thread, most = self._thread, self._core.config.max_poll_records
+        count = most if self._deserializers == (None, None) else FIRST_SLICE
+        with self._put_back_on_error(found):
+            while len(found) < most:
+                begin_ms = thread.clock.now_ms()
+                collect = partial(self._collect_some, found, min(count, most - len(found)))
+                if not thread.call_lightly(collect):
+                    break
+                count *= 2
+                if thread.clock.now_ms() - begin_ms > SLOW_SLICE_MS:
+                    count = 1
+                    thread.let_in()
+        return found
+
+    def _collect_some(self, found: list[ConsumerRecord], most: int, now_ms: int) -> bool:
+        """Append up to `most` records to those that were found; return whether there may be more."""
+        try:
+            new = self._core.collect(now_ms, *self._deserializers, most)
+        except FetchedRecordError:
+            if found:
+                return False  # the next poll raises it again
+            raise
+        found += new
+        return len(new) == most
+
+    @contextmanager
+    def _put_back_on_error(self, found: Sequence[ConsumerRecord]) -> Iterator[None]:
+        """Have records fetched again that are not returned because of an interruption: they must not be committed."""
+        try:
+            yield
+        except BaseException:
+            with self._thread.lock:
+                self._core.put_back(found)
+            raise
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-        return ArrowBatches(self._poll(partial(self._take_arrow, max_rows), timeout))
+        take = partial(self._take_arrow, max_rows)
+        return ArrowBatches(self._poll(lambda: self._thread.call_lightly(take), timeout))
 
-    def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+    def _poll(self, take: Callable[[], list[_Result]], timeout: float) -> list[_Result]:
         thread, core = self._thread, self._core
         with self._use.used():
             thread.call_lightly(core.begin_poll)
@@ -118,7 +172,7 @@ class Consumer(ConsumerBase):
                 self._call_committed()
                 self._call_listener()
                 thread.call_lightly(core.raise_error)
-                found = thread.call_lightly(take)
+                found = take()
                 if core.fetcher.is_due:
                     with thread.lock:
                         thread.wake()

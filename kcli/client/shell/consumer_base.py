@@ -104,17 +104,6 @@ class ConsumerBase(ABC):
 
     # ---------------------------------------------------------------------------------------------------------- records
 
-    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
-        """Return records that an iterator has left, or else new ones."""
-        left = self._core.subscriptions.held.take_all()
-        self._is_seen = bool(left)
-        return left or self._core.collect(now_ms, *self._deserializers)
-
-    def _hold_records(self, now_ms: int) -> list[ConsumerRecord]:
-        """Return new records, which are held for an iterator."""
-        self._is_seen = False
-        return self._core.hold(now_ms, *self._deserializers)
-
     def _intercept(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return what the interceptors make of the records that were taken last."""
         return records if self._is_seen else self._interceptors.on_consume(records)

@@ -21,7 +21,14 @@ from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, RebalanceListenerError, WakeupError
+from kcli.client.errors import (
+    ClientError,
+    IllegalStateError,
+    KafkaError,
+    RebalanceListenerError,
+    RecordDeserializationError,
+    WakeupError,
+)
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.consumer_builder import Interceptors
@@ -669,3 +676,71 @@ def test_what_the_listener_raises_at_the_end_is_raised_by_that_call() -> None:
             awaiting.subscribe(["t"])
 
     asyncio.run(run())
+
+
+def test_slow_deserializers_let_the_network_thread_work() -> None:
+    """It sends the heartbeats: without them the member is taken out of its group."""
+    worked = threading.Event()
+    seen: list[bool] = []
+
+    def work() -> None:
+        with consumer._thread._own_lock:
+            worked.set()
+
+    def deserialize(data: bytes) -> bytes:
+        if not seen:
+            consumer._thread.call_soon(work)
+        seen.append(worked.wait(0.01))
+        return data
+
+    with blocking(T0, T1, ("t", 2), ("t", 3), value_deserializer=deserialize) as (consumer, _):
+        assert len(consumer.poll(0)) == 12
+    assert seen[-1]
+
+
+def test_a_deserializer_that_fails_later_costs_no_record() -> None:
+    """The records before it are returned, and its position is where it is: also of another slice."""
+
+    def deserialize(data: bytes) -> bytes:
+        count.append(data)
+        if len(count) > 10:
+            raise ValueError("not this one")
+        return data
+
+    count: list[bytes] = []
+    with blocking(T0, T1, ("t", 2), ("t", 3), value_deserializer=deserialize) as (consumer, _):
+        assert len(consumer.poll(0)) == 10
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError, match="t-3@1: the value cannot be deserialized"):
+                consumer.poll(0)
+        assert consumer.position(("t", 3)) == 1
+        consumer.seek(("t", 3), 2)
+        assert consumer.poll(0) == []
+
+
+def test_records_of_an_interrupted_poll_are_not_committed() -> None:
+    """Neither those of earlier slices of the deserializer, nor those that an interceptor saw."""
+
+    def deserialize(data: bytes) -> bytes:
+        count.append(data)
+        if len(count) == 10:
+            raise KeyboardInterrupt
+        return data
+
+    class Interrupted(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            raise KeyboardInterrupt
+
+    four = (T0, T1, ("t", 2), ("t", 3))
+    count: list[bytes] = []
+    with blocking(*four, value_deserializer=deserialize) as (consumer, group):
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(0)
+        consumer.commit_sync()
+        assert set(committed(group).values()) == {0}
+    for use in (lambda: consumer.poll(0), lambda: next(iter(consumer))):
+        with blocking(*four, interceptors=[Interrupted()]) as (consumer, group):
+            with pytest.raises(KeyboardInterrupt):
+                use()
+            consumer.commit_sync()
+            assert set(committed(group).values()) == {0}
