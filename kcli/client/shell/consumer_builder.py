@@ -13,12 +13,11 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.network.shell.clock import Clock
 
 _Value = TypeVar("_Value")
 MILLISECONDS = 1000
-FOREVER_S = 10**9
 # The rows of one poll_arrow, unless the caller says otherwise.
 ARROW_ROWS = 100_000
 
