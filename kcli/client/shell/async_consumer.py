@@ -9,7 +9,7 @@ The calls are those of kcli.client.shell.consumer.Consumer; what waits for a bro
 have coroutine methods; they are called inside `poll` and `close`.
 
 One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
-for that task first.
+for that task first. `subscribe([])` does not wait, and so does not call the listener: use `unsubscribe`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,12 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
+from kcli.client.consumer.subscription_state import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
 from kcli.client.errors import ClientError, FetchedRecordError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -88,6 +93,17 @@ class Consumer(ConsumerBase):
             return started.result()
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before.
+
+        Without topics it is `unsubscribe`.
+        """
+        wanted = topics if isinstance(topics, str) else list(topics)
+        if not wanted and self._core.subscriptions.has_auto_assigned_partitions:
+            self.unsubscribe()
+        else:
+            super().subscribe(wanted, listener)
 
     def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""

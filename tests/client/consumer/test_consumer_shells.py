@@ -744,3 +744,13 @@ def test_records_of_an_interrupted_poll_are_not_committed() -> None:
                 use()
             consumer.commit_sync()
             assert set(committed(group).values()) == {0}
+
+
+def test_a_subscription_to_nothing_calls_the_listener() -> None:
+    listener = CalledListener(lambda: None)
+    with Consumer({**SETTINGS, "group.id": "g", "group.protocol": "consumer"}) as consumer:
+        consumer.subscribe([])
+        consumer.subscribe(["t"], listener)
+        consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
+        consumer.subscribe(iter(()))
+        assert listener.calls == [("revoked", [T0])] and consumer.subscription() == set()
