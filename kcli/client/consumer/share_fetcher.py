@@ -158,6 +158,10 @@ class ShareFetcher:
             raise unread
         return taken
 
+    def keep_unread(self, error: FetchedRecordError) -> None:
+        """Keep the error of a record for the next call of `take`."""
+        self._unread = error
+
     def close(self, done: Flushed, now_ms: int) -> None:
         """Send the last acknowledgements and end the sessions; what is still acquired is released."""
         self._is_closing = True

@@ -34,17 +34,15 @@ from kcli.client.consumer.subscription_state import (
     ConsumerRebalanceListener,
     OffsetAndMetadata,
 )
-from kcli.client.errors import ClientError, FetchedRecordError, IllegalStateError
+from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
 from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleThread
 
 _Result = TypeVar("_Result")
-# Records are deserialized in slices: the first has FIRST_SLICE records, each next one twice as many; after a slow one, one.
-FIRST_SLICE = 8
-SLOW_SLICE_MS = 5
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 
 
@@ -131,35 +129,17 @@ class Consumer(ConsumerBase):
         return left or self._collect()
 
     def _collect(self) -> list[ConsumerRecord]:
-        """Return new records.
-
-        Deserializers run under the lock: slow ones must not keep the thread from its heartbeats, so that it is let in between.
-        """
+        if self._deserializers == (None, None):
+            return self._thread.call_lightly(self._core.collect)
         found: list[ConsumerRecord] = []
-        thread, most = self._thread, self._core.config.max_poll_records
-        count = most if self._deserializers == (None, None) else FIRST_SLICE
         with self._put_back_on_error(found):
-            while len(found) < most:
-                begin_ms = thread.clock.now_ms()
-                collect = partial(self._collect_some, found, min(count, most - len(found)))
-                if not thread.call_lightly(collect):
-                    break
-                count *= 2
-                if thread.clock.now_ms() - begin_ms > SLOW_SLICE_MS:
-                    count = 1
-                    thread.let_in()
+            # The next poll raises the error of a later record again.
+            most = self._core.config.max_poll_records
+            collect_in_slices(self._thread, self._collect_some, found, most, lambda error: None)
         return found
 
-    def _collect_some(self, found: list[ConsumerRecord], most: int, now_ms: int) -> bool:
-        """Append up to `most` records to those that were found; return whether there may be more."""
-        try:
-            new = self._core.collect(now_ms, *self._deserializers, most)
-        except FetchedRecordError:
-            if found:
-                return False  # the next poll raises it again
-            raise
-        found += new
-        return len(new) == most
+    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
+        return self._core.collect(now_ms, *self._deserializers, most)
 
     @contextmanager
     def _put_back_on_error(self, found: Sequence[ConsumerRecord]) -> Iterator[None]:
