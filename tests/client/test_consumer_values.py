@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from kcli.client.errors import KafkaError
+from kcli.client.errors import IllegalStateError, KafkaError, WakeupError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
@@ -78,3 +79,53 @@ def test_a_topic_is_a_text_and_a_partition_a_pair() -> None:
         for wrong in (0, "t0", ("t",), {"t", 0}):
             with pytest.raises(TypeError, match=r"a partition is a pair \(topic, number\)"):
                 consumer.assign([wrong])  # type: ignore[list-item]
+
+
+def test_offsets_to_commit_have_their_type() -> None:
+    sentence = "an offset to commit is an OffsetAndMetadata, not 5"
+    with Consumer(SETTINGS) as consumer, pytest.raises(TypeError, match=sentence):
+        consumer.commit_sync({("t", 0): 5})  # type: ignore[dict-item]
+
+
+def test_an_acknowledgement_has_a_kind() -> None:
+    """A number was sent as it was: 0, a gap, made the broker forget a record."""
+    with ShareConsumer({**SETTINGS, "share.acknowledgement.mode": "explicit"}) as consumer:
+        consumer._core._held["t", 0, 7] = None  # type: ignore[assignment]
+        with pytest.raises(ValueError, match="9 is not a valid AcknowledgeType"):
+            consumer.acknowledge_offset("t", 0, 7, 9)  # type: ignore[arg-type]
+        with pytest.raises(IllegalStateError, match="not a gap"):
+            consumer.acknowledge_offset("t", 0, 7, 0)  # type: ignore[arg-type]
+        consumer._core._held.clear()
+
+
+def test_a_timeout_may_be_infinite() -> None:
+    """The calls wait until something ends them; a close waits for what there is."""
+    forever = float("inf")
+    consumer = Consumer(SETTINGS)
+    consumer.assign([("t", 0)])
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.position(("t", 0), forever)
+    threading.Timer(0.05, consumer.wakeup).start()
+    with pytest.raises(WakeupError):
+        consumer.poll(forever)
+    consumer.unsubscribe()
+    consumer.close(forever)
+    sharing = ShareConsumer(SETTINGS)
+    sharing.subscribe(["t"])
+    threading.Timer(0.05, sharing.wakeup).start()
+    with pytest.raises(WakeupError):
+        sharing.poll(forever)
+    sharing.close(forever)
+
+    async def run() -> None:
+        async with AsyncConsumer(SETTINGS) as consumer, AsyncShareConsumer(SETTINGS) as sharing:
+            consumer.assign([("t", 0)])
+            sharing.subscribe(["t"])
+            for one in (consumer, sharing):
+                asyncio.get_running_loop().call_later(0.05, one.wakeup)
+                with pytest.raises(WakeupError):
+                    await one.poll(forever)
+            await sharing.close(forever)
+
+    asyncio.run(asyncio.wait_for(run(), 30))

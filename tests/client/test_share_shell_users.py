@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterable
 
 import pytest
 
-from kcli.client.errors import IllegalStateError, WakeupError
+from kcli.client.consumer.share_records import Run, ShareFetched
+from kcli.client.errors import IllegalStateError, RecordDeserializationError, WakeupError
 from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.share_consumer import ShareConsumer
+from kcli.format.record_scan import RecordColumns
+from tests.server.whole_node import batch
 
 SETTINGS: dict[str, Setting] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
 
@@ -89,3 +93,55 @@ def test_a_closed_share_consumer_refuses_calls() -> None:
             awaiting.subscribe(["t"])
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def fetched(values: Iterable[bytes]) -> ShareFetched:
+    """An answer to ShareFetch with records from offset 0 on, which are all acquired."""
+    found = list(values)
+    data = memoryview(batch(*found))
+    return ShareFetched(("t", 0), b"i" * 16, 1, data, [Run(0, len(found) - 1, 1)], RecordColumns(64), False)
+
+
+def test_slow_deserializers_let_the_network_thread_work() -> None:
+    """It sends the heartbeats: without them the member is taken out of its group."""
+    worked = threading.Event()
+    seen: list[bool] = []
+
+    def work() -> None:
+        with consumer._thread._own_lock:
+            worked.set()
+
+    def deserialize(data: bytes) -> bytes:
+        if not seen:
+            consumer._thread.call_soon(work)
+        seen.append(worked.wait(0.01))
+        return data
+
+    with ShareConsumer(SETTINGS, value_deserializer=deserialize) as consumer:
+        consumer.subscribe(["t"])
+        consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
+        assert len(consumer.poll(0)) == 12 and seen[-1]
+
+
+def test_a_later_slice_that_fails_costs_no_error_and_no_record() -> None:
+    """With one record in each slice after the first one, the error is not lost; after an interruption, nothing is accepted."""
+    interrupts = False
+
+    def deserialize(data: bytes) -> bytes:
+        if data == b"8":
+            raise KeyboardInterrupt if interrupts else ValueError("not this one")
+        return data
+
+    with ShareConsumer(SETTINGS, value_deserializer=deserialize) as consumer:
+        consumer.subscribe(["t"])
+        consumer._core.fetcher.buffer.append(fetched(b"%d" % number for number in range(10)))
+        assert [one.offset for one in consumer.poll(0)] == list(range(8))
+        with pytest.raises(RecordDeserializationError, match="t-0@8"):
+            consumer.poll(0)
+        assert [one.offset for one in consumer.poll(0)] == [9]
+        consumer._core._held.clear()
+        interrupts = True
+        consumer._core.fetcher.buffer.append(fetched(b"%d" % number for number in range(10)))
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(0)
+        assert not consumer._core._held

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
@@ -96,6 +96,7 @@ class ConsumerCore:
         )
         self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
+        self._collected_count = 0  # the assignment of the records that were collected last
         self._is_closing = False
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
@@ -301,15 +302,8 @@ class ConsumerCore:
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Have the held records of partitions fetched and returned again later."""
-        held = self.subscriptions.held
-        places = held.next_positions()
-        for partition in partitions:
-            state = self.subscriptions.find(partition)
-            if partition in places and state is not None and state.position is not None:
-                offset, epoch = places[partition]
-                state.position = state.position._replace(offset=offset, offset_epoch=epoch)
-                self.fetcher.buffer.drop(partition)
-            held.drop(partition)
+        for partition in self.subscriptions.give_back(partitions):
+            self.fetcher.buffer.drop(partition)
         self.fetcher.wake()
 
     def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
@@ -360,16 +354,24 @@ class ConsumerCore:
         """Return up to max.poll.records records, none if there is none now. Raises FetchedRecordError."""
         if not self._may_return:
             return []
+        self._collected_count = self.subscriptions.assignment_count
         wanted = self.config.max_poll_records if most is None else most
         return self.fetcher.buffer.collect(wanted, now_ms, key_deserializer, value_deserializer)
 
-    def hold(
-        self, now_ms: int, key_deserializer: Deserializer | None = None, value_deserializer: Deserializer | None = None
-    ) -> list[ConsumerRecord]:
-        """Collect records for an iterator: each is consumed when it is taken of the held records."""
-        found = self.collect(now_ms, key_deserializer, value_deserializer)
-        self.subscriptions.held.put(found)
-        return found
+    def hold(self, records: Sequence[ConsumerRecord]) -> None:
+        """Hold collected records for an iterator: each is consumed when it is taken of the held records.
+
+        Those of partitions that were taken away since are dropped.
+        """
+        self.subscriptions.held.put(records)
+        if self._collected_count != self.subscriptions.assignment_count or self.subscriptions.has_pending_revocations:
+            self.subscriptions.held.keep(self.subscriptions.is_kept)
+
+    def put_back(self, records: Sequence[ConsumerRecord]) -> None:
+        """Have collected records that are not returned fetched again."""
+        if records:
+            self.subscriptions.held.put(records)
+            self.give_back({(one.topic, one.partition) for one in records})
 
     def collect_columns(self, now_ms: int, most: int) -> list[ArrowColumns]:
         """Return up to `most` records as columns, none if there is none now. Raises FetchedRecordError."""

@@ -184,6 +184,10 @@ class GroupMember(ABC):
         """See Membership."""
         if self.errors:
             return self.errors.popleft()
+        return self.take_listener_error()
+
+    def take_listener_error(self) -> ClientError | None:
+        """See Membership."""
         return self.calls.errors.popleft() if self.calls.errors else None
 
     def forget_calls(self) -> None:

@@ -7,6 +7,7 @@ the next record that it gets: `next_positions` has these.
     -------------------------------------------  --------------------------------------------
     the next iteration, or poll                  are returned first
     seek, reset, or the loss of a partition      are dropped, those of this partition
+    the revocation of a partition begins         are dropped, and its position is that of the first one again
 """
 
 from __future__ import annotations

@@ -133,6 +133,10 @@ class Membership(Protocol):
         """Return an error that the application must see at its next poll, such as a refused authorization, once."""
         ...
 
+    def take_listener_error(self) -> ClientError | None:
+        """Return what the listener raised, once; `take_error` returns it, too."""
+        ...
+
     def leave(self, done: CloseDone, now_ms: int, option: CloseOption = CloseOption.DEFAULT) -> None:
         """Have the listener called for all partitions and leave the group; a later subscription joins again."""
         ...

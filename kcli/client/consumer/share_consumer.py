@@ -166,23 +166,34 @@ class ShareConsumerCore:
         now_ms: int,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
+        most: int | None = None,
     ) -> list[ShareRecord]:
         """Return up to max.poll.records records, none if there is none now. Raises FetchedRecordError."""
         held = [one for expires_ms, one in self._renewed if expires_ms > now_ms]
         self._renewed = []
         if not held:
-            found = self.fetcher.take(self.config.max_poll_records, now_ms, key_deserializer, value_deserializer)
+            wanted = self.config.max_poll_records if most is None else most
+            found = self.fetcher.take(wanted, now_ms, key_deserializer, value_deserializer)
             held = [_Held(record, one.node_id, (one.topic_id, record.partition)) for one, record in found]
         for one in held:
             self._held[_place(one.record)] = one
         return [one.record for one in held]
+
+    def put_back(self, records: Iterable[ShareRecord]) -> None:
+        """Release collected records that are not returned."""
+        for record in records:
+            held = self._held.pop(_place(record), None)
+            if held is not None:
+                place = (record.topic, record.partition)
+                self.fetcher.acknowledge(held.node_id, held.partition_id, place, {record.offset: int(AcknowledgeType.RELEASE)})
 
     def poll_ended(self) -> None:
         """Take the end of a poll: no more records are acquired until the next one."""
         self.fetcher.is_wanted = False
 
     def acknowledge(self, topic: str, partition: int, offset: int, kind: AcknowledgeType) -> None:
-        """Say what became of a record that the last poll returned. Raises IllegalStateError."""
+        """Say what became of a record that the last poll returned. Raises IllegalStateError, ValueError."""
+        kind = AcknowledgeType(kind)
         if self.config.share_acknowledgement_mode != EXPLICIT:
             raise IllegalStateError("records are acknowledged one by one with share.acknowledgement.mode=explicit only")
         if (topic, partition, offset) not in self._held:

@@ -110,6 +110,9 @@ class ShareFetcher:
     def _said(self, node_id: int, partition_id: PartitionId, partition: TopicPartition) -> _Said:
         return self._pending.setdefault(node_id, {}).setdefault(partition_id, _Said(partition))
 
+    def _said_of(self, fetched: ShareFetched) -> _Said:
+        return self._said(fetched.node_id, (fetched.topic_id, fetched.partition[1]), fetched.partition)
+
     def unsaid_partitions(self) -> set[TopicPartition]:
         """Return the partitions with acknowledgements that are not sent yet."""
         return {one.partition for saying in self._pending.values() for one in saying.values()}
@@ -140,15 +143,24 @@ class ShareFetcher:
                 taken += ((fetched, one) for one in fetched.take(most - len(taken), key_deserializer, value_deserializer))
             except FetchedRecordError as error:
                 self._unread = error
-            said = self._said(fetched.node_id, (fetched.topic_id, fetched.partition[1]), fetched.partition)
-            said.gaps += fetched.take_gaps()
-            said.kinds |= fetched.take_refused()
+            except BaseException:
+                for one, record in taken:
+                    self._said_of(one).kinds[record.offset] = AcknowledgeType.RELEASE
+                raise
+            finally:
+                said = self._said_of(fetched)
+                said.gaps += fetched.take_gaps()
+                said.kinds |= fetched.take_refused()
             if fetched.is_drained:
                 self.buffer.popleft()
         if self._unread is not None and not taken:
             unread, self._unread = self._unread, None
             raise unread
         return taken
+
+    def keep_unread(self, error: FetchedRecordError) -> None:
+        """Keep the error of a record for the next call of `take`."""
+        self._unread = error
 
     def close(self, done: Flushed, now_ms: int) -> None:
         """Send the last acknowledgements and end the sessions; what is still acquired is released."""

@@ -13,6 +13,7 @@ a record of an answer                  then
 is not acquired                        is skipped
 a deserializer refuses it              is released; the poll raises the error
 cannot be read, or its batch           is rejected, up to the end of what is damaged; the poll raises the error
+the poll is interrupted                is read again by the next poll, or released if it was taken before
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ class ShareFetched:
                     break  # the fetch raises it again
                 self._refuse(error)
                 raise
+            except BaseException as error:
+                self._take_unexpected(error, found, taken)
+                if not found:
+                    break
             for record in found:
                 count = self._reach(record.offset)
                 if count is not None:
@@ -129,6 +134,24 @@ class ShareFetched:
                 self.gaps += self._acquired
                 self._acquired.clear()
         return taken
+
+    def _take_unexpected(self, error: BaseException, found: list[ConsumerRecord], taken: list[ShareRecord]) -> None:
+        """Read on at the record at which reading has failed: what the fetch has left out would look like a gap.
+
+        Raises FetchedRecordError without records before it. What is no fault of the record, such as an interruption, is raised
+        as it is; the records before it are read again, or released.
+        """
+        if isinstance(error, MemoryError) or not isinstance(error, Exception):
+            self._fetch = self._fetch_from(self._acquired[0].first)
+            self.refused |= dict.fromkeys((one.offset for one in taken), int(AcknowledgeType.RELEASE))
+            raise error
+        offset = self._fetch.next_offset
+        self._fetch = self._fetch_from(offset)
+        if not found and not taken:
+            reason = f"the record cannot be read: {type(error).__name__}: {error}"
+            failure = FetchedRecordError(*self.partition, offset, offset + 1, reason)
+            self._refuse(failure)
+            raise failure from error
 
     def _reach(self, offset: int) -> int | None:
         """Return the delivery count of an offset, None if it is not acquired; what was passed over are gaps."""

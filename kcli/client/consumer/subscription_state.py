@@ -316,14 +316,21 @@ class SubscriptionState:
             raise IllegalStateError(f"{partition[0]}-{partition[1]} is not assigned to this consumer")
         return found
 
+    def is_kept(self, partition: TopicPartition) -> bool:
+        """Return whether a partition is assigned and will not be revoked."""
+        state = self._states.get(partition)
+        return state is not None and not state.is_pending_revocation
+
     def find(self, partition: TopicPartition) -> TopicPartitionState | None:
         """Return the state of a partition, None if it is not assigned."""
         return self._states.get(partition)
 
     def mark_pending_revocation(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching and returning records of partitions that will be revoked."""
-        for partition in partitions:
+        """Stop fetching and returning records of partitions that will be revoked; their next owner gets the held ones."""
+        wanted = list(partitions)
+        for partition in wanted:
             self.state_of(partition).is_pending_revocation = True
+        self.give_back(wanted)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -342,6 +349,24 @@ class SubscriptionState:
         state = self.state_of(partition)
         if state.position is not None:
             state.position = state.position._replace(offset=offset, offset_epoch=offset_epoch)
+
+    @property
+    def has_pending_revocations(self) -> bool:
+        """Whether partitions will be revoked."""
+        return any(state.is_pending_revocation for state in self._states.values())
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Go back to the first held record of partitions, and drop these records; return the partitions that had some."""
+        places = self.held.next_positions()
+        found = []
+        for partition in partitions:
+            state = self._states.get(partition)
+            if partition in places and state is not None and state.position is not None:
+                offset, epoch = places[partition]
+                state.position = state.position._replace(offset=offset, offset_epoch=epoch)
+                found.append(partition)
+            self.held.drop(partition)
+        return found
 
     def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit of all partitions with a position: those of the next records for the application."""

@@ -71,6 +71,8 @@ def check_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
     """Check offsets that are to be committed. Raises TypeError, ValueError, KafkaError."""
     checked_partitions(offsets)
     for one in offsets.values():
+        if not isinstance(one, OffsetAndMetadata):
+            raise TypeError(f"an offset to commit is an OffsetAndMetadata, not {one!r}")
         check_offset(one.offset, one.leader_epoch)
 
 

@@ -9,7 +9,7 @@ The calls are those of kcli.client.shell.consumer.Consumer; what waits for a bro
 have coroutine methods; they are called inside `poll` and `close`.
 
 One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
-for that task first.
+for that task first. `subscribe([])` does not wait, and so does not call the listener: use `unsubscribe`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,12 @@ class AsyncConsumer(ConsumerBase):
         """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
         held = self._core.subscriptions.held
         while True:
-            record = held.take()
+            record = None if self._is_closed else held.take()
             if record is not None:
                 yield record
                 continue
-            found = await self._poll(self._hold_records, 1.0)
-            if self._interceptors and found:
-                held.put(self._interceptors.on_consume(found))
+            found = await self._poll(self._collect, 1.0)
+            self._core.hold(self._interceptors.on_consume(found) if found else ())
 
     def _loop(self) -> ClientLoop:
         """Return the shell. Raises IllegalStateError after close."""
@@ -87,6 +86,7 @@ class AsyncConsumer(ConsumerBase):
         with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
+            self._raise_listener_error()
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -96,6 +96,15 @@ class AsyncConsumer(ConsumerBase):
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
         return self._intercept(await self._poll(self._take_records, timeout))
+
+    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
+        """Return records that an iterator has left, or else new ones."""
+        left = self._core.subscriptions.held.take_all()
+        self._is_seen = bool(left)
+        return left or self._collect(now_ms)
+
+    def _collect(self, now_ms: int) -> list[ConsumerRecord]:
+        return self._core.collect(now_ms, *self._deserializers)
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
@@ -108,7 +117,7 @@ class AsyncConsumer(ConsumerBase):
         core, loop = self._core, self._loop()
         with self._use.used():
             loop.call(core.begin_poll)
-            end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = self._clock.now_ms() + milliseconds(timeout)
             while True:
                 self._report_auto_commits()
                 await self._call_listener()
@@ -211,10 +220,11 @@ class AsyncConsumer(ConsumerBase):
                 loop.close()
                 self._report_auto_commits()
                 self._interceptors.close()
+            self._raise_listener_error()
 
     async def _finish(self, loop: ClientLoop, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
-        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = self._clock.now_ms() + milliseconds(timeout)
         left = loop.start(operation)
         while not left.done() and (left_ms := end_ms - self._clock.now_ms()) > 0:
             await self._call_listener()

@@ -60,7 +60,7 @@ class AsyncShareConsumer(ShareConsumerBase):
     async def _poll(self, timeout: float) -> list[ShareRecord]:
         client, core = self._loop(), self._core
         client.call(core.polled)
-        end_ms = self._clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = self._clock.now_ms() + milliseconds(timeout)
         try:
             while True:
                 self._call_back()
@@ -93,7 +93,7 @@ class AsyncShareConsumer(ShareConsumerBase):
                 return
             self._is_closed = True
             try:
-                await asyncio.wait_for(self._client.start(self._core.close), timeout)
+                await asyncio.wait_for(self._client.start(self._core.close), milliseconds(timeout) / MILLISECONDS)
             except TimeoutError:
                 pass  # the broker finds out by its timeouts
             finally:

@@ -9,6 +9,8 @@ from kcli.client.client_config import ClientConfig, read_config
 from kcli.client.network_client import NetworkClient
 from kcli.network.shell.clock import Clock
 
+# A timeout that never comes, in seconds.
+FOREVER_S = 10**9
 # The value of a setting, as a caller may write it.
 Setting = str | int | float | bool
 

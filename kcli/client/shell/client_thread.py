@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import TracebackType
 from typing import Any, TypeVar
 
 from kcli.client.errors import IllegalStateError
@@ -20,6 +22,23 @@ from kcli.client.shell.open_operations import Done, OpenOperations
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
+LET_IN_S, LET_IN_TRIES = 0.0001, 100
+
+
+class _OwnLock:
+    """The lock as the own thread acquires it; `is_waiting` says that it has not got it yet."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.is_waiting = False
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self.is_waiting = True
+        self._lock.acquire()
+        self.is_waiting = False
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
 
 
 class ClientThread:
@@ -29,6 +48,7 @@ class ClientThread:
         self.core = core
         self.clock = clock
         self.lock = threading.RLock()
+        self._own_lock = _OwnLock(self.lock)
         self._loop = asyncio.new_event_loop()
         self._is_woken = False
         self._is_closed = False
@@ -86,6 +106,16 @@ class ClientThread:
         else:
             self._loop.call_soon_threadsafe(function)
 
+    def let_in(self) -> None:
+        """Let the own thread have the lock if it waits for it.
+
+        A lock is not fair: a caller that acquires it again at once would have it before a thread that waits.
+        """
+        for _ in range(LET_IN_TRIES):  # a function of the application that the core calls may be the caller, with the lock
+            if not self._own_lock.is_waiting:
+                return
+            time.sleep(LET_IN_S)
+
     def is_current(self) -> bool:
         """Return whether the caller runs on this thread, as callbacks do."""
         return threading.current_thread() is self._thread
@@ -120,10 +150,10 @@ class ClientThread:
         self._loop.close()
 
     def _execute(self) -> None:
-        with self.lock:
+        with self._own_lock:
             self._is_woken = False
             if self._client is None:
-                self._client = ClientLoop(self.core, self.clock, self.lock, self._failed)
+                self._client = ClientLoop(self.core, self.clock, self._own_lock, self._failed)
             self._client.execute()
 
     def _failed(self, error: Exception) -> None:

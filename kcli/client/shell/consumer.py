@@ -14,9 +14,9 @@ consumer at a time, only `wakeup` may be called by others. Times are in seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -28,12 +28,18 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
+from kcli.client.consumer.subscription_state import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
 from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleThread
 
 _Result = TypeVar("_Result")
@@ -57,16 +63,18 @@ class Consumer(ConsumerBase):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
-        held = self._core.subscriptions.held
+        held, lock = self._core.subscriptions.held, self._thread.lock
         while True:
-            record = held.take()
+            with lock:
+                record = None if self._is_closed else held.take()
             if record is not None:
                 yield record
                 continue
-            found = self._poll(self._hold_records, 1.0)
-            if self._interceptors and found:
-                seen = self._interceptors.on_consume(found)
-                self._call(lambda now_ms: held.put(seen))  # noqa: B023
+            found = self._poll(self._collect, 1.0)
+            with self._put_back_on_error(found):
+                seen = self._interceptors.on_consume(found) if found else found
+                with lock:
+                    self._core.hold(seen)
 
     def _call(self, function: Callable[[int], _Result]) -> _Result:
         with self._use.used():
@@ -84,11 +92,23 @@ class Consumer(ConsumerBase):
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before.
+
+        Without topics it is `unsubscribe`.
+        """
+        wanted = topics if isinstance(topics, str) else list(topics)
+        if not wanted and self._core.subscriptions.has_auto_assigned_partitions:
+            self.unsubscribe()
+        else:
+            super().subscribe(wanted, listener)
+
     def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
         with self._use.used():
             self._finish(self._core.leave_group, self._api_ms / MILLISECONDS)
             self._call(self._core.unsubscribe)
+            self._raise_listener_error()
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -97,25 +117,58 @@ class Consumer(ConsumerBase):
 
         Raises FetchedRecordError for a record that cannot be read, until the caller seeks past it.
         """
-        return self._intercept(self._poll(self._take_records, timeout))
+        found = self._poll(self._take_records, timeout)
+        with self._put_back_on_error(found):
+            return self._intercept(found)
+
+    def _take_records(self) -> list[ConsumerRecord]:
+        """Return records that an iterator has left, or else new ones."""
+        with self._thread.lock:
+            left = self._core.subscriptions.held.take_all()
+        self._is_seen = bool(left)
+        return left or self._collect()
+
+    def _collect(self) -> list[ConsumerRecord]:
+        if self._deserializers == (None, None):
+            return self._thread.call_lightly(self._core.collect)
+        found: list[ConsumerRecord] = []
+        with self._put_back_on_error(found):
+            # The next poll raises the error of a later record again.
+            most = self._core.config.max_poll_records
+            collect_in_slices(self._thread, self._collect_some, found, most, lambda error: None)
+        return found
+
+    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
+        return self._core.collect(now_ms, *self._deserializers, most)
+
+    @contextmanager
+    def _put_back_on_error(self, found: Sequence[ConsumerRecord]) -> Iterator[None]:
+        """Have records fetched again that are not returned because of an interruption: they must not be committed."""
+        try:
+            yield
+        except BaseException:
+            with self._thread.lock:
+                self._core.put_back(found)
+            raise
 
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-        return ArrowBatches(self._poll(partial(self._take_arrow, max_rows), timeout))
+        take = partial(self._take_arrow, max_rows)
+        return ArrowBatches(self._poll(lambda: self._thread.call_lightly(take), timeout))
 
-    def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+    def _poll(self, take: Callable[[], list[_Result]], timeout: float) -> list[_Result]:
         thread, core = self._thread, self._core
         with self._use.used():
             thread.call_lightly(core.begin_poll)
-            end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = thread.clock.now_ms() + milliseconds(timeout)
             while True:
                 self._call_committed()
                 self._call_listener()
                 thread.call_lightly(core.raise_error)
-                found = thread.call_lightly(take)
+                found = take()
                 if core.fetcher.is_due:
                     with thread.lock:
                         thread.wake()
@@ -241,9 +294,9 @@ class Consumer(ConsumerBase):
             if self._is_closed:
                 return
             self._is_closed = True
-            end_ms = self._thread.clock.now_ms() + round(timeout * MILLISECONDS)
+            end_ms = self._thread.clock.now_ms() + milliseconds(timeout)
             try:
-                wait([ended for ended, _, _ in self._commits], timeout)
+                wait([ended for ended, _, _ in self._commits], milliseconds(timeout) / MILLISECONDS)
                 self._finish(partial(self._core.close, option=option), (end_ms - self._thread.clock.now_ms()) / MILLISECONDS)
             finally:
                 self._thread.close()
@@ -251,11 +304,12 @@ class Consumer(ConsumerBase):
                     self._call_committed()
                 finally:
                     self._interceptors.close()
+            self._raise_listener_error()
 
     def _finish(self, operation: Callable[[Done[None], int], None], timeout: float) -> None:
         """Wait for an operation at the end of a membership, and call the listener for it."""
         core, thread = self._core, self._thread
-        end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = thread.clock.now_ms() + milliseconds(timeout)
         left = thread.start(operation)
         while not left.done() and (left_ms := end_ms - thread.clock.now_ms()) > 0:
             self._call_listener()

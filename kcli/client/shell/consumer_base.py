@@ -95,18 +95,14 @@ class ConsumerBase(ABC):
         if membership is not None:
             self._call(lambda now_ms: membership.callback_done(error, now_ms))
 
+    def _raise_listener_error(self) -> None:
+        """Raise what the listener has raised inside `unsubscribe` or `close`: no later call would."""
+        membership = self._core.membership
+        error = None if membership is None else membership.take_listener_error()
+        if error is not None:
+            raise error
+
     # ---------------------------------------------------------------------------------------------------------- records
-
-    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
-        """Return records that an iterator has left, or else new ones."""
-        left = self._core.subscriptions.held.take_all()
-        self._is_seen = bool(left)
-        return left or self._core.collect(now_ms, *self._deserializers)
-
-    def _hold_records(self, now_ms: int) -> list[ConsumerRecord]:
-        """Return new records, which are held for an iterator."""
-        self._is_seen = False
-        return self._core.hold(now_ms, *self._deserializers)
 
     def _intercept(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return what the interceptors make of the records that were taken last."""

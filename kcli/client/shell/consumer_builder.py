@@ -13,7 +13,7 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.network.shell.clock import Clock
 
 _Value = TypeVar("_Value")
@@ -46,9 +46,9 @@ def build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str
     return ConsumerCore(network, read_config(ConsumerConfig, properties), make_membership, log)
 
 
-def milliseconds(timeout: float | None, default_ms: int) -> int:
-    """Return a timeout in seconds as ms; None is `default_ms`."""
-    return default_ms if timeout is None else max(round(timeout * MILLISECONDS), 0)
+def milliseconds(timeout: float | None, default_ms: int = 0) -> int:
+    """Return a timeout in seconds as ms; None is `default_ms`, and infinity a time that never comes."""
+    return default_ms if timeout is None else round(min(max(timeout, 0), FOREVER_S) * MILLISECONDS)
 
 
 class Interceptors:

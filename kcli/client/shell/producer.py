@@ -37,7 +37,7 @@ from kcli.client.producer.producer_batch import Callback, Headers, RecordMetadat
 from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
 from kcli.client.producer.transaction_requests import Offsets
 from kcli.client.serializers import Serializer, find_serializer, serialize
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.open_operations import settle
@@ -45,7 +45,6 @@ from kcli.client.shell.record_sender import AnyHeaders, RecordSender
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
-FOREVER_S = 10**9
 
 
 class Interceptor(Protocol):

@@ -24,6 +24,7 @@ from kcli.client.consumer.share_records import ShareRecord
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleThread
 
@@ -60,11 +61,11 @@ class ShareConsumer(ShareConsumerBase):
     def _poll(self, timeout: float) -> list[ShareRecord]:
         thread, core = self._thread, self._core
         thread.call(core.polled)
-        end_ms = thread.clock.now_ms() + round(timeout * MILLISECONDS)
+        end_ms = thread.clock.now_ms() + milliseconds(timeout)
         try:
             while True:
                 self._call_back()
-                found = thread.call(lambda now_ms: core.collect(now_ms, *self._deserializers))
+                found = self._collect()
                 left_ms = end_ms - thread.clock.now_ms()
                 if found or left_ms <= 0:
                     return found
@@ -72,6 +73,22 @@ class ShareConsumer(ShareConsumerBase):
                 thread.call(core.waiting)
         finally:
             core.poll_ended()
+
+    def _collect(self) -> list[ShareRecord]:
+        core, thread = self._core, self._thread
+        if self._deserializers == (None, None):
+            return thread.call(core.collect)
+        found: list[ShareRecord] = []
+        try:
+            collect_in_slices(thread, self._collect_some, found, core.config.max_poll_records, core.fetcher.keep_unread)
+        except BaseException:
+            thread.call(lambda now_ms: core.put_back(found))
+            raise
+        thread.call(lambda now_ms: None)  # what is due is sent
+        return found
+
+    def _collect_some(self, most: int, now_ms: int) -> list[ShareRecord]:
+        return self._core.collect(now_ms, *self._deserializers, most)
 
     def commit_sync(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
@@ -102,7 +119,7 @@ class ShareConsumer(ShareConsumerBase):
                 return
             self._is_closed = True
             try:
-                self._thread.start(self._core.close).result(timeout)
+                self._thread.start(self._core.close).result(milliseconds(timeout) / MILLISECONDS)
             except TimeoutError:
                 pass  # the broker finds out by its timeouts
             finally:

@@ -21,7 +21,14 @@ from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, RebalanceListenerError, WakeupError
+from kcli.client.errors import (
+    ClientError,
+    IllegalStateError,
+    KafkaError,
+    RebalanceListenerError,
+    RecordDeserializationError,
+    WakeupError,
+)
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.consumer_builder import Interceptors
@@ -73,6 +80,9 @@ class Group:
     def take_error(self) -> ClientError | None:
         return None
 
+    def take_listener_error(self) -> ClientError | None:
+        return None
+
     def commit(self, wanted: Any, done: Any, now_ms: int, timeout_ms: int | None = None) -> None:
         self.commits.append(dict(wanted))
         if self.is_slow:
@@ -96,6 +106,16 @@ def join(core: ConsumerCore) -> Group:
 def begin(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
     """Assign partitions that have three records each, from offset 0 on."""
     core.assign(partitions, now_ms)
+    put_records(core, now_ms, *partitions)
+
+
+def fill(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
+    """Assign partitions with records as a group does."""
+    core.subscriptions.assign_from_subscribed(partitions)
+    put_records(core, now_ms, *partitions)
+
+
+def put_records(core: ConsumerCore, now_ms: int, *partitions: tuple[str, int]) -> None:
     columns = RecordColumns(limits.SCAN_WINDOW_RECORDS)
     for partition in partitions:
         core.seek(partition, 0, -1, now_ms)
@@ -147,6 +167,53 @@ def test_held_records_follow_seeks_pauses_and_assignments() -> None:
         assert next(iter(consumer)).offset == 0
         consumer.assign([T1])
         assert [one.partition for one in consumer.poll(0)] == [1, 1, 1]
+
+
+def test_held_records_of_partitions_that_are_taken_away_are_not_returned() -> None:
+    """They are read by the next owner, from the offset that is committed: that of the first held record."""
+    with Consumer({**SETTINGS, "group.id": "g", "group.protocol": "consumer"}) as consumer:
+        core = consumer._core
+        consumer.subscribe(["t"], CalledListener(lambda: None))
+
+        def take_away(now_ms: int) -> None:
+            core.subscriptions.mark_pending_revocation((T0,))
+
+        consumer._call(lambda now_ms: fill(core, now_ms, T0, T1))
+        records = iter(consumer)
+        assert next(records).offset == 0
+        consumer._thread.call(take_away)
+        assert [(one.partition, one.offset) for one in consumer.poll(0)] == [(1, 0), (1, 1), (1, 2)]
+        assert {one: consumed.offset for one, consumed in core.subscriptions.all_consumed().items()} == {T0: 1, T1: 3}
+
+
+def test_held_records_that_interceptors_replace_follow_the_assignment() -> None:
+    """They run without a lock: a partition can be lost at the same time."""
+
+    class Losing(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            consumer._thread.call(lambda now_ms: consumer._core.subscriptions.assign_from_user((T1,)))
+            return found
+
+    with blocking(T0, T1, interceptors=[Losing()]) as (consumer, _):
+        assert next(iter(consumer)).partition == 1
+
+
+def test_an_iterator_ends_with_its_consumer() -> None:
+    with blocking(T0) as (consumer, _):
+        records = iter(consumer)
+        next(records)
+    with pytest.raises(IllegalStateError, match="closed"):
+        next(records)
+
+    async def run() -> None:
+        consumer, _ = awaited(T0)
+        records = consumer.__aiter__()
+        await records.__anext__()
+        await consumer.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            await records.__anext__()
+
+    asyncio.run(run())
 
 
 def test_the_asyncio_iterator_counts_what_it_has_yielded() -> None:
@@ -574,3 +641,116 @@ def test_the_listener_can_ask_for_the_position_of_a_new_partition() -> None:
         consumer._call(lambda now_ms: member.calls.call(CallbackKind.ASSIGNED, (T0,), lambda now_ms: None, now_ms))
         consumer.poll(0)
         assert positions == [7] and listener.calls == [("assigned", [T0])]
+
+
+def test_what_the_listener_raises_at_the_end_is_raised_by_that_call() -> None:
+    """The consumer has ended nevertheless: nothing of it is left."""
+
+    def fail() -> None:
+        raise ValueError("of the application")
+
+    def started(consumer: Consumer | AsyncConsumer) -> None:
+        consumer.subscribe(["t"], CalledListener(fail))
+        consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
+
+    settings = {**SETTINGS, "group.id": "g", "group.protocol": "consumer", "enable.auto.commit": "false"}
+    consumer = Consumer(settings)
+    started(consumer)
+    with pytest.raises(RebalanceListenerError, match="of the application"):
+        consumer.unsubscribe()
+    assert consumer.subscription() == set()
+    started(consumer)
+    with pytest.raises(RebalanceListenerError, match="of the application"):
+        consumer.close()
+    assert not consumer._thread._thread.is_alive()
+
+    async def run() -> None:
+        awaiting = AsyncConsumer(settings)
+        started(awaiting)
+        with pytest.raises(RebalanceListenerError, match="of the application"):
+            await awaiting.unsubscribe()
+        started(awaiting)
+        with pytest.raises(RebalanceListenerError, match="of the application"):
+            await awaiting.close()
+        with pytest.raises(IllegalStateError, match="closed"):
+            awaiting.subscribe(["t"])
+
+    asyncio.run(run())
+
+
+def test_slow_deserializers_let_the_network_thread_work() -> None:
+    """It sends the heartbeats: without them the member is taken out of its group."""
+    worked = threading.Event()
+    seen: list[bool] = []
+
+    def work() -> None:
+        with consumer._thread._own_lock:
+            worked.set()
+
+    def deserialize(data: bytes) -> bytes:
+        if not seen:
+            consumer._thread.call_soon(work)
+        seen.append(worked.wait(0.01))
+        return data
+
+    with blocking(T0, T1, ("t", 2), ("t", 3), value_deserializer=deserialize) as (consumer, _):
+        assert len(consumer.poll(0)) == 12
+    assert seen[-1]
+
+
+def test_a_deserializer_that_fails_later_costs_no_record() -> None:
+    """The records before it are returned, and its position is where it is: also of another slice."""
+
+    def deserialize(data: bytes) -> bytes:
+        count.append(data)
+        if len(count) > 10:
+            raise ValueError("not this one")
+        return data
+
+    count: list[bytes] = []
+    with blocking(T0, T1, ("t", 2), ("t", 3), value_deserializer=deserialize) as (consumer, _):
+        assert len(consumer.poll(0)) == 10
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError, match="t-3@1: the value cannot be deserialized"):
+                consumer.poll(0)
+        assert consumer.position(("t", 3)) == 1
+        consumer.seek(("t", 3), 2)
+        assert consumer.poll(0) == []
+
+
+def test_records_of_an_interrupted_poll_are_not_committed() -> None:
+    """Neither those of earlier slices of the deserializer, nor those that an interceptor saw."""
+
+    def deserialize(data: bytes) -> bytes:
+        count.append(data)
+        if len(count) == 10:
+            raise KeyboardInterrupt
+        return data
+
+    class Interrupted(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            raise KeyboardInterrupt
+
+    four = (T0, T1, ("t", 2), ("t", 3))
+    count: list[bytes] = []
+    with blocking(*four, value_deserializer=deserialize) as (consumer, group):
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(0)
+        consumer.commit_sync()
+        assert set(committed(group).values()) == {0}
+    for use in (lambda: consumer.poll(0), lambda: next(iter(consumer))):
+        with blocking(*four, interceptors=[Interrupted()]) as (consumer, group):
+            with pytest.raises(KeyboardInterrupt):
+                use()
+            consumer.commit_sync()
+            assert set(committed(group).values()) == {0}
+
+
+def test_a_subscription_to_nothing_calls_the_listener() -> None:
+    listener = CalledListener(lambda: None)
+    with Consumer({**SETTINGS, "group.id": "g", "group.protocol": "consumer"}) as consumer:
+        consumer.subscribe([])
+        consumer.subscribe(["t"], listener)
+        consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
+        consumer.subscribe(iter(()))
+        assert listener.calls == [("revoked", [T0])] and consumer.subscription() == set()

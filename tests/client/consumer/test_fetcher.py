@@ -454,7 +454,7 @@ def test_records_that_an_iterator_holds_are_fetched_again_for_columns() -> None:
     """poll_arrow cannot return records that were decoded already: the position goes back to the first one."""
     cluster = reading()
     cluster.answer(fetch_answer(7, p0={"records": records(0)}))
-    cluster.call(cluster.core.hold)
+    cluster.call(lambda now_ms: cluster.core.hold(cluster.core.collect(now_ms)))
     held = cluster.core.subscriptions.held
     first = held.take()
     assert first is not None and first.offset == 0 and len(held) == 2

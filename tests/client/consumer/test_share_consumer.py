@@ -7,14 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kcli.client.cluster import TopicPartition
+from kcli.client.consumer import share_records
+from kcli.client.consumer.completed_fetch import CompletedFetch
+from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_consumer import ShareConsumerCore
 from kcli.client.consumer.share_records import AcknowledgeType, Run, ShareRecord, runs_of
-from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError, RecordDeserializationError
+from kcli.client.errors import (
+    ClientError,
+    ConfigError,
+    FetchedRecordError,
+    IllegalStateError,
+    KafkaError,
+    RecordDeserializationError,
+)
 from kcli.protocol.apis import API_KEYS, INCREMENTAL_ALTER_CONFIGS
 from tests.client.clients_of_node import Client, ClientsOfNode
 from tests.server.whole_node import batch
@@ -291,6 +302,94 @@ def test_a_record_that_cannot_be_deserialized_is_released(node: ClientsOfNode) -
     app.acknowledge(ACCEPT, good, fine)
     assert app.commit() == {("t", 0): None}
     assert values(app.poll()) == [b"bad"]
+
+
+def test_records_of_an_interrupted_poll_are_not_gaps(node: ClientsOfNode) -> None:
+    """The broker would forget them: a gap is an offset without a record."""
+    send(node, b"1", b"2")
+    send(node, b"3", b"4")
+    app = ShareApp(node, "one")
+    count: list[bytes] = []
+
+    def deserialize(data: bytes) -> object:
+        count.append(data)
+        if len(count) in (2, 6):
+            raise KeyboardInterrupt
+        return data
+
+    app.core.polled(node.now_ms)
+    node.until(lambda: bool(app.core.fetcher.buffer))
+    app.core.poll_ended()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            app.core.collect(node.now_ms, None, deserialize)
+    again = app.core.collect(node.now_ms, None, deserialize) or app.poll()
+    assert values(again) == [b"1", b"2", b"3", b"4"]
+    app.acknowledge(ACCEPT, *again)
+    assert app.commit() == {("t", 0): None}
+
+
+def test_records_before_an_interruption_are_released(node: ClientsOfNode) -> None:
+    """Those of another answer were taken, and nobody has them."""
+    node.create_topic("u", 1)
+    send(node, b"1", b"2")
+    pending = node.produce("u", 0, batch(b"3", b"4"))
+    node.until(lambda: pending.answer is not None)
+    app = ShareApp(node, "one")
+    app.core.subscribe(["t", "u"], node.now_ms)
+    node.advance(3000)
+    app.core.polled(node.now_ms)
+    node.until(lambda: bool(app.core.fetcher.buffer))
+    if len(app.core.fetcher.buffer) == 1:
+        first = app.core.fetcher.buffer.popleft()  # the other partition was not ready yet: it comes in an answer of its own
+        node.until(lambda: bool(app.core.fetcher.buffer))
+        app.core.fetcher.buffer.appendleft(first)
+    app.core.poll_ended()
+    count: list[bytes] = []
+
+    def deserialize(data: bytes) -> object:
+        count.append(data)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        return data
+
+    with pytest.raises(KeyboardInterrupt):
+        app.core.collect(node.now_ms, None, deserialize)
+    again = app.core.collect(node.now_ms)
+    app.acknowledge(ACCEPT, *again)
+    released = app.poll()
+    assert {values(again)[0], values(released)[0]} == {b"1", b"3"} and [one.delivery_count for one in released] == [2, 2]
+
+
+def test_an_unexpected_error_refuses_one_record(node: ClientsOfNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(node, b"1", b"2", b"3")
+    app = ShareApp(node, "one")
+    app.core.polled(node.now_ms)
+    node.until(lambda: bool(app.core.fetcher.buffer))
+    app.core.poll_ended()
+
+    class Failing:
+        """Fails at the second record, as no record should."""
+
+        def __init__(self, *args: Any, **words: Any) -> None:
+            self.fetch = CompletedFetch(*args, **words)
+
+        @property
+        def next_offset(self) -> int:
+            return self.fetch.next_offset
+
+        def take(self, out: list[ConsumerRecord], most: int, *deserializers: Any) -> int:
+            if self.next_offset == 1:
+                raise RuntimeError("unexpected")
+            return self.fetch.take(out, 1 if self.next_offset == 0 else most, *deserializers)
+
+    monkeypatch.setattr(share_records, "CompletedFetch", Failing)
+    (fetched,) = app.core.fetcher.buffer
+    fetched._fetch = fetched._fetch_from(0)
+    assert values(app.core.collect(node.now_ms)) == [b"1"]
+    with pytest.raises(FetchedRecordError, match="t-0@1: the record cannot be read: RuntimeError: unexpected"):
+        app.core.collect(node.now_ms)
+    assert values(app.core.collect(node.now_ms)) == [b"3"]
 
 
 def test_acknowledgements_are_sent_as_runs() -> None:
