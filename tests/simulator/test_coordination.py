@@ -137,6 +137,11 @@ def test_a_wrong_coordinator_is_found(what: str, monkeypatch: pytest.MonkeyPatch
     assert is_found, f"no seed below {MAX_SEEDS} finds a coordinator that {what} by {by}"
 
 
+def test_each_check_finds_a_wrong_coordinator() -> None:
+    """As the first one: a check that reports only what another one has reported before protects nothing."""
+    assert {check.__name__ for check in anomalies.ANOMALIES} == {wrong.check for wrong in WRONG.values()} - {""}
+
+
 # --------------------------------------------------------------------------------------------------------------- the checks
 
 

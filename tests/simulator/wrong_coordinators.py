@@ -7,13 +7,16 @@ check that reports the fault, unless a client fails first, by an error that it d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID
-from kcli.format.record_batch import Producer
+from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, Producer, read_header
+from kcli.format.records import encode_records, read_records
 from kcli.log import producer_appends
+from kcli.log.errors import OutOfOrderSequenceError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
@@ -27,6 +30,7 @@ from kcli.server.coordinator.group import (
     current_tasks,
     streams_group_change,
 )
+from kcli.server.coordinator.group.classic_group import ClassicGroup
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
@@ -45,7 +49,7 @@ from kcli.server.coordinator.transaction.transaction_coordinator import Transact
 from kcli.server.replication.share import acknowledgement, share_partition
 from kcli.server.replication.share.in_flight import InFlightState, RecordState
 from kcli.server.replication.share.in_flight_records import InFlightRecords
-from kcli.server.replication.share.share_partition import SharePartition
+from kcli.server.replication.share.share_partition import NO_START_OFFSET, SharePartition
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
@@ -135,6 +139,15 @@ def gives_owned_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def counts_generations_down(real: Any) -> Any:
+    def next_generation(self: Any, *args: Any) -> None:
+        before = self.generation_id or 1000
+        real(self, *args)
+        self.generation_id = before - 1
+
+    return next_generation
+
+
 def loads_all_but_the_last(real: Any) -> Any:
     def records(self: Any, partition: Any, batch: Any, header: Any, scanner: Any) -> Iterator[Any]:
         if header.next_offset < partition.log.log_end_offset:
@@ -164,6 +177,11 @@ def allocates_the_first_block(real: Any) -> Any:
 
 def aborts_nothing_late(real: Any) -> Any:
     return lambda self: iter(())
+
+
+def shows_unstable_offsets(real: Any) -> Any:
+    """As if OffsetFetch had not asked for stable ones."""
+    return lambda self, *args: real(self, *args[:-1], False)
 
 
 def reads_to_the_end(real: Any) -> Any:
@@ -201,12 +219,54 @@ def turns_aborts_into_commits(real: Any) -> Any:
     return encode
 
 
+def aborts_committed_transactions(real: Any) -> Any:
+    """Some of them, in all partitions."""
+
+    def encode(end: EndTransaction, now_ms: int) -> bytearray:
+        is_wrong = end.producer.producer_epoch % 5 == 4
+        return real(end._replace(is_commit=False) if is_wrong else end, now_ms)  # type: ignore[no-any-return]
+
+    return encode
+
+
 def drops_pending_offsets(real: Any) -> Any:
     return lambda self, producer_id, commit: real(self, producer_id, False)
 
 
-def remembers_no_sequences(real: Any) -> Any:
-    return lambda entry, batch: None
+def appends_repeated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = producer_appends.check_data_batch
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        with suppress(OutOfOrderSequenceError):
+            real(*args, **kwargs)
+
+    monkeypatch.setattr(producer_appends, "find_duplicate", lambda entry, batch: None)
+    monkeypatch.setattr(producer_appends, "check_data_batch", check)
+
+
+def answers_with_the_next_offset(real: Any) -> Any:
+    """To producers; the coordinators check the offsets of their own appends."""
+
+    def append(self: Any, *args: Any, **kwargs: Any) -> Any:
+        info = real(self, *args, **kwargs)
+        return info if self.topic.startswith("__") else info._replace(first_offset=info.first_offset + 1)
+
+    return append
+
+
+def reverses_batches(real: Any) -> Any:
+    """Gives the last record of a batch the first offset."""
+
+    def append(self: Any, records: memoryview, *args: Any, **kwargs: Any) -> Any:
+        header = read_header(records)
+        if not header.codec and not header.is_control and not self.topic.startswith("__"):
+            rows = [*read_records(bytes(records[HEADER_BYTES : header.end_position]), header.record_count)]
+            rows = [row._replace(offset_delta=at) for at, row in enumerate(reversed(rows))]
+            fields = {name: getattr(header, name) for name in NewRecordBatch._fields if name != "records"}
+            records[: header.end_position] = NewRecordBatch(**fields, records=encode_records(rows)).encode()
+        return real(self, records, *args, **kwargs)
+
+    return append
 
 
 # ------------------------------------------------------------------------------------------------------------- share groups
@@ -250,6 +310,10 @@ def restores_a_later_start(real: Any) -> Any:
     return restore
 
 
+def restores_an_earlier_start(real: Any) -> Any:
+    return lambda self, start_offset, batches: real(self, max(0, start_offset - 1), batches)
+
+
 def has_no_limit(real: Any) -> Any:
     return lambda self, state, most_deliveries, member_id, *more: real(self, state, 1 << 30, member_id, *more)
 
@@ -261,6 +325,10 @@ def archives_nothing(real: Any) -> Any:
 def is_always(value: Any) -> Callable[[Any], Any]:
     """Makes a function that returns the value for all arguments."""
     return lambda real: lambda *args: value
+
+
+def writes_no_start_offset(real: Any) -> Any:
+    return lambda state_epoch, leader_epoch, start_offset, *rest: real(state_epoch, leader_epoch, NO_START_OFFSET, *rest)
 
 
 def is_later(delay_ms: int) -> Callable[[Any], Any]:
@@ -404,24 +472,40 @@ class Wrong(NamedTuple):
 
 
 WRONG: dict[str, Wrong] = {
-    "answers before its records are durable": Wrong(patched(CoordinatorRuntime, "_defer", answers_at_once), 2),
+    "answers before its records are durable": Wrong(
+        patched(CoordinatorRuntime, "_defer", answers_at_once), 2, "stuck_transactions"
+    ),
     "accepts commits of every generation": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 1
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 1, "zombie_commits"
     ),
     "accepts commits of every member epoch": Wrong(
-        patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13
+        patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13, "zombie_commits"
     ),
-    "never removes a member of a classic group": Wrong(patched(ClassicRebalances, "_expire_member", never_expires), 7),
-    "never removes a member of a consumer group": Wrong(patched(ConsumerGroupManager, "_expire", never_removes), 0),
+    "never removes a member of a classic group": Wrong(
+        patched(ClassicRebalances, "_expire_member", never_expires), 7, "unseen_writes"
+    ),
+    "never removes a member of a consumer group": Wrong(
+        patched(ConsumerGroupManager, "_expire", never_removes), 0, "unseen_writes"
+    ),
     "writes no marker to the second partition": Wrong(
-        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0
+        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0, "stuck_transactions"
     ),
     "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 5, "aborted_reads"),
     "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 21),
-    "shows offsets of aborted transactions": Wrong(patched(GroupState, "apply_marker", commits_every_marker), 2),
-    "drops offsets of committed transactions": Wrong(patched(GroupState, "apply_marker", drops_pending_offsets), 0),
-    "assigns a partition to two members": Wrong(assigns_twice, 0),
-    "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3),
+    "shows offsets of aborted transactions": Wrong(
+        patched(GroupState, "apply_marker", commits_every_marker), 20, "offset_regressions"
+    ),
+    "shows offsets while a transaction is open": Wrong(
+        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 30, "offset_regressions"
+    ),
+    "drops offsets of committed transactions": Wrong(
+        patched(GroupState, "apply_marker", drops_pending_offsets), 0, "unprocessed_inputs"
+    ),
+    "assigns a partition to two members": Wrong(assigns_twice, 0, "two_owners"),
+    "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 3, "zombie_commits"),
+    "counts the generations of a classic group down": Wrong(
+        patched(ClassicGroup, "next_generation", counts_generations_down), 0, "generation_regressions"
+    ),
     "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
     "gives an epoch to two producers": Wrong(
         patched(transitions, "init_producer_id", gives_the_present_epoch), 4, "repeated_epochs"
@@ -429,7 +513,9 @@ WRONG: dict[str, Wrong] = {
     "gives producer ids again after a start": Wrong(
         patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), 0, "repeated_epochs"
     ),
-    "never aborts an old transaction": Wrong(patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 1),
+    "never aborts an old transaction": Wrong(
+        patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 1, "stuck_transactions"
+    ),
     "shows records of open transactions": Wrong(
         patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 0, "precommitted_reads"
     ),
@@ -442,14 +528,32 @@ WRONG: dict[str, Wrong] = {
     "writes a wrong marker": Wrong(
         patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 1, "fractured_commits"
     ),
-    "appends a repeated batch again": Wrong(patched(producer_appends, "find_duplicate", remembers_no_sequences), 2),
-    "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0),
+    "writes abort markers of committed transactions": Wrong(
+        patched(txn_markers, "encode_marker_batch", aborts_committed_transactions), 0, "lost_writes"
+    ),
+    "appends a repeated batch again": Wrong(appends_repeated_batches, 2, "duplicates"),
+    "answers with a wrong offset": Wrong(
+        patched(UnifiedLog, "append_as_leader", answers_with_the_next_offset), 0, "inconsistent_offsets"
+    ),
+    "appends the records of a batch in another order": Wrong(
+        patched(UnifiedLog, "append_as_leader", reverses_batches), 0, "nonmonotonic_sends"
+    ),
+    "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0, "redelivered_records"),
     "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 2, "lost_deliveries"),
-    "acquires records that another member has": Wrong(acquires_what_is_acquired, 0),
-    "does not write delivery counts": Wrong(patched(acknowledgement, "state_batch", counts_one_delivery), 8),
-    "loads all but the last state batch": Wrong(patched(InFlightRecords, "restore", restores_all_but_the_last), 0),
-    "loads a start offset that is too high": Wrong(patched(InFlightRecords, "restore", restores_a_later_start), 2),
-    "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0),
+    "acquires records that another member has": Wrong(acquires_what_is_acquired, 0, "two_holders"),
+    "does not write delivery counts": Wrong(
+        patched(acknowledgement, "state_batch", counts_one_delivery), 8, "wrong_delivery_counts"
+    ),
+    "loads all but the last state batch": Wrong(
+        patched(InFlightRecords, "restore", restores_all_but_the_last), 0, "redelivered_records"
+    ),
+    "loads a start offset that is too high": Wrong(
+        patched(InFlightRecords, "restore", restores_a_later_start), 2, "lost_deliveries"
+    ),
+    "loads a start offset that is too low": Wrong(
+        patched(InFlightRecords, "restore", restores_an_earlier_start), 3, "early_deliveries"
+    ),
+    "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 0, "wrong_delivery_counts"),
     "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0, "aborted_reads"),
     "ends acquisition locks too early": Wrong(
         patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0, "two_holders"
@@ -457,29 +561,42 @@ WRONG: dict[str, Wrong] = {
     "ends acquisition locks too late": Wrong(
         patched(ShareGroupConfig, "record_lock_duration_ms", is_later(9000)), 2, "late_expiries"
     ),
-    "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0),
-    "forgets state batches of updates": Wrong(patched(share_group_state, "_updated", forgets_updates), 2),
-    "gives a task to two members": Wrong(gives_the_first_task_twice, 0),
-    "never removes a member of a streams group": Wrong(patched(StreamsGroupManager, "_expire", never_removes), 0),
+    "does not write the start offset": Wrong(
+        patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), 0, "stuck_share_partitions"
+    ),
+    "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0, "refused_holders"),
+    "forgets state batches of updates": Wrong(
+        patched(share_group_state, "_updated", forgets_updates), 2, "redelivered_records"
+    ),
+    "gives a task to two members": Wrong(gives_the_first_task_twice, 0, "two_owners"),
+    "never removes a member of a streams group": Wrong(
+        patched(StreamsGroupManager, "_expire", never_removes), 0, "unseen_writes"
+    ),
     "accepts commits of every streams member epoch": Wrong(
-        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 25, "zombie_commits"
     ),
     "forgets the last task of a repartition topic": Wrong(
-        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0
+        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0, "unseen_writes"
     ),
-    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13),
+    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 13, "leftover_offsets"),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 2),
-    "deletes offsets of topics that members read": Wrong(patched(GroupShard, "offset_delete_check", keeps_no_topic), 2),
-    "keeps the state epoch when offsets are set": Wrong(patched(share_shard, "snapshot_record", keeps_the_state_epoch), 31),
-    "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 25
+    "deletes offsets of topics that members read": Wrong(
+        patched(GroupShard, "offset_delete_check", keeps_no_topic), 2, "deleted_read_offsets"
     ),
-    "keeps the start offset when offsets are set": Wrong(patched(ShareShard, "initialize", keeps_the_start_offset), 3),
-    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 8),
+    "keeps the state epoch when offsets are set": Wrong(
+        patched(share_shard, "snapshot_record", keeps_the_state_epoch), 31, "lost_deliveries"
+    ),
+    "keeps the share partitions of an empty group": Wrong(
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 25, "wrong_delivery_counts"
+    ),
+    "keeps the start offset when offsets are set": Wrong(
+        patched(ShareShard, "initialize", keeps_the_start_offset), 3, "wrong_start_offsets"
+    ),
+    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 8, "lost_deliveries"),
     "accepts commits of the epoch before": Wrong(
-        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 13
+        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 13, "zombie_commits"
     ),
     "accepts commits of fenced static members": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 13
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 13, "zombie_commits"
     ),
 }

@@ -71,7 +71,7 @@ class Transform:
         assert transaction is not None
         for (source, index), one in advanced.items():
             prefix = f"{member.group}:{transaction.name}".encode() + INPUT_MARK
-            values = [prefix + value for _, value in one.records]
+            values = [*dict.fromkeys(prefix + value for _, value in one.records)]  # a wrong log may have a record twice
             if values:
                 outcome = yield from self._produce(self._targets[source], index, values)
                 if outcome is not Outcome.DONE:
