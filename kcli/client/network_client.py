@@ -33,7 +33,6 @@ from kcli.client.metadata import Metadata
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerEffect, PeerEvent, PeerNode
-from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peers import Answer, AnswerCallback, PeerFailure, Peers, PeerSettings, Request
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
@@ -74,7 +73,7 @@ class NetworkClient:
         self.log = log
         self.peers = Peers(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log)
         self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._backoff = config.retry_backoff()
         self._is_asking = False
         self._is_update_wanted = False
         self._failures = 0
