@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol import apis, error_codes
+from kcli.protocol import apis
 from kcli.protocol.message import Message
+from tests.oracle.raw_requests import BUSY
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "share_groups" / "answers.json"
 SETTINGS = (
@@ -52,7 +53,6 @@ CHANGED_IN_4_4: list[tuple[str, Any, Any]] = [
     ),
     ("once more", [[0, 0, None, 3, 18], [[18, 18, 0, 2], [19, 19, 0, 1]]], [[0, 0, None, 3, 18], [[18, 19, 0, 1]]]),
 ]
-BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 
 
 class Client(Protocol):

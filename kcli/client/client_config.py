@@ -23,6 +23,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 from kcli.client.errors import ConfigError
 from kcli.network.events import PeerAddress
+from kcli.network.exponential_backoff import ExponentialBackoff
 
 # Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
 SCHEME = "kafka://"
@@ -71,6 +72,10 @@ class ClientConfig(NamedTuple):
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
     allow_auto_create_topics: bool = True
+
+    def retry_backoff(self) -> ExponentialBackoff:
+        """Return the delays between the attempts of a request."""
+        return ExponentialBackoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
 
 def property_name(field: str) -> str:

@@ -31,7 +31,6 @@ from functools import partial
 
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import COORDINATOR, NetworkClient, failure_error
-from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
@@ -72,8 +71,7 @@ class CoordinatorLookup:
         self._network = network
         self._key_type = key_type
         self._key = key
-        config = network.config
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._backoff = network.config.retry_backoff()
         self._failures = 0
         self._is_asking = False
         self._retry: TimerTask | None = None

@@ -40,7 +40,6 @@ from kcli.client.metadata import Metadata
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerEffect, PeerEvent, PeerNode
-from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, AnswerCallback, InvalidRequest, PeerFailure, Request
 from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer, TimerTask
@@ -82,7 +81,7 @@ class NetworkClient:
         self.log = log
         self.peers = Peers(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log)
         self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._backoff = config.retry_backoff()
         self._is_asking = False
         self._is_update_wanted = False
         self._failures = 0

@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
-from kcli.network.exponential_backoff import ExponentialBackoff
 
 _Result = TypeVar("_Result")
 Finished = Callable[[_Result | ClientError, int], None]
@@ -41,8 +40,7 @@ class Retrying(Generic[_Result]):
         self._done = done
         self._deadline_ms = deadline_ms
         self._final_codes = final_codes
-        config = network.config
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._backoff = network.config.retry_backoff()
         self._failures = 0
 
     def start(self, now_ms: int) -> None:

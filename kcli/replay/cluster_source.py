@@ -302,8 +302,8 @@ class ClusterSource:
                 stream.is_cut = True
                 self._problems.damages += 1
                 self._problems.report(
-                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, although it "
-                    f"ended at {self._ends[partition]} when the run began: it was truncated; the rest is not there"
+                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, and ended at "
+                    f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
                 return
             transactions.take(fetched.aborted)
@@ -328,7 +328,7 @@ class ClusterSource:
         if first < end:
             self._problems.damages += 1
             name = f"{partition[0]}-{partition[1]}"
-            self._problems.report(f"{name}: the source has deleted the offsets {first} to {end - 1}; left out")
+            self._problems.report(f"{name}: the source has deleted the offsets {first} to {end - 1}; they are left out")
 
     def _make(
         self, partition: TopicPartition, batch: LogBatch, maker: BatchMaker, from_offset: int, stream: ClusterStream

@@ -18,7 +18,7 @@ from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import Pause, ReplayError, Steps, ToCoordinator
+from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ToCoordinator
 from kcli.replay.target import refresh, topic_id
 
 _IDS_FROM_VERSION = 10
@@ -160,7 +160,7 @@ class GroupProgress:
         if any(progress.replay not in ("", self._identity) for progress in loaded.values()):
             raise ReplayError(
                 f"{self.where} has the progress of another replay: its paths, selection, --map or --join differ; give another "
-                "--name, or --restart to begin anew"
+                f"--name, or {RESTART}"
             )
         return loaded
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from kcli.inspect.quantities import format_count
 from kcli.replay.outgoing_batch import UNKNOWN_CRC, OutgoingBatch, sequence_after
 from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
 from kcli.replay.recovery import UNKNOWN_OFFSET, Found, FoundBatch
 from kcli.replay.source import BatchStream, Source, TopicPartition
-from kcli.replay.steps import ReplayError
+from kcli.replay.steps import RESTART, ReplayError
 
 MAX_IN_FLIGHT = 5
 
@@ -90,8 +91,8 @@ class PartitionReplay:
             bounds, last = source.bounds(self.source), progress.last
             if bounds.end < progress.source_offset:
                 raise ReplayError(
-                    f"{self.name}: {self.source[0]}-{self.source[1]} of the source ends at offset {bounds.end}, although its "
-                    f"records up to {progress.source_offset} were sent: it was truncated or replaced; --restart begins anew"
+                    f"{self.name}: {self.source[0]}-{self.source[1]} of the source ends at offset {bounds.end}, but its "
+                    f"records up to {progress.source_offset} were sent already: it was truncated or replaced; {RESTART}"
                 )
             self._last = last if last != NO_BATCH and last.offset >= bounds.start else None
         last_offset = None if self._last is None else last.offset
@@ -135,19 +136,20 @@ class PartitionReplay:
                 self.stream.take()
                 return
         raise ReplayError(
-            f"{self.name}: {self.source[0]}-{self.source[1]} of the source does not have the batch of {last.record_count} "
-            f"records at offset {last.offset} any more, which was the last to be sent: it was replaced, truncated or cleaned "
-            "since; --restart begins anew"
+            f"{self.name}: the last batch that was sent, {format_count(last.record_count, 'record')} at offset {last.offset} "
+            f"of {self.source[0]}-{self.source[1]}, is not in the source any more: since then, the source was replaced, "
+            f"truncated or cleaned; {RESTART}"
         )
 
     def _pass_over(self, batch: OutgoingBatch, found: FoundBatch) -> None:
         """Count a batch that an earlier run has sent."""
         assert self.stream is not None
         if (found.sequence, found.record_count) != (self.next_sequence, batch.record_count) or self._found_left < 0:
+            stored, read = format_count(found.record_count, "record"), format_count(batch.record_count, "record")
             raise ReplayError(
-                f"{self.name}: the target has a batch of {found.record_count} records of this replay from its record "
-                f"{found.sequence} on, where the source now has {batch.record_count} from {self.next_sequence} on: the source "
-                "or the options have changed since; --restart begins anew"
+                f"{self.name}: the target has a batch of {stored} with the sequence number {found.sequence}, but the source "
+                f"now has a batch of {read} with the sequence number {self.next_sequence}: the source or the options were "
+                f"changed since the last run; {RESTART}"
             )
         self.stream.take()
         batch.stamp(self.progress.producer_id, self.progress.producer_epoch, self.next_sequence)

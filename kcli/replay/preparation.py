@@ -3,16 +3,16 @@
     state of a partition                what happens
     ----------------------------------  ------------------------------------------------------------------------------------
     no progress is saved                it begins at offset 0 of the source
-    the same, but the target's log has  refused without --append or --restart: the progress may have expired, and all records
-    records                             would be there twice; the records come after the target's last one
-    the same, and other partitions      refused without --restart, for the same reason
+    the same, but the target's log has  the run ends without --append or --restart: the progress may have expired, and all
+    records                             records would be there twice; with one of them, they are added after the last one
+    the same, and other partitions      the run ends without --restart, for the same reason
     have progress
-    progress of this replay             what the target has above it is found out (kcli.replay.recovery)
-    progress, but the topic was made    it begins anew
-    again since (another topic id)
+    progress of this replay             kcli.replay.recovery finds the records of the replay after it in the target
+    progress, but the topic was         all records are sent again
+    created again (another topic id)
     progress, but the source's topic    the run ends
-    was made again
-    with --restart                      it begins anew, as a new producer
+    was created again
+    with --restart                      all records are sent again, by a new producer
 
 The progress of new partitions is saved before anything is sent: the next run could not find records without the producer id.
 """
@@ -31,7 +31,7 @@ from kcli.replay.progress import PartitionProgress, ProgressStore
 from kcli.replay.recovery import find_sent
 from kcli.replay.replayer import Prepared
 from kcli.replay.source import CommittedOffset, Source, TopicPartition
-from kcli.replay.steps import ReplayError, Steps
+from kcli.replay.steps import RESTART, ReplayError, Steps
 from kcli.replay.target import (
     MAX_MESSAGE_BYTES,
     RETENTION_MS,
@@ -101,7 +101,7 @@ class Preparation:
         self._check_lost([target for target in targets if target not in known and ends[target] > 0], loaded)
         producers = {(one.producer_id, one.producer_epoch) for one in known.values()}
         if len(producers) > 1:
-            raise ReplayError(f"{self._store.where} has the progress of several producers; --restart begins anew")
+            raise ReplayError(f"{self._store.where} has the progress of several producers; {RESTART}")
         producer = producers.pop() if producers else (yield from init_producer_id(self._network))
         new = {
             target: PartitionProgress(
@@ -128,7 +128,7 @@ class Preparation:
                 replay.skip_found((yield from find_sent(self._network, target, known[target], ends[target])))
             replays.append(replay)
         if known:
-            self._note(f"going on with the progress in {self._store.where}")
+            self._note(f"continuing with the progress in {self._store.where}")
         return Prepared(replays, *producer)
 
     def _check_lost(self, used: list[TopicPartition], loaded: Mapping[TopicPartition, PartitionProgress]) -> None:
@@ -140,15 +140,15 @@ class Preparation:
         names = short_list([f"{topic}-{partition}" for topic, partition in lost or used])
         if lost and loaded:
             raise ReplayError(
-                f"{where} has the progress of other partitions, not that of {names}, and the target has records there: the "
-                "progress may have expired; --restart sends all partitions again"
+                f"{where} has the progress of other partitions, not that of {names}, where the target has records: the "
+                f"progress may have expired; {RESTART}"
             )
         if not self._options.may_append:
             raise ReplayError(
                 f"the target has records already in {names}, and {where} has no progress of this replay: if an earlier run "
-                "sent them, all would be there twice; --append adds the records of the source to them"
+                "sent these records, they would be in the target twice; to add the records of the source, use --append"
             )
-        self._note(f"no progress of this replay is in {where}; its records are added to those of {names} in the target")
+        self._note(f"{where} has no progress of this replay; its records are added to those of {names} in the target")
 
     def _check_source_topics(
         self, pairs: list[tuple[TopicPartition, TopicPartition]], known: Mapping[TopicPartition, PartitionProgress]
@@ -159,8 +159,8 @@ class Preparation:
             now, then = self._source.topic_id(source[0]), known[target].source_topic_id
             if ZERO_UUID not in (now, then) and now != then:
                 raise ReplayError(
-                    f"the topic {source[0]!r} of the source has the id {now}, and {then} when it was sent: it was deleted and "
-                    "made again; --restart begins anew"
+                    f"the topic {source[0]!r} of the source has the id {now}, and had the id {then} when it was sent: it was "
+                    f"deleted and created again; {RESTART}"
                 )
 
     def _is_of_topic(self, target: TopicPartition, progress: PartitionProgress) -> bool:
@@ -172,7 +172,7 @@ class Preparation:
         own = [topic for topic, target in self._names.items() if topic == target]
         if own and self._source.cluster_id is not None and self._source.cluster_id == self._network.metadata.cluster_id:
             raise ReplayError(
-                f"source and target are the same cluster: the topic {own[0]!r} would be copied onto itself; "
+                f"source and target are the same cluster, and the topic {own[0]!r} would be copied to itself; "
                 "give it another name with --map"
             )
         wanted = wanted_topics(self._source, self._names)

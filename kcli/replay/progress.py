@@ -8,8 +8,8 @@
                                    counted yet
     start offset                   the end of the target's log before the first of them
     producer id and epoch          those that the replay has in all its runs
-    topic id                       of the topic in the target, since a topic that was made again does not have the records
-    source topic id                of the topic in the source, which may have been made again, too
+    topic id                       of the topic in the target, since a topic that was created again does not have the records
+    source topic id                of the topic in the source, which may have been created again, too
     last batch                     the source offset, number of records and CRC of the last batch below the source offset: a run
                                    that goes on makes it again, to notice that the source is another one
     replay                         a hash of paths, selection and --map, since several replays may be given the same --name
@@ -39,7 +39,7 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.replay.outgoing_batch import UNKNOWN_CRC
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import ReplayError, Steps
+from kcli.replay.steps import RESTART, ReplayError, Steps
 
 _KIND = "kcli-replay"
 _VERSION = 1
@@ -172,7 +172,7 @@ class FileProgress:
             if value["replay"] not in (self._identity, self._name) or (None not in ids and ids[0] != ids[1]):
                 raise ReplayError(
                     f"{self._path} has the progress of another replay: its paths, selection, --map, --join or target differ; "
-                    "name another file, or give --restart to begin anew"
+                    f"name another file, or {RESTART}"
                 )
             for row in value["partitions"]:
                 where = str(row["topic"]), int(row["partition"])

@@ -22,7 +22,7 @@ from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.progress import PartitionProgress
 from kcli.replay.source import TopicPartition
-from kcli.replay.steps import ReplayError, Steps, execute
+from kcli.replay.steps import RESTART, ReplayError, Steps, execute
 
 UNKNOWN_OFFSET = -1
 # The largest number of records that were sent since the progress was saved; sequences are compared modulo 2**31.
@@ -75,8 +75,8 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
 
 def _truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayError:
     return ReplayError(
-        f"{where[0]}-{where[1]}: the target's log ends at {end_offset} although the records up to {expected} were "
-        "acknowledged: it was truncated; --restart sends everything again"
+        f"{where[0]}-{where[1]}: the target's log ends at {end_offset}, but the records up to {expected} were "
+        f"acknowledged: it was truncated; {RESTART}"
     )
 
 
@@ -91,10 +91,10 @@ def _count_by_sequence(where: TopicPartition, progress: PartitionProgress) -> St
             if count <= MOST_UNSAVED:
                 return count
             raise ReplayError(
-                f"{topic}-{partition}: the target knows fewer records of the replay (last sequence {producer.last_sequence}) "
-                f"than the {progress.records} of the progress; --restart begins anew"
+                f"{topic}-{partition}: the target has fewer records of the replay (last sequence {producer.last_sequence}) "
+                f"than the {progress.records} of the progress; {RESTART}"
             )
     raise ReplayError(
-        f"{topic}-{partition}: the target has deleted the records from offset {progress.target_offset} on, and it is not known "
-        "which of the replay were among them; --restart begins anew"
+        f"{topic}-{partition}: the target has deleted records from offset {progress.target_offset} on, and it is not known "
+        f"whether records of the replay were among them; {RESTART}"
     )

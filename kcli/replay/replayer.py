@@ -155,8 +155,8 @@ class Replayer:
         for name, topic_id in self._topic_ids.items():
             if metadata.topic_ids.get(name, topic_id) != topic_id:
                 raise ReplayError(
-                    f"the topic {name!r} of the target was deleted and made again during the run; run the same command again "
-                    "to send all its records to the new topic"
+                    f"the topic {name!r} of the target was deleted and created again during the run; to send all records to "
+                    "the new topic, run the same command again"
                 )
 
     def _finish(self) -> Steps[None]:
@@ -273,7 +273,7 @@ class Replayer:
             raise ReplayError(
                 f"{partition.name}: the batch of {len(batch.data)} bytes at offset {batch.first_offset} of "
                 f"{partition.source[0]}-{partition.source[1]} is larger than {MAX_MESSAGE_BYTES}={most} of the topic "
-                f"{partition.target[0]!r} of the target; raise it there, and run the same command again"
+                f"{partition.target[0]!r} of the target; increase the limit, and run the same command again"
             )
 
     def _due_ms(self, batch: OutgoingBatch) -> float:

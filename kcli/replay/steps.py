@@ -30,6 +30,10 @@ from kcli.protocol.message import Message
 _Result = TypeVar("_Result")
 
 
+# The end of a message on progress that cannot be used.
+RESTART = "to send all records again, use --restart"
+
+
 class ReplayError(ClientError):
     """A replay that cannot go on; the message is one sentence."""
 

@@ -105,7 +105,7 @@ def missing_topics(network: NetworkClient, wanted: Mapping[str, WantedTopic]) ->
         if 0 < count <= topic.highest_partition:
             raise ReplayError(
                 f"the topic {name!r} of the target has {count} partitions, and partition {topic.highest_partition} of "
-                f"{topic.source!r} has records; add partitions (kafka-topics --alter --partitions "
+                f"{topic.source!r} has records; add partitions (kcli topics alter --topic {name} --partitions "
                 f"{topic.highest_partition + 1}), or give it another name with --map"
             )
     return [name for name in wanted if not network.metadata.cluster.partitions_for_topic(name)]
@@ -119,8 +119,8 @@ def create_topics(
     unknown = [name for name in names if not wanted[name].topic.is_known]
     if unknown:
         notes.append(
-            f"there are no metadata of {format_count(len(unknown), 'topic')} ({short_list(unknown)}) among the paths; they are "
-            "created with as many partitions as are there, and the settings of the target"
+            f"the paths have no metadata of {format_count(len(unknown), 'topic')} ({short_list(unknown)}), which are created "
+            "with the partitions that the paths have, and the default settings of the target"
         )
     for name in names:
         configs = {key: value for key, value in wanted[name].topic.configs.items() if key not in _NOT_CREATED | _REMOVED}

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Protocol
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, read_header
 from kcli.format.records import read_records
-from kcli.protocol import apis, error_codes
+from kcli.protocol import apis
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
+from tests.oracle.raw_requests import BUSY
 
 SETTINGS = (
     "offsets.topic.num.partitions=1",
@@ -28,7 +29,6 @@ SETTINGS = (
     "auto.create.topics.enable=false",
 )
 TOPICS = {"orders": 6, "pay": 2}
-BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 Answers = list[Any]
 
 

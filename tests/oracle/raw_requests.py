@@ -9,11 +9,13 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -21,6 +23,8 @@ from tests.oracle.peer import free_ports
 
 ANSWER_SECONDS = 30
 STOP_SECONDS = 30
+# A coordinator that answers with these is asked again.
+BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 
 
 class RawClient:
@@ -99,6 +103,17 @@ def running_kcli(home: Path, *overrides: str) -> Iterator[str]:
             process.wait(STOP_SECONDS)
             reader.join(STOP_SECONDS)
     assert not [line for line in told if "fault" in line], "".join(told)
+
+
+def until(is_so: Callable[[], Any]) -> Any:
+    """Ask until the answer is true, and return it."""
+    end = time.monotonic() + ANSWER_SECONDS
+    while True:
+        answer = is_so()
+        if answer:
+            return answer
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def plain(value: Any, left_out: frozenset[str] = frozenset(), names: dict[bytes, str] | None = None) -> Any:

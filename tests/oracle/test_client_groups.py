@@ -6,7 +6,7 @@ forward only, and the members that are left share all partitions. The broker is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,18 @@ import pytest
 
 from tests.oracle import test_groups_live as live
 from tests.oracle.brokers import KcliBroker
-from tests.oracle.conftest import Served
-from tests.oracle.test_groups_of_clients_live import START_SECONDS, Group, command_of
+from tests.oracle.test_groups_of_clients_live import (
+    START_SECONDS,
+    Group,
+    come_go_and_die,
+    command_of,
+    group_of,
+    share_a_group,
+)
 
 pytestmark = [pytest.mark.oracle]
 
-__all__ = ["command_of"]
+__all__ = ["command_of", "group_of"]
 BROKER_SETTINGS = live.BROKER_SETTINGS
 CLASSIC = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ALONE: dict[str, dict[str, Any]] = {
@@ -35,34 +41,11 @@ MIXED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture
-def group_of(served: Served, command_of: Callable[[str], list[str]]) -> Iterator[Callable[..., Group]]:
-    made: list[Group] = []
-
-    def make(**settings: Any) -> Group:
-        made.append(Group(served.bootstrap, command_of, **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ALONE)
 def test_members_come_go_and_die(group_of: Callable[..., Group], name: str) -> None:
     """Three members join, one leaves, and one is killed."""
-    group = group_of(**ALONE[name])
-    first = group.add("kcli")
-    group.settle("the first member", START_SECONDS)
-    second, third = group.add("kcli"), group.add("kcli")
-    group.settle("three members", START_SECONDS)
-    first.leave()
-    group.settle("the first one has left")
-    second.kill()
-    group.settle("the second one is dead")
-    assert len(third.owned) == live.PARTITIONS
-    group.end()
+    come_go_and_die(group_of(**ALONE[name]), "kcli")
 
 
 @pytest.mark.ci
@@ -70,15 +53,7 @@ def test_members_come_go_and_die(group_of: Callable[..., Group], name: str) -> N
 def test_clients_share_a_group(group_of: Callable[..., Group], name: str) -> None:
     """One member of each client joins; the first one leaves, and the second one is killed."""
     clients, settings = MIXED[name]
-    group = group_of(**settings)
-    for client in clients:
-        group.add(client)
-    group.settle("all clients", START_SECONDS)
-    group.members[0].leave()
-    group.settle("the first one has left")
-    group.members[1].kill()
-    group.settle("the second one is dead")
-    group.end()
+    share_a_group(group_of(**settings), clients)
 
 
 @pytest.mark.ci

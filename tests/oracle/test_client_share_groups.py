@@ -6,9 +6,6 @@ locks and renewals have their time. The broker is kcli and, in the slow tier, Ap
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from tests.oracle import test_share_live as live
@@ -16,43 +13,15 @@ from tests.oracle import test_share_live as live
 pytestmark = [pytest.mark.oracle]
 
 broker = live.broker
-Make = Callable[..., live.Judge]
-
-
-@pytest.fixture
-def judge(broker: live.Broker, request: pytest.FixtureRequest) -> Iterator[Make]:
-    made: list[live.Judge] = []
-
-    def make(mode: str, **settings: str) -> live.Judge:
-        made.append(live.Judge(broker, lambda: request.getfixturevalue("kafka_peer"), mode, **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+judge = live.judge
+Make = live.Make
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_members_come_go_and_die(judge: Make, mode: str) -> None:
     """Four members; one leaves, one is killed, and one is paused past its locks and its session."""
-    group = judge(mode)
-    group.start_sending()
-    first, second = group.add("kcli"), group.add("kcli")
-    group.settle("two members")
-    third = group.add("kcli")
-    group.add("java")
-    group.settle("four members")
-    second.leave()
-    group.settle("one has left")
-    first.kill()
-    group.settle("one is dead")
-    third.pause()
-    time.sleep(live.LOCK_MS / 1000 + 3)
-    group.settle("one is paused")
-    third.resume()
-    group.settle("it goes on")
-    group.end()
+    live.come_go_and_die(judge(mode), "kcli", "kcli")
 
 
 @pytest.mark.ci

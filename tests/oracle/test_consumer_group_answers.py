@@ -6,7 +6,6 @@ Left out of the comparison: the order of groups, members and topics, ids of topi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,15 +15,13 @@ from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, running_kcli
+from tests.oracle.raw_requests import BUSY, RawClient, running_kcli, until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
 SETTINGS = ("offsets.topic.num.partitions=2", "offsets.topic.replication.factor=1", "group.consumer.max.size=3")
 TOPICS = {"orders": 3, "pay": 2}
-SECONDS = 30
 INTERVAL_S = 1.2  # above group.consumer.assignment.interval.ms
-BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 
 
 class Exchange:
@@ -113,17 +110,6 @@ class Exchange:
         group = self.client.struct(apis.OFFSET_FETCH, "OffsetFetchRequestGroup", **wanted)
         (answer,) = self.client.ask(apis.OFFSET_FETCH, version, groups=[group]).groups
         self.note(label, answer.error_code, [[part.committed_offset for part in topic.partitions] for topic in answer.topics])
-
-
-def until(is_so: Callable[[], Any]) -> Any:
-    """Ask until the answer is true, and return it."""
-    end = time.monotonic() + SECONDS
-    while True:
-        answer = is_so()
-        if answer:
-            return answer
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def invalid_heartbeats(exchange: Exchange) -> None:

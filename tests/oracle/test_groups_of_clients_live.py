@@ -99,7 +99,10 @@ def group_of(served: Served, command_of: Callable[[str], list[str]]) -> Iterator
 def test_members_come_go_and_die(group_of: Callable[..., Group], name: str) -> None:
     """Three members of one client join, one leaves, and one is killed."""
     client, settings = SHORT[name]
-    group = group_of(**settings)
+    come_go_and_die(group_of(**settings), client)
+
+
+def come_go_and_die(group: Group, client: str) -> None:
     first = group.add(client)
     group.settle("the first member", START_SECONDS)
     second, third = group.add(client), group.add(client)
@@ -117,7 +120,10 @@ def test_members_come_go_and_die(group_of: Callable[..., Group], name: str) -> N
 def test_clients_share_a_group(group_of: Callable[..., Group], name: str) -> None:
     """One member of each client joins; the first one leaves, and the second one is killed."""
     clients, settings = MIXED[name]
-    group = group_of(**settings)
+    share_a_group(group_of(**settings), clients)
+
+
+def share_a_group(group: Group, clients: tuple[str, ...]) -> None:
     for client in clients:
         group.add(client)
     group.settle("all clients", START_SECONDS)

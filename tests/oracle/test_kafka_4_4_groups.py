@@ -19,8 +19,8 @@ from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.oracle.brokers import answers, new_broker
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, plain, running_kcli
-from tests.oracle.test_streams_group_answers import BEAT, BUSY, SIMPLE, until
+from tests.oracle.raw_requests import BUSY, RawClient, plain, running_kcli, until
+from tests.oracle.test_streams_group_answers import BEAT, SIMPLE
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 

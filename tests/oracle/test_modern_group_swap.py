@@ -16,8 +16,8 @@ from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.oracle.brokers import KcliBroker, broker_at, release_options
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, plain
-from tests.oracle.test_streams_group_answers import SIMPLE, until
+from tests.oracle.raw_requests import RawClient, plain, until
+from tests.oracle.test_streams_group_answers import SIMPLE
 from tests.oracle.test_swap import DYNAMIC, assert_sound, kcli_command
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]

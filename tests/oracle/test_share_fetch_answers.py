@@ -8,7 +8,7 @@ Kafka's handler fails with a NullPointerException after it has found UNKNOWN_TOP
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, running_kcli
+from tests.oracle.raw_requests import RawClient, running_kcli, until
 from tests.server.apis.share_requests import share_acknowledge_request, share_fetch_request
 from tests.server.whole_node import batch
 
@@ -41,7 +41,6 @@ SETTINGS = (
     "group.share.max.size=4",
 )
 LOCK_S = 2.5
-SECONDS = 30
 UNKNOWN_ID = Uuid(b"\x09" * 16)
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 ZERO = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "max_wait_ms": 0}
@@ -215,14 +214,6 @@ def _bases(records: bytes) -> Iterator[tuple[int, int]]:
         header = read_header(records, position)
         yield header.base_offset, header.last_offset
         position += header.size_bytes
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Repeat until it is so."""
-    end = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def sessions(exchange: Exchange) -> None:

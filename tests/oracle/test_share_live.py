@@ -403,11 +403,15 @@ def judge(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Make]:
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_members_come_go_and_die(judge: Make, mode: str) -> None:
     """Four members of two clients; one leaves, one is killed, and one is paused past its locks and its session."""
-    group = judge(mode)
+    come_go_and_die(judge(mode), "java", "librdkafka")
+
+
+def come_go_and_die(group: Judge, first_client: str, other_client: str) -> None:
+    """One member of the first client, two of the other one, and one of the Java client."""
     group.start_sending()
-    first, second = group.add("java"), group.add("librdkafka")
+    first, second = group.add(first_client), group.add(other_client)
     group.settle("two members")
-    third = group.add("librdkafka")
+    third = group.add(other_client)
     group.add("java")
     group.settle("four members")
     second.leave()

@@ -8,19 +8,18 @@ Left out of the comparison: the order of groups, members, subtopologies and task
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcli.protocol import apis, error_codes
+from kcli.protocol import apis
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, plain, running_kcli
+from tests.oracle.raw_requests import ANSWER_SECONDS, BUSY, RawClient, plain, running_kcli, until
 from tests.oracle.reading import offline_records
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
@@ -33,8 +32,6 @@ SETTINGS = (
     "group.streams.assignment.interval.ms=0",
 )
 TOPICS = {"in": 3, "wide": 5}
-SECONDS = 30
-BUSY = (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR)
 BEAT, DESCRIBE = apis.STREAMS_GROUP_HEARTBEAT, apis.STREAMS_GROUP_DESCRIBE
 
 
@@ -64,17 +61,6 @@ def topology(*parts: Message, epoch: int = 0) -> Message:
 
 
 SIMPLE = topology(subtopology("0", ["in"]))
-
-
-def until(is_so: Callable[[], Any]) -> Any:
-    """Ask until the answer is true, and return it."""
-    end = time.monotonic() + SECONDS
-    while True:
-        answer = is_so()
-        if answer:
-            return answer
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Exchange:
@@ -134,7 +120,7 @@ class Exchange:
     def beat_until_ready(self, label: str, member: str = "m1", epoch: int = 0, **fields: Any) -> int:
         """Send heartbeats until no internal topic is missing; return the epoch, which depends on how many they were."""
         active, statuses = None, None
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + ANSWER_SECONDS
         while statuses != []:
             answer = self.ask_beat(member, epoch, **fields)
             assert not answer.error_code and time.monotonic() < end

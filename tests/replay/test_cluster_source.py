@@ -57,7 +57,10 @@ def test_records_deleted_between_runs_are_damage(tmp_path: Path) -> None:
     reader.source._starts[WHERE] = 5
     stream = reader.read(2)
     assert offsets(stream) == [5, 6, 7, 8, 9]
-    assert reader.sentences == ["t-0: the source has deleted the offsets 2 to 4; left out"] and reader.problems.damages == 1
+    assert (
+        reader.sentences == ["t-0: the source has deleted the offsets 2 to 4; they are left out"]
+        and reader.problems.damages == 1
+    )
 
 
 def test_records_deleted_during_the_run_are_damage(tmp_path: Path) -> None:
@@ -65,7 +68,10 @@ def test_records_deleted_during_the_run_are_damage(tmp_path: Path) -> None:
     reader.log.delete_before(5)
     stream = reader.read(0)
     assert offsets(stream) == [5, 6, 7, 8, 9]
-    assert reader.sentences == ["t-0: the source has deleted the offsets 0 to 4; left out"] and reader.problems.damages == 1
+    assert (
+        reader.sentences == ["t-0: the source has deleted the offsets 0 to 4; they are left out"]
+        and reader.problems.damages == 1
+    )
 
 
 def test_what_was_deleted_before_the_first_run_is_not_damage(tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
     stream = reader.read(0)
     assert offsets(stream) == [0, 1, 2, 3, 4, 5] and stream.is_read and stream.is_cut
     (sentence,) = reader.sentences
-    assert "t-0: the source ends at offset 6 now, although it ended at 10 when the run began" in sentence
+    assert "t-0: the source ends at offset 6 now, and ended at 10 when the run began" in sentence
     assert reader.problems.damages == 1
 
 

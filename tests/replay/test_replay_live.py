@@ -108,5 +108,5 @@ def test_a_topic_is_not_copied_onto_itself(target: LiveServer) -> None:
     with target.client() as client:
         client.create_topic("t", 1)
     run = replay(f"kafka://{address(target)}", "--to", address(target))
-    assert run.code == 2 and "the topic 't' would be copied onto itself" in run.messages
+    assert run.code == 2 and "the topic 't' would be copied to itself" in run.messages
     assert replay(f"kafka://{address(target)}", "--to", address(target), "--map", "t=u").code == 0

@@ -164,7 +164,7 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
         assert scene.run(events) is None
         events += 1
     scene.selection = parse_selection(isolation="read_committed", offset="3..")
-    with pytest.raises(ClientError, match="--restart begins anew"):
+    with pytest.raises(ClientError, match="to send all records again, use --restart"):
         scene.run()
 
 
@@ -176,7 +176,7 @@ def test_a_target_that_lost_records_is_refused(tmp_path: Path) -> None:
     log = scene.cluster.logs["copy-t"][0]
     end = log.end
     log.truncate(end - 3)
-    with pytest.raises(ClientError, match=rf"log ends at {log.end} although the records up to {end} were .*: it was truncated"):
+    with pytest.raises(ClientError, match=rf"log ends at {log.end}, but the records up to {end} were .*: it was truncated"):
         scene.run()
 
 
@@ -291,8 +291,11 @@ def of_values(root: Path, values: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("second", "sentence"),
     [
-        ([b"a", b"b"], "ends at offset 2, although its records up to 3 were sent: it was truncated or replaced"),
-        ([b"x", b"y", b"z", b"more"], "does not have the batch of 1 records at offset 2 any more"),
+        ([b"a", b"b"], "ends at offset 2, but its records up to 3 were sent already: it was truncated or replaced"),
+        (
+            [b"x", b"y", b"z", b"more"],
+            "the last batch that was sent, 1 record at offset 2 of t-0, is not in the source any more",
+        ),
     ],
 )
 def test_a_source_that_was_replaced_is_refused(tmp_path: Path, second: list[bytes], sentence: str, kept: str) -> None:
@@ -336,7 +339,7 @@ def test_a_source_topic_that_was_made_again_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"a" * 16))
     scene.run()
     monkeypatch.setattr(DirectorySource, "topic_id", lambda source, topic: Uuid(b"b" * 16))
-    with pytest.raises(ClientError, match=r"the topic 't' of the source has the id .* it was deleted and made again"):
+    with pytest.raises(ClientError, match=r"the topic 't' of the source has the id .* it was deleted and created again"):
         scene.run()
 
 
@@ -389,7 +392,7 @@ def test_a_target_topic_made_again_during_the_run_ends_it(tmp_path: Path, newest
         scene.cluster.leaders["copy-t", 0] = leader
 
     scene.network.at(2000, make_again)
-    with pytest.raises(ClientError, match="the topic 'copy-t' of the target was deleted and made again during the run"):
+    with pytest.raises(ClientError, match="the topic 'copy-t' of the target was deleted and created again during the run"):
         scene.run()
     if newest_produce >= 13:
         assert not scene.arrived()["t", 0]
@@ -577,7 +580,7 @@ def test_a_target_that_knows_fewer_records_than_the_progress_is_refused(tmp_path
     scene = with_unsaved_records(tmp_path)
     (known,) = scene.cluster.logs["copy-t"][0].producers.values()
     known[-1] = 0, 0, 0
-    with pytest.raises(ClientError, match=r"knows fewer records of the replay \(last sequence 0\) than the 2 of the progress"):
+    with pytest.raises(ClientError, match=r"has fewer records of the replay \(last sequence 0\) than the 2 of the progress"):
         scene.run()
 
 

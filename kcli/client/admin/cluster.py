@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from kcli.client.admin.driver import refused
+from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.errors import ClientError, UnsupportedVersionError
@@ -120,7 +120,7 @@ def describe_cluster(*, include_fenced_brokers: bool = False) -> Operation[Clust
         return API_KEYS[DESCRIBE_CLUSTER].request.new(include_fenced_brokers=include_fenced_brokers)
 
     try:
-        answer = yield from run_one(Call(DESCRIBE_CLUSTER, Route.ANY, request, _answer_or_error), "cluster")
+        answer = yield from run_one(Call(DESCRIBE_CLUSTER, Route.ANY, request, answer_or_error), "cluster")
     except UnsupportedVersionError:
         if include_fenced_brokers:
             raise
@@ -134,15 +134,9 @@ def _describe_by_metadata() -> Operation[ClusterDescription]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[METADATA].request.new(topics=[])
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, _answer_or_error), "cluster")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error), "cluster")
     nodes = sorted(Node(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
-
-
-def _answer_or_error(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
-    if answer.error_code:
-        return refused(keys, answer.error_code, getattr(answer, "error_message", None))
-    return [(keys[0], answer)]
 
 
 def unregister_broker(broker_id: int) -> Operation[None]:
@@ -151,7 +145,7 @@ def unregister_broker(broker_id: int) -> Operation[None]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[UNREGISTER_BROKER].request.new(broker_id=broker_id)
 
-    yield from run_one(Call(UNREGISTER_BROKER, Route.CONTROLLER, request, _answer_or_error), "broker")
+    yield from run_one(Call(UNREGISTER_BROKER, Route.CONTROLLER, request, answer_or_error), "broker")
 
 
 # ----------------------------------------------------------------------------------------------------------------- features
@@ -163,7 +157,7 @@ def describe_features() -> Operation[FeatureMetadata]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[API_VERSIONS].request.new(client_software_name="kcli", client_software_version="admin")
 
-    answer = yield from run_one(Call(API_VERSIONS, Route.ANY, request, _answer_or_error), "features")
+    answer = yield from run_one(Call(API_VERSIONS, Route.ANY, request, answer_or_error), "features")
     return FeatureMetadata(
         {one.name: one.max_version_level for one in answer.finalized_features},
         answer.finalized_features_epoch,
@@ -210,7 +204,7 @@ def describe_metadata_quorum() -> Operation[QuorumInfo]:
         partition = kind.classes["PartitionData"](partition_index=0)
         return kind.new(topics=[kind.classes["TopicData"](topic_name=METADATA_TOPIC, partitions=[partition])])
 
-    answer = yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, _answer_or_error), "quorum")
+    answer = yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, answer_or_error), "quorum")
     partitions = [one for topic in answer.topics if topic.topic_name == METADATA_TOPIC for one in topic.partitions]
     if len(partitions) != 1:
         raise kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
@@ -255,7 +249,7 @@ def add_raft_voter(
             listeners=[one(name=name, host=host, port=port) for name, host, port in listening],
         )
 
-    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, _answer_or_error), "voter")
+    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")
 
 
 def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | None = None) -> Operation[None]:
@@ -266,4 +260,4 @@ def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | No
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
 
-    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, _answer_or_error), "voter")
+    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")

@@ -22,7 +22,7 @@ after a connection ended, as by Kafka's client: creating a topic may then answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -49,7 +49,6 @@ from kcli.client.coordinator_lookup import (
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
 from kcli.client.metadata import NO_CONTROLLER
 from kcli.client.network_client import NetworkClient, failure_error
-from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
@@ -68,7 +67,7 @@ class AdminCore:
 
     def __init__(self, network: NetworkClient) -> None:
         self.network = network
-        self.backoff = ExponentialBackoff(network.config.retry_backoff_ms, network.config.retry_backoff_max_ms)
+        self.backoff = network.config.retry_backoff()
         self._waiting: list[Callable[[], None]] = []
         self._in_progress: dict[Callable[[ClientError, int], None], None] = {}  # what ends each call with an error
         self.is_closed = False
@@ -436,3 +435,10 @@ class _CallInProgress(Generic[Key, Value]):
 def refused(keys: Iterable[Key], code: int, message: str | None = None) -> Iterable[tuple[Key, KafkaError]]:
     """Yield the same error for all keys, for an answer whose error is not that of a key."""
     return ((key, kafka_error(code, message)) for key in keys)
+
+
+def answer_or_error(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
+    """Yield the answer as the value of its only key, or its error."""
+    if answer.error_code:
+        return refused(keys, answer.error_code, getattr(answer, "error_message", None))
+    return [(keys[0], answer)]

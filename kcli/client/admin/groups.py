@@ -16,7 +16,6 @@ find_coordinators          FindCoordinator                                   any
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from kcli.client.admin.brokers import run_on_each_broker
@@ -144,8 +143,7 @@ def _read_listed(answer: Message) -> list[GroupListing] | ClientError:
 
 def describe_consumer_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return groups of consumers of both protocols with their members."""
-    call = Call(CONSUMER_GROUP_DESCRIBE, Route.GROUP, partial(_describe_request, CONSUMER_GROUP_DESCRIBE), _read_consumer)
-    found = yield from run(call, group_ids)
+    found = yield from run(_describe_modern(CONSUMER_GROUP_DESCRIBE, CONSUMER), group_ids)
     others = [group_id for group_id, outcome in found.items() if _may_be_classic(outcome)]
     classic = yield from describe_classic_groups(others)
     return {group_id: classic.get(group_id, outcome) for group_id, outcome in found.items()}
@@ -159,12 +157,7 @@ def _may_be_classic(outcome: GroupDescription | ClientError) -> bool:
 
 def describe_share_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return share groups with their members."""
-    call = Call(SHARE_GROUP_DESCRIBE, Route.GROUP, partial(_describe_request, SHARE_GROUP_DESCRIBE), _read_share)
-    return (yield from run(call, group_ids))
-
-
-def _describe_request(api_key: int, group_ids: Sequence[str], _context: RequestContext) -> Message:
-    return API_KEYS[api_key].request.new(group_ids=list(group_ids))
+    return (yield from run(_describe_modern(SHARE_GROUP_DESCRIBE, SHARE), group_ids))
 
 
 def assigned_partitions(assignment: Message) -> tuple[TopicPartition, ...]:
@@ -172,58 +165,42 @@ def assigned_partitions(assignment: Message) -> tuple[TopicPartition, ...]:
     return tuple((topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions)
 
 
-def _read_consumer(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
-    for one in answer.groups:
-        if one.error_code:
-            yield one.group_id, kafka_error(one.error_code, one.error_message)
-            continue
-        members = [
-            GroupMember(
-                each.member_id,
-                each.instance_id,
-                each.rack_id,
-                each.client_id,
-                each.client_host,
-                each.member_epoch,
-                tuple(each.subscribed_topic_names),
-                each.subscribed_topic_regex or None,
-                assigned_partitions(each.assignment),
-                assigned_partitions(each.target_assignment),
-                each.member_type == _CLASSIC_MEMBER,
-            )
-            for each in one.members
-        ]
-        yield one.group_id, _modern(one, CONSUMER, members)
+def _describe_modern(api_key: int, group_type: str) -> Call[str, GroupDescription]:
+    """Return the call that describes groups of consumers (KIP-848) or share groups."""
+
+    def request(keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[api_key].request.new(group_ids=list(keys))
+
+    def read(_keys: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
+        for one in answer.groups:
+            if one.error_code:
+                yield one.group_id, kafka_error(one.error_code, one.error_message)
+            else:
+                yield one.group_id, _modern_group(one, group_type)
+
+    return Call(api_key, Route.GROUP, request, read)
 
 
-def _read_share(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:
-    for one in answer.groups:
-        if one.error_code:
-            yield one.group_id, kafka_error(one.error_code, one.error_message)
-            continue
-        members = [
-            GroupMember(
-                each.member_id,
-                None,
-                each.rack_id,
-                each.client_id,
-                each.client_host,
-                each.member_epoch,
-                tuple(each.subscribed_topic_names),
-                None,
-                assigned_partitions(each.assignment),
-                None,
-                False,
-            )
-            for each in one.members
-        ]
-        yield one.group_id, _modern(one, SHARE, members)
-
-
-def _modern(one: Message, group_type: str, members: list[GroupMember]) -> GroupDescription:
-    protocol = group_type.lower()
+def _modern_group(one: Message, group_type: str) -> GroupDescription:
+    is_share = group_type == SHARE
+    members = tuple(
+        GroupMember(
+            each.member_id,
+            None if is_share else each.instance_id,
+            each.rack_id,
+            each.client_id,
+            each.client_host,
+            each.member_epoch,
+            tuple(each.subscribed_topic_names),
+            None if is_share else each.subscribed_topic_regex or None,
+            assigned_partitions(each.assignment),
+            None if is_share else assigned_partitions(each.target_assignment),
+            not is_share and each.member_type == _CLASSIC_MEMBER,
+        )
+        for each in one.members
+    )
     epochs = (one.group_epoch, one.assignment_epoch)
-    return GroupDescription(one.group_id, group_type, protocol, one.group_state, one.assignor_name, *epochs, tuple(members))
+    return GroupDescription(one.group_id, group_type, group_type.lower(), one.group_state, one.assignor_name, *epochs, members)
 
 
 def describe_classic_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from kcli.client.admin.driver import refused
+from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.cluster import TopicPartition
@@ -242,7 +242,7 @@ def elect_leaders(
         # Version 0 knows preferred leaders only, and has no field for it.
         return kind.new(election_type=election_type, topic_partitions=asked, timeout_ms=context.timeout_ms)
 
-    answer = yield from run_one(Call(ELECT_LEADERS, Route.CONTROLLER, request, _answer_or_error), "election")
+    answer = yield from run_one(Call(ELECT_LEADERS, Route.CONTROLLER, request, answer_or_error), "election")
     found: Outcomes[TopicPartition, None] = {}
     for topic in answer.replica_election_results:
         for one in topic.partition_result:
@@ -250,12 +250,6 @@ def elect_leaders(
                 continue
             found[topic.topic, one.partition_id] = outcome_error(one.error_code, one.error_message)
     return found
-
-
-def _answer_or_error(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
-    if answer.error_code:
-        return refused(keys, answer.error_code, getattr(answer, "error_message", None))
-    return [(keys[0], answer)]
 
 
 def alter_partition_reassignments(
@@ -303,7 +297,7 @@ def list_partition_reassignments(
             topics = [one(name=name, partition_indexes=found) for name, found in by_topic(wanted).items()]
         return kind.new(topics=topics, timeout_ms=context.timeout_ms)
 
-    call = Call(LIST_PARTITION_REASSIGNMENTS, Route.CONTROLLER, request, _answer_or_error)
+    call = Call(LIST_PARTITION_REASSIGNMENTS, Route.CONTROLLER, request, answer_or_error)
     answer = yield from run_one(call, "reassignments")
     return {
         (topic.name, one.partition_index): PartitionReassignment(

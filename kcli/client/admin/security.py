@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from kcli.client.admin.driver import refused
+from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.errors import ClientError
@@ -182,7 +182,7 @@ def describe_acls(acl_filter: AclBindingFilter = AclBindingFilter()) -> Operatio
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[DESCRIBE_ACLS].request.new(**_filter_fields(acl_filter))
 
-    answer = yield from run_one(Call(DESCRIBE_ACLS, Route.ANY, request, _answer_or_error), "acls")
+    answer = yield from run_one(Call(DESCRIBE_ACLS, Route.ANY, request, answer_or_error), "acls")
     return [_binding(resource, acl) for resource in answer.resources for acl in resource.acls]
 
 
@@ -201,12 +201,6 @@ def _filter_fields(one: AclBindingFilter) -> dict[str, int | str | None]:
 def _binding(resource: Message, acl: Message) -> AclBinding:
     of_resource = (resource.resource_type, resource.resource_name, resource.pattern_type)
     return AclBinding(*of_resource, acl.principal, acl.host, acl.operation, acl.permission_type)
-
-
-def _answer_or_error(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
-    if answer.error_code:
-        return refused(keys, answer.error_code, getattr(answer, "error_message", None))
-    return [(keys[0], answer)]
 
 
 def create_acls(bindings: Iterable[AclBinding]) -> Operation[Outcomes[AclBinding, None]]:
@@ -272,7 +266,7 @@ def describe_user_scram_credentials(
         names = None if wanted is None else [kind.classes["UserName"](name=name) for name in wanted]
         return kind.new(users=names)
 
-    call = Call(DESCRIBE_USER_SCRAM_CREDENTIALS, Route.ANY, request, _answer_or_error)
+    call = Call(DESCRIBE_USER_SCRAM_CREDENTIALS, Route.ANY, request, answer_or_error)
     answer = yield from run_one(call, "credentials")
     found: Outcomes[str, list[ScramCredentialInfo]] = {}
     for one in answer.results:
@@ -332,7 +326,7 @@ def create_delegation_token(
         made = [renewer(principal_type=one.type, principal_name=one.name) for one in allowed]
         return kind.new(renewers=made, max_lifetime_ms=max_lifetime_ms, **of_owner)
 
-    one = yield from run_one(Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, _answer_or_error), "token")
+    one = yield from run_one(Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, answer_or_error), "token")
     made_for = Principal(one.principal_type, one.principal_name)
     requester = Principal(one.token_requester_principal_type, one.token_requester_principal_name)
     times = (one.issue_timestamp_ms, one.expiry_timestamp_ms, one.max_timestamp_ms)
@@ -353,7 +347,7 @@ def _change_expiry(api_key: int, fields: dict[str, bytes | int]) -> Operation[in
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[api_key].request.new(**fields)
 
-    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, _answer_or_error), "token")
+    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, answer_or_error), "token")
     expiry_ms: int = answer.expiry_timestamp_ms
     return expiry_ms
 
@@ -368,7 +362,7 @@ def describe_delegation_token(owners: Iterable[Principal] | None = None) -> Oper
         named = None if wanted is None else [one(principal_type=each.type, principal_name=each.name) for each in wanted]
         return kind.new(owners=named)
 
-    answer = yield from run_one(Call(DESCRIBE_DELEGATION_TOKEN, Route.ANY, request, _answer_or_error), "tokens")
+    answer = yield from run_one(Call(DESCRIBE_DELEGATION_TOKEN, Route.ANY, request, answer_or_error), "tokens")
     return [
         DelegationToken(
             one.token_id,

@@ -35,7 +35,6 @@ from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch
 from kcli.client.producer.transaction_answers import Verdict, verdict_of, worst
 from kcli.client.producer.transaction_manager import State, TransactionManager
-from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
@@ -92,7 +91,7 @@ class TransactionRequests:
         self._has_incomplete = has_incomplete
         self._coordinator = CoordinatorLookup(network, TRANSACTION_KEY, transactional_id or "")
         self._groups: dict[str, CoordinatorLookup] = {}
-        self._backoff = ExponentialBackoff(network.config.retry_backoff_ms, network.config.retry_backoff_max_ms)
+        self._backoff = network.config.retry_backoff()
         self._failures = 0
         self._is_under_way = False
         self._retry: TimerTask | None = None

@@ -11,27 +11,20 @@ import asyncio
 import json
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.oracle.clients.member_lines import note, run_until_a_line, stopped
+
 POLL_S = 0.1
-stopped = threading.Event()
-
-
-def note(event: str, *values: object) -> None:
-    sys.stdout.write(f"{time.monotonic_ns()} {event} {' '.join(map(str, values))}\n")
-    sys.stdout.flush()
 
 
 def note_partitions(event: str, partitions: Iterable[Any]) -> None:
     note(event, *sorted(one.partition for one in partitions))
 
 
-def run_confluent(settings: dict[str, Any]) -> None:
-    from confluent_kafka import Consumer, KafkaException
-
+def properties(settings: dict[str, Any]) -> dict[str, str | int | float | bool]:
+    """The settings of a consumer by Kafka's names, as librdkafka and kcli have them."""
     config = {
         "bootstrap.servers": settings["bootstrap"],
         "group.id": settings["group"],
@@ -50,7 +43,13 @@ def run_confluent(settings: dict[str, Any]) -> None:
         }
     if "instance" in settings:
         config["group.instance.id"] = settings["instance"]
-    consumer = Consumer(config)
+    return config
+
+
+def run_confluent(settings: dict[str, Any]) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    consumer = Consumer(properties(settings))
     consumer.subscribe(
         [settings["topic"]],
         on_assign=lambda _, found: note_partitions("assigned", found),
@@ -190,25 +189,7 @@ def run_kcli(settings: dict[str, Any]) -> None:
         def on_partitions_lost(self, partitions: Any) -> None:
             note_partitions("lost", partitions)
 
-    config: dict[str, str | int | float | bool] = {
-        "bootstrap.servers": settings["bootstrap"],
-        "group.id": settings["group"],
-        "enable.auto.commit": False,
-        "auto.offset.reset": "earliest",
-    }
-    if settings.get("protocol") == "consumer":
-        config["group.protocol"] = "consumer"
-        if "assignor" in settings:
-            config["group.remote.assignor"] = settings["assignor"]
-    else:
-        config |= {
-            "session.timeout.ms": settings["session_ms"],
-            "heartbeat.interval.ms": settings["session_ms"] // 5,
-            "partition.assignment.strategy": settings.get("assignor", "range"),
-        }
-    if "instance" in settings:
-        config["group.instance.id"] = settings["instance"]
-    with Consumer(config) as consumer:
+    with Consumer(properties(settings)) as consumer:
         consumer.subscribe([settings["topic"]], Listener())
         while not stopped.is_set():
             try:
@@ -235,13 +216,7 @@ def main() -> None:
         command = json.loads(sys.argv[2])["command"]
         os.execvp(command[0], [*command, sys.argv[2]])
 
-    def wait_for_the_end() -> None:
-        sys.stdin.readline()
-        stopped.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
-    CLIENTS[sys.argv[1]](json.loads(sys.argv[2]))
-    note("closed")
+    run_until_a_line(lambda: CLIENTS[sys.argv[1]](json.loads(sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,15 @@ Arguments, events and the meaning of values are those of LiveShare.java.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.errors import ClientError
 from kcli.client.shell.share_consumer import ShareConsumer
-from tests.oracle.clients.share_member import note
+from tests.oracle.clients.member_lines import note, run_until_a_line, stopped
 
 POLL_S = 0.1
-stopped = threading.Event()
 
 
 class Member:
@@ -106,13 +104,7 @@ class Member:
 
 
 def main() -> None:
-    def wait_for_the_end() -> None:
-        sys.stdin.readline()
-        stopped.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
-    Member(*sys.argv[1:]).run()
-    note("closed")
+    run_until_a_line(Member(*sys.argv[1:]).run)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ accepts what is to be renewed.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 
 from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
+from tests.oracle.clients.member_lines import note, run_until_a_line, stopped
+
 POLL_S = 0.1
-stopped = threading.Event()
 
 
 class Member:
@@ -86,19 +86,8 @@ class Member:
                 note("failed" if error is not None else "acked", partition.partition, offset, kind)
 
 
-def note(event: str, *values: object) -> None:
-    sys.stdout.write(f"{time.monotonic_ns()} {event} {' '.join(map(str, values))}\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
-    def wait_for_the_end() -> None:
-        sys.stdin.readline()
-        stopped.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
-    Member(*sys.argv[1:]).run()
-    note("closed")
+    run_until_a_line(Member(*sys.argv[1:]).run)
 
 
 if __name__ == "__main__":
