@@ -754,3 +754,21 @@ def test_a_subscription_to_nothing_calls_the_listener() -> None:
         consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
         consumer.subscribe(iter(()))
         assert listener.calls == [("revoked", [T0])] and consumer.subscription() == set()
+
+
+def test_a_wakeup_is_not_for_a_call_that_was_cancelled() -> None:
+    """The next call would wait, although it was to end."""
+
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        group.is_slow = True
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(consumer.commit({T0: OffsetAndMetadata(1)}), 0.01)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await consumer.poll(0)
+        group.waiting[0](None, 0)
+        group.is_slow = False
+        await consumer.close()
+
+    asyncio.run(run())
