@@ -277,6 +277,28 @@ class Noting:
         self.noted.append("closed")
 
 
+def test_interceptors_see_no_poll_without_records() -> None:
+    """As in Kafka: one that counts records, or looks at the first one, need not expect none."""
+
+    class Counting(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            self.noted.append(len(found))
+            return found
+
+    counting = Counting()
+    with blocking(T0, interceptors=[counting]) as (consumer, _):
+        assert len(consumer.poll(0)) == 3 and consumer.poll(0) == []
+        assert counting.noted == [3]
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, interceptors=[counting])
+        assert len(await consumer.poll(0)) == 3 and await consumer.poll(0) == []
+        assert counting.noted[-2:] == ["closed", 3]
+        await consumer.close()
+
+    asyncio.run(run())
+
+
 def test_interceptors_see_automatic_commits() -> None:
     """In the calls of the consumer, those of close included, before the interceptors are closed."""
     noting = Noting()
