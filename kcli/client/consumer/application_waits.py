@@ -32,7 +32,7 @@ class ApplicationWaits:
         self.is_woken = False
         self._timer = timer
         self._waiter: tuple[Callable[[int], bool], Done, TimerTask] | None = None
-        self._calls: list[Callable[[WakeupError, int], None]] = []
+        self._calls: list[tuple[object, Callable[[WakeupError, int], None]]] = []
 
     def await_work(self, has_work: Callable[[int], bool], done: Done, now_ms: int, timeout_ms: int) -> None:
         """Call `done` as soon as `has_work(now_ms)`, at the latest after `timeout_ms`; one call at a time."""
@@ -68,24 +68,27 @@ class ApplicationWaits:
             return
 
         def ended(result: _Result | ClientError, now_ms: int) -> None:
-            if ended in self._calls:
-                self._calls.remove(ended)
+            if call in self._calls:
+                self._calls.remove(call)
                 done(result, now_ms)
 
-        self._calls.append(ended)
+        call = (operation, ended)
+        self._calls.append(call)
         try:
             operation(ended, now_ms)
         except BaseException:
-            if ended in self._calls:
-                self._calls.remove(ended)
+            self.abandon(operation)
             raise
+
+    def abandon(self, operation: object) -> None:
+        """Take note that the caller of an operation waits no longer: its result is dropped, and no `wakeup` is for it."""
+        self._calls = [call for call in self._calls if call[0] is not operation]
 
     def wakeup(self, now_ms: int) -> None:
         """End the calls under way, or the next one."""
-        calls, self._calls = self._calls, []
+        calls = self._calls.copy()
         self.is_woken = self._waiter is not None or not calls
-        for ended in calls:
-            self._calls.append(ended)
+        for _, ended in calls:
             ended(_woken(), now_ms)
         self.end_wait(now_ms)
 

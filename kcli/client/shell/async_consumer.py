@@ -77,7 +77,8 @@ class AsyncConsumer(ConsumerBase):
         return self._loop().call(function)
 
     async def _ask(self, function: Callable[[Done[_Result], int], None]) -> _Result:
-        return await self._loop().start(partial(self._core.waits.start, function))
+        waits = self._core.waits
+        return await self._loop().start(partial(waits.start, function), partial(waits.abandon, function))
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 

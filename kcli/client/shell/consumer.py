@@ -88,7 +88,12 @@ class Consumer(ConsumerBase):
         """Start an operation and wait for its result."""
         with self._use.used():
             started: Future[_Result] = self._thread.start(partial(self._core.waits.start, function))
-            return started.result()
+            try:
+                return started.result()
+            except KeyboardInterrupt:
+                with self._thread.lock:
+                    self._core.waits.abandon(function)
+                raise
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 

@@ -106,7 +106,7 @@ class ConsumerBase(ABC):
 
     def _intercept(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return what the interceptors make of the records that were taken last."""
-        return records if self._is_seen else self._interceptors.on_consume(records)
+        return records if self._is_seen or not records else self._interceptors.on_consume(records)
 
     def _take_arrow(self, max_rows: int, now_ms: int) -> list[ArrowBatch]:
         return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]

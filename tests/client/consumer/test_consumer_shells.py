@@ -277,6 +277,28 @@ class Noting:
         self.noted.append("closed")
 
 
+def test_interceptors_see_no_poll_without_records() -> None:
+    """As in Kafka: one that counts records, or looks at the first one, need not expect none."""
+
+    class Counting(Noting):
+        def on_consume(self, found: list[Any]) -> list[Any]:
+            self.noted.append(len(found))
+            return found
+
+    counting = Counting()
+    with blocking(T0, interceptors=[counting]) as (consumer, _):
+        assert len(consumer.poll(0)) == 3 and consumer.poll(0) == []
+        assert counting.noted == [3]
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, interceptors=[counting])
+        assert len(await consumer.poll(0)) == 3 and await consumer.poll(0) == []
+        assert counting.noted[-2:] == ["closed", 3]
+        await consumer.close()
+
+    asyncio.run(run())
+
+
 def test_interceptors_see_automatic_commits() -> None:
     """In the calls of the consumer, those of close included, before the interceptors are closed."""
     noting = Noting()
@@ -754,3 +776,21 @@ def test_a_subscription_to_nothing_calls_the_listener() -> None:
         consumer._call(lambda now_ms: assign_by_group(consumer._core) and None)
         consumer.subscribe(iter(()))
         assert listener.calls == [("revoked", [T0])] and consumer.subscription() == set()
+
+
+def test_a_wakeup_is_not_for_a_call_that_was_cancelled() -> None:
+    """The next call would wait, although it was to end."""
+
+    async def run() -> None:
+        consumer, group = awaited(T0)
+        group.is_slow = True
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(consumer.commit({T0: OffsetAndMetadata(1)}), 0.01)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await consumer.poll(0)
+        group.waiting[0](None, 0)
+        group.is_slow = False
+        await consumer.close()
+
+    asyncio.run(run())
