@@ -5,7 +5,7 @@
 exit code  meaning
 ---------  ------------------------------------------------------------------------------------------------
 0          done
-1          the cluster refused something, such as a topic that exists; or no topic or group matches
+1          the cluster refused the request, for example because a topic exists; or no topic or group has the name
 2          could not run: wrong options, no broker can be reached, no answer in time, an API that is missing
 130        interrupted
 

@@ -21,13 +21,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "describe": ("describe", "list what a log directory holds: topics, offsets, groups, transactions, configs"),
     "verify": ("verify", "check everything in a log directory that a broker relies on; with --repair, repair it"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
-    "replay": ("replay", "publish what segments, partitions or log directories hold to a Kafka cluster"),
+    "replay": ("replay", "send the records of segments, partitions or log directories to a Kafka cluster"),
     "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
     "produce": ("produce", "send lines as records to a topic of a running cluster"),
     "consume": ("consume", "print the records of topics of a running cluster"),
-    "bench": ("bench", "measure how fast a topic of a running cluster is written and read"),
+    "bench": ("bench", "measure how fast a topic of a running cluster is written or read"),
     "topics": ("topics", "list, describe, create, delete and extend topics of a running cluster"),
-    "configs": ("configs", "show and change configurations of a running cluster"),
+    "configs": ("configs", "show and change the configurations of a running cluster"),
     "groups": ("groups", "list, describe, reset and delete groups of a running cluster"),
     "transactions": ("transactions", "list, describe, find and abort transactions of a running cluster"),
     "cluster": ("cluster", "show nodes, quorum, features and log directories of a running cluster"),
@@ -58,9 +58,9 @@ Kafka in one Python program: a broker of one node for Kafka's clients and tools 
 supported yet), tools that show, check, repair, compact and export log directories of Apache
 Kafka and of kcli, with no broker running, and tools that write, read and administer running clusters."""
 EPILOG = """\
-Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name,
-or a cluster refused something; 2 could not run, a path is missing, or no broker answers; 3 no damage,
-but offsets are missing (verify); 130 interrupted.
+Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group has the name, or
+the cluster refused the request; 2 the command could not run, a path is missing, or no broker answers;
+3 no damage, but offsets are missing (verify); 130 interrupted.
 docs/ and the README have examples."""
 
 

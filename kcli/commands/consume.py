@@ -1,17 +1,17 @@
 """`kcli consume`: prints the records of topics of a running cluster.
 
-    what is read                         begins                                   ends
+    options                              reading begins                           reading ends
     -----------------------------------  ---------------------------------------  ------------------------------------------
-    by default                           at the first record                      at the end that the partition has at the
-                                                                                  start of the command
-    --offset A..B, --time A..B, --tail   where they say                           the same, or before B
-    --follow                             the same                                 never, or after --limit records
-    --group                              at the group's committed offset, else    as without it, or when the group gives this
-                                         at the first record; what is printed     member no partition for NOTHING_S
-                                         is committed
-    --timeout-ms, with each of these                                              also when no record comes for so long
+    none                                 at the first record                      at the end that each partition had when the
+                                                                                  command started
+    --offset A..B, --time A..B, --tail   at A, or N offsets before the end        the same, or before B
+    --follow                             as without it                            never, or after --limit records
+    --group                              at the group's committed offset, else    as without it, or when the group has given
+                                         at the first record; offsets are         this member no partition for NOTHING_S
+                                         committed after printing
+    --timeout-ms, with any of these                                               also when no record has arrived for that time
 
-Partitions are read side by side: the order is that of each partition, as with any consumer.
+Partitions are read concurrently: only the records of one partition are in order.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _check(args: argparse.Namespace, selection: Selection) -> None:
     """Raise CannotRun for options that exclude each other."""
     chosen = [name for name in ("offset", "time", "tail", "partition") if getattr(args, name)]
     if args.group is not None and chosen:
-        raise CannotRun(f"--group and --{chosen[0]} exclude each other: a group's offsets and assignor say what is read")
+        raise CannotRun(f"--group and --{chosen[0]} exclude each other: the group decides partitions and offsets")
     if args.tail is not None and (args.offset is not None or args.time is not None):
         raise CannotRun("--tail excludes --offset and --time")
     if args.format is not None and args.output != "value":
@@ -145,7 +145,7 @@ def _topics(consumer: Consumer, args: argparse.Namespace) -> list[str]:
         try:
             found += [topic for topic in sorted(known) if re.fullmatch(args.include, topic) and topic not in found]
         except re.error as error:
-            raise CannotRun(f"--include {args.include}: it is no regular expression: {error}") from None
+            raise CannotRun(f"--include {args.include}: it is not a regular expression: {error}") from None
         if not found:
             missing.append(args.include)
     for topic in missing:
@@ -234,7 +234,7 @@ class _Reading:
                 continue
             assigned = consumer.assignment()
             if self._gets_nothing(assigned):
-                print_message("the group gives this member no partition: its other members have them all")
+                print_message("the group has no partition for this member: the other members have all of them")
                 return
             if not assigned:
                 continue
@@ -263,7 +263,7 @@ class _Reading:
         return found if found or time.monotonic() < end_s else None
 
     def _print(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-        """Print what is selected of records; return those that are done, without the ones behind the limit."""
+        """Print the selected ones of records; return the records up to the limit, whose offsets may be committed."""
         chosen = [at for at, one in enumerate(records) if self._is_selected is None or self._is_selected(one)]
         if self._left is not None:
             if len(chosen) > self._left:

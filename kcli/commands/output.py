@@ -3,9 +3,9 @@
 exit code  meaning
 ---------  ----------------------------------------------------------------------
 0          done, no damage
-1          done, but data is damaged, or there are findings; or no topic or group matches
-           --topic or --group: a message on stderr suggests similar names; or a
-           cluster refused something, such as a topic that exists
+1          done, but data is damaged, or there are findings; or no topic or group has
+           the name, and a message on stderr suggests similar names; or the cluster
+           refused the request, for example because a topic exists already
 2          could not run: wrong options, nothing to read, no permission; or a named path
            is missing or cannot be opened (the other paths are done); or no broker
            answers

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _WrongLine(Exception):
-    """A line that is no record; what came before it is sent."""
+    """A line that cannot be read as a record; the lines before it are sent."""
 
 
 class _Deliveries:

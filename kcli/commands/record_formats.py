@@ -44,7 +44,7 @@ TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
 class FormatTextError(ValueError):
-    """A --format that cannot be used, or a line that is no record; the message is one sentence."""
+    """A --format that cannot be used, or a line that cannot be read as a record; the message is one sentence."""
 
 
 class ProducedRecord(NamedTuple):
@@ -192,7 +192,7 @@ def value_parser(key_separator: bytes | None, null_marker: bytes | None, headers
 def json_parser(headers: Headers = ()) -> LineParser:
     """Return the parser of JSON lines; all records get the headers in front of their own.
 
-    The parser raises FormatTextError for a line that is no record.
+    The parser raises FormatTextError for a line that cannot be read as a record.
     """
     fixed = tuple(headers)
 

@@ -1,4 +1,4 @@
-"""`kcli replay`: publish what segments, partitions or log directories hold to a Kafka cluster."""
+"""`kcli replay`: send the records of segments, partitions or log directories to a Kafka cluster."""
 
 from __future__ import annotations
 

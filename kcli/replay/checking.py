@@ -23,10 +23,9 @@ from kcli.replay.fetching import FetchedFile, OffsetOutOfRangeError, batches_in,
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.source import BatchStream, Source
-from kcli.replay.steps import Pause, Steps
+from kcli.replay.steps import Steps, next_batch
 
 MOST_DIFFERENCES = 20
-_STREAM_PAUSE_MS = 5
 
 
 class _Values(NamedTuple):
@@ -76,7 +75,7 @@ class Checker:
                 offset = header.last_offset + 1
                 if not isinstance(header, RecordBatch) or header.producer_id != progress.producer_id or left <= 0:
                     continue
-                sent = yield from _next(stream)
+                sent = yield from next_batch(stream)
                 if sent is None or sent.record_count != header.last_offset_delta + 1:
                     what = "nothing" if sent is None else f"a batch of {sent.record_count} records"
                     self._differs(
@@ -122,18 +121,6 @@ def _is_same(stored: LogBatch, sent: OutgoingBatch) -> bool:
         and not header.is_log_append_time
         and stored.data[HEADER_BYTES:] == memoryview(sent.data)[HEADER_BYTES:]
     )
-
-
-def _next(stream: BatchStream) -> Steps[OutgoingBatch | None]:
-    """Return the next batch of a stream, None at its end."""
-    while True:
-        batch = stream.peek()
-        if batch is not None:
-            stream.take()
-            return batch
-        if stream.is_ended:
-            return None
-        yield Pause(_STREAM_PAUSE_MS)
 
 
 def _values(batch: LogBatch) -> Iterator[_Values]:

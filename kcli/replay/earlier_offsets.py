@@ -19,9 +19,7 @@ from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.source import CommittedOffset, Source
-from kcli.replay.steps import Pause, Steps
-
-_STREAM_PAUSE_MS = 5
+from kcli.replay.steps import Steps, next_batch
 
 
 def place_earlier(
@@ -44,12 +42,7 @@ def _sequences(source: Source, partition: PartitionReplay, offsets: list[int]) -
     stream = source.open(partition.source, 0, offsets)
     found: dict[int, int] = {}
     records = 0
-    while len(found) < len(offsets) and not stream.is_ended:
-        batch = stream.peek()
-        if batch is None:
-            yield Pause(_STREAM_PAUSE_MS)
-            continue
-        stream.take()
+    while len(found) < len(offsets) and (batch := (yield from next_batch(stream))) is not None:
         for watched in batch.watched:
             found[watched.offset] = records + watched.slot
         records += batch.record_count

@@ -26,8 +26,11 @@ from kcli.client.network_client import NetworkClient, failure_error
 from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
+from kcli.replay.outgoing_batch import OutgoingBatch
+from kcli.replay.source import BatchStream
 
 _Result = TypeVar("_Result")
+STREAM_PAUSE_MS = 5
 
 
 # The end of a message on progress that cannot be used.
@@ -124,6 +127,18 @@ def execute(operation: Operation[_Result]) -> Steps[_Result]:
     """Execute an operation of the admin client. Raises its ClientError."""
     result: _Result | ClientError = yield Execute(operation)
     return value_of(result)
+
+
+def next_batch(stream: BatchStream) -> Steps[OutgoingBatch | None]:
+    """Take the next batch of a stream, waiting for it; return None at the end of the stream."""
+    while True:
+        batch = stream.peek()
+        if batch is not None:
+            stream.take()
+            return batch
+        if stream.is_ended:
+            return None
+        yield Pause(STREAM_PAUSE_MS)
 
 
 def ask(

@@ -99,6 +99,17 @@ def test_errors_that_may_pass_are_tried_again_with_a_growing_delay() -> None:
     assert results == [3]
 
 
+def test_an_answer_about_another_key_is_not_the_coordinator() -> None:
+    network = FakeNetwork()
+    lookup = CoordinatorLookup(network, GROUP_KEY, "another")
+    results: list[int | ClientError] = []
+    lookup.find(lambda node_id, now_ms: results.append(node_id), 0)
+    network.answer()  # it is about the group "g"
+    assert not results and lookup.node_id is None and "does not contain another" in str(lookup.last_error)
+    network.wait(150)
+    assert len(network.lookups) == 1
+
+
 def test_an_error_that_stays_is_the_result() -> None:
     network = FakeNetwork()
     lookup = CoordinatorLookup(network, GROUP_KEY, "g")

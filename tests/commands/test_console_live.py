@@ -137,7 +137,7 @@ def test_a_member_without_partitions_ends(server: LiveServer) -> None:
         # The member id of librdkafka is the smaller one by its client.id, and gets the partition.
         found = command(server, "consume", "--group", "full", "--command-property", "client.id=z")
         assert (found.returncode, found.stdout) == (0, b"")
-        assert b"the group gives this member no partition" in found.stderr
+        assert b"the group has no partition for this member" in found.stderr
         assert printed(server, "--group", "full", "--timeout-ms", "300", "--command-property", "client.id=z") == []
     finally:
         is_over.set()

@@ -20,15 +20,22 @@ from tests.oracle.peer import Peer, free_ports
 
 TOOL_SECONDS = 120
 CLUSTER_ID = "kcliKcliKcliKcliKcliKg"  # of all that the peer formats
-# Nothing expires, no members either, nothing is cleaned or deleted, and no transaction is aborted for its age.
-_CONFIG = """
+# A broker that is its own controller.
+NODE = """
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
+"""
+STATIC_QUORUM = "controller.quorum.voters=1@127.0.0.1:{controller}\n"
+DYNAMIC_QUORUM = "controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n"
+# Nothing expires, no members either, nothing is cleaned or deleted, and no transaction is aborted for its age.
+_CONFIG = (
+    NODE
+    + STATIC_QUORUM
+    + """
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -52,6 +59,7 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 super.users=User:ANONYMOUS
 """
+)
 
 
 def release_options(peer: Peer) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.conftest import FIXTURES
-from tests.oracle.brokers import new_broker
+from tests.oracle.brokers import DYNAMIC_QUORUM, NODE, new_broker
 from tests.oracle.peer import Peer
 from tests.oracle.raw_requests import RawClient
 
@@ -26,20 +26,17 @@ NO_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 CLIENT = {"client_software_name": "test", "client_software_version": "1"}
 # One node, whose quorum is dynamic; snapshots of its metadata are only made when it is formatted.
-PROPERTIES = """
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-log.dirs={data}
+PROPERTIES = (
+    NODE
+    + DYNAMIC_QUORUM
+    + """
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 """
+)
 
 
 def controller_of(broker: str) -> str:

@@ -20,7 +20,7 @@ from kcli.format.record_batch import DELETE_HORIZON_FLAG
 from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from tests.log.cleaner.random_logs import RandomLog, batches_of
-from tests.oracle.brokers import KcliBroker, broker_at
+from tests.oracle.brokers import DYNAMIC_QUORUM, NODE, KcliBroker, broker_at
 from tests.oracle.peer import Peer
 
 TOPIC = "seeds"
@@ -28,20 +28,17 @@ UNCLEANABLE = "kcli-uncleanable-partitions"
 CLEAN_SECONDS = 120
 HOUR_MS = 3_600_000
 MANY_KEYS_BYTES = 24 * 1009
-PROPERTIES = """
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-log.dirs={data}
+PROPERTIES = (
+    NODE
+    + DYNAMIC_QUORUM
+    + """
 log.retention.ms=-1
 log.cleanup.policy=compact
 log.cleaner.min.cleanable.ratio=0
 log.cleaner.backoff.ms=100
 log.cleaner.dedupe.buffer.size=4194304
 """
+)
 RESTING = PROPERTIES + "log.cleaner.enable=false\n"
 
 

@@ -12,7 +12,20 @@ import pytest
 
 from tests.oracle.brokers import KcliBroker, new_broker
 from tests.oracle.peer import Outcome, Peer, ToolCase
-from tests.oracle.test_tools import CONSUMER, PRODUCER, SENT, SETTINGS, TOOLS, TOPICS, Place, Words, neutral, on
+from tests.oracle.test_tools import (
+    CONSUMER,
+    PRODUCER,
+    SENT,
+    SETTINGS,
+    TOOLS,
+    TOPICS,
+    Place,
+    Words,
+    assert_prints_the_same,
+    neutral,
+    on,
+    run_sorted,
+)
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -99,13 +112,9 @@ CASES: dict[str, tuple[str, Words, str]] = {
 
 
 def run_all(peer: Peer, place: Place) -> dict[str, Outcome]:
-    """Every case, in order, on one broker; the lines of stdout are sorted, as the order of groups is that of a hash map."""
-    cases = [ToolCase(tool, words(place), stdin) for tool, words, stdin in CASES.values()]
-    found = {}
-    for name, one in zip(CASES, peer.run_tools(cases, LIMIT_SECONDS), strict=True):
-        lines = sorted(_neutral(one.stdout.decode(), place).splitlines())
-        found[name] = Outcome("\n".join(lines).encode(), _neutral(one.stderr, place), one.exit_code)
-    return found
+    """Every case, in order, on one broker."""
+    cases = {name: ToolCase(tool, words(place), stdin) for name, (tool, words, stdin) in CASES.items()}
+    return run_sorted(peer, place, cases, _neutral, LIMIT_SECONDS)
 
 
 def _neutral(printed: str, place: Place) -> str:
@@ -129,7 +138,4 @@ def by_kcli(kcli_serves: None, kafka_peer: Peer, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_tool_prints_what_it_prints_of_kafka(by_kcli: dict[str, Outcome], by_kafka: dict[str, Outcome], name: str) -> None:
-    """Exit code, stdout and the errors on stderr."""
-    kcli, kafka = by_kcli[name], by_kafka[name]
-    assert kcli.stdout.decode().splitlines() == kafka.stdout.decode().splitlines()
-    assert (kcli.exit_code, kcli.stderr.splitlines()) == (kafka.exit_code, kafka.stderr.splitlines())
+    assert_prints_the_same(by_kcli[name], by_kafka[name])

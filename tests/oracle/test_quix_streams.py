@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import missing
+from tests.oracle import word_counts
 from tests.oracle.clients.installed import HERE
 from tests.oracle.conftest import Served
 from tests.oracle.word_counts import Counting
@@ -18,14 +19,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 PACKAGE = "quixstreams==3.28.1"
 INSTALL_SECONDS = 600
-BROKER_SETTINGS = (
-    "offsets.topic.replication.factor=1",
-    "offsets.topic.num.partitions=2",
-    "transaction.state.log.replication.factor=1",
-    "transaction.state.log.num.partitions=2",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
-    "group.initial.rebalance.delay.ms=0",
-)
+BROKER_SETTINGS = word_counts.BROKER_SETTINGS
 
 
 @pytest.fixture(scope="module")

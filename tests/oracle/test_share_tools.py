@@ -18,7 +18,18 @@ from kcli.protocol import apis
 from tests.oracle.brokers import KcliBroker, new_broker
 from tests.oracle.peer import Outcome, Peer, ToolCase
 from tests.oracle.raw_requests import RawClient
-from tests.oracle.test_tools import CONFIGS, CONSUMER, SETTINGS, TOOLS, Place, Words, neutral, on
+from tests.oracle.test_tools import (
+    CONFIGS,
+    CONSUMER,
+    SETTINGS,
+    TOOLS,
+    Place,
+    Words,
+    assert_prints_the_same,
+    neutral,
+    on,
+    run_sorted,
+)
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -230,12 +241,8 @@ def run_all(peer: Peer, place: Place) -> dict[str, Outcome]:
 
 
 def _run(peer: Peer, place: Place, cases: dict[str, tuple[str, Words]]) -> dict[str, Outcome]:
-    found = {}
-    tools = [ToolCase(tool, words(place)) for tool, words in cases.values()]
-    for name, one in zip(cases, peer.run_tools(tools, LIMIT_SECONDS), strict=True):
-        lines = sorted(_neutral(one.stdout.decode(), place).splitlines())
-        found[name] = Outcome("\n".join(lines).encode(), _neutral(one.stderr, place), one.exit_code)
-    return found
+    tools = {name: ToolCase(tool, words(place)) for name, (tool, words) in cases.items()}
+    return run_sorted(peer, place, tools, _neutral, LIMIT_SECONDS)
 
 
 def _neutral(printed: str, place: Place) -> str:
@@ -266,7 +273,4 @@ def by_kcli(kcli_serves: None, kafka_peer: Peer, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_tool_prints_what_it_prints_of_kafka(by_kcli: dict[str, Outcome], by_kafka: dict[str, Outcome], name: str) -> None:
-    """Exit code, stdout and the errors on stderr."""
-    kcli, kafka = by_kcli[name], by_kafka[name]
-    assert kcli.stdout.decode().splitlines() == kafka.stdout.decode().splitlines()
-    assert (kcli.exit_code, kcli.stderr.splitlines()) == (kafka.exit_code, kafka.stderr.splitlines())
+    assert_prints_the_same(by_kcli[name], by_kafka[name])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.oracle import word_counts
 from tests.oracle.conftest import Served
 from tests.oracle.peer import Peer
 from tests.oracle.word_counts import Counting
@@ -17,12 +18,7 @@ from tests.oracle.word_counts import Counting
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 BROKER_SETTINGS = (
-    "offsets.topic.replication.factor=1",
-    "offsets.topic.num.partitions=2",
-    "transaction.state.log.replication.factor=1",
-    "transaction.state.log.num.partitions=2",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
-    "group.initial.rebalance.delay.ms=0",
+    *word_counts.BROKER_SETTINGS,
     "group.streams.min.session.timeout.ms=1000",
     "group.streams.session.timeout.ms=6000",
     "group.streams.min.heartbeat.interval.ms=100",

@@ -21,7 +21,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kcli.commands.app import main as kcli_command
 from tests.conftest import ROOT
-from tests.oracle.brokers import TOOL_SECONDS, KcliBroker, broker_at, copy_of_given, release_options
+from tests.oracle.brokers import (
+    DYNAMIC_QUORUM,
+    NODE,
+    STATIC_QUORUM,
+    TOOL_SECONDS,
+    KcliBroker,
+    broker_at,
+    copy_of_given,
+    release_options,
+)
 from tests.oracle.clients.plan import Record, consume, records_of, run_plan
 from tests.oracle.peer import Peer
 from tests.oracle.reading import (
@@ -37,13 +46,9 @@ pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 Records = dict[TopicPartitionName, list[Record]]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Nothing expires, nothing is cleaned, so that what is read is what was there. Snapshots of the metadata are often.
-KEEPING = """
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={data}
+KEEPING = (
+    NODE
+    + """
 log.retention.ms=-1
 log.cleaner.enable=false
 offsets.retention.minutes=2000000
@@ -56,8 +61,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 metadata.log.max.record.bytes.between.snapshots=3000
 """
-STATIC = KEEPING + "controller.quorum.voters=1@127.0.0.1:{controller}\n"
-DYNAMIC = KEEPING + "controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n"
+)
+STATIC = KEEPING + STATIC_QUORUM
+DYNAMIC = KEEPING + DYNAMIC_QUORUM
 
 
 def append(bootstrap: str, expected: Records, names: Sequence[TopicPartitionName], label: str) -> None:

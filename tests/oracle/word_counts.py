@@ -19,6 +19,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 LIMIT_S = 120
 PAUSE_S = 0.02  # between two lines of the input
 MORE_LINES = 60  # after each change
+# Of the broker of such an application.
+BROKER_SETTINGS = (
+    "offsets.topic.replication.factor=1",
+    "offsets.topic.num.partitions=2",
+    "transaction.state.log.replication.factor=1",
+    "transaction.state.log.num.partitions=2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
+    "group.initial.rebalance.delay.ms=0",
+)
 
 
 class Counting:

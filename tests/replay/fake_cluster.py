@@ -77,6 +77,7 @@ class FakeCluster:
         self.commits = 0
         self.cluster_id = "fake"
         self.producer_errors: list[int] = []  # of the next answers to DescribeProducers, the last one first
+        self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.has_leaders = True
         self.is_coordinating = True
@@ -99,6 +100,7 @@ class FakeCluster:
             apis.FETCH: self._fetch,
             apis.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
             apis.DESCRIBE_PRODUCERS: self._describe_producers,
+            apis.LIST_GROUPS: self._list_groups,
         }
 
     def topic_id(self, name: str) -> bytes:
@@ -256,10 +258,13 @@ class FakeCluster:
         groups = []
         for group in request.groups:
             topics = []
-            for topic in group.topics or []:
+            wanted = [(topic.name, topic.partition_indexes) for topic in group.topics or []]
+            if group.topics is None:
+                wanted = [(name, [number]) for group_id, name, number in self.offsets if group_id == group.group_id]
+            for topic_name, numbers in wanted:
                 parts = []
-                for number in topic.partition_indexes:
-                    offset, metadata = self.offsets.get((group.group_id, topic.name, number), (-1, ""))
+                for number in numbers:
+                    offset, metadata = self.offsets.get((group.group_id, topic_name, number), (-1, ""))
                     parts.append(
                         self._part(
                             apis.OFFSET_FETCH,
@@ -269,7 +274,7 @@ class FakeCluster:
                             metadata=metadata,
                         )
                     )
-                topics.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseTopics", name=topic.name, partitions=parts))
+                topics.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseTopics", name=topic_name, partitions=parts))
             groups.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseGroup", group_id=group.group_id, topics=topics))
         return self._new(apis.OFFSET_FETCH, groups=groups)
 
@@ -318,6 +323,11 @@ class FakeCluster:
 
     def _describe_log_dirs(self, node: int, request: Message) -> Message:
         return self._new(apis.DESCRIBE_LOG_DIRS)
+
+    def _list_groups(self, node: int, request: Message) -> Message:
+        groups = [self._part(apis.LIST_GROUPS, "ListedGroup", group_id=f"g{node}", protocol_type="consumer")]
+        code = self.list_errors[node]
+        return self._new(apis.LIST_GROUPS, error_code=code, groups=[] if code else groups)
 
     def _describe_producers(self, node: int, request: Message) -> Message:
         asked = request.topics[0]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from kcli.client.errors import ClientError
 from kcli.inspect.dumping.selection import Selection
+from kcli.protocol import error_codes
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
 from kcli.replay.directory_source import Problems
+from kcli.replay.source import CommittedOffset
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeNetwork
 
@@ -93,3 +95,16 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
 
 def test_batches_are_joined(tmp_path: Path) -> None:
     assert len(Reader(tmp_path / "one", 10_000).read(0).queue) == 1
+
+
+def test_a_broker_that_refuses_to_list_its_groups_is_reported(tmp_path: Path) -> None:
+    """The offsets of its groups would be missing in the target without a word."""
+    reader = Reader(tmp_path)
+    reader.cluster.list_errors[2] = error_codes.CLUSTER_AUTHORIZATION_FAILED
+    reader.cluster.offsets["g1", "t", 0] = 7, "m"
+    found: list[list[CommittedOffset] | ClientError] = []
+    reader.source.find_committed([])(lambda result, now_ms: found.append(result), 0)
+    assert reader.network.run(reader.source.poll, lambda: bool(found))
+    (sentence,) = reader.sentences
+    assert sentence.startswith("broker 2 does not list its groups: CLUSTER_AUTHORIZATION_FAILED")
+    assert found == [[CommittedOffset("g1", "t", 0, 7, "m")]]

@@ -2,25 +2,25 @@
 
     what                      then
     ------------------------  ------------------------------------------------------------------------------------------
-    SendRequest to a peer     the frame is sent; if there is no connection, one is made first, and frames wait for it.
-                              Of several addresses of a host the next is tried after NEXT_ADDRESS_S, too
-    a request without answer  ResponseReceived with an empty frame, when the operating system has all that was sent
-    a frame comes             ResponseReceived for the oldest request that waits for its answer: a peer answers in order
-    a frame comes that was    the connection is closed -> PeerClosed
-    not asked for, or has an
-    impossible size
+    SendRequest to a peer     the frame is sent; if there is no connection, one is made first, and the frames wait for it.
+                              If a host has several addresses, the next one is tried after NEXT_ADDRESS_S, too
+    a request without answer  ResponseReceived with an empty frame, when the operating system has taken all its bytes
+    a frame arrives           ResponseReceived for the oldest request that waits for its answer: a peer answers in order
+    a frame arrives, but no   the connection is closed -> PeerClosed
+    request waits, or its
+    size is impossible
     the first bytes are       the connection is closed -> PeerClosed, whose reason names the protocol
     those of TLS, HTTP, SSH
     the connection fails,     PeerClosed; no request on it is answered any more
     or the peer closes it
-    ClosePeer                 the connection is closed, and what was not written is dropped; no event
-    `close_all`               the same, but what was not written has DRAIN_S more to leave, while the event loop runs
+    ClosePeer                 the connection is closed, and bytes that are not written yet are dropped; no event
+    `close_all`               the same, but the bytes are written for at most DRAIN_S more, while the event loop runs
 
-A small frame is received into a buffer of the connection and passed on as bytes; a large one into a bytearray of its own size,
-which is passed on as it is: no byte of it is copied once more. The first LARGEST_AT_ONCE bytes of memory are given on the word
-of the peer, more only as its bytes come.
+A small frame is received into the buffer of the connection, and passed on as bytes. A large frame is received into a bytearray
+of its own, which is passed on without a copy. At first, this bytearray has at most LARGEST_AT_ONCE bytes, even if the
+peer announces more; it grows as the bytes arrive.
 
-Nothing is decided here: backoff, deadlines, idle times and versions belong to kcli.network.peers.
+kcli.network.peers decides on backoff, deadlines, idle times and versions.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
         host, port = self.peer.address
         try:
             if not 0 < port <= MAX_PORT:
-                raise ValueError(f"there is no port {port}")
+                raise ValueError(f"{port} is not a port number")
             await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1)
         except (OSError, ValueError) as error:  # a ValueError: also names that IDNA does not have
             self._connections.lost(self, reason_of(error))
@@ -156,7 +156,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             self._unsent.extend(effect.frame for effect in effects)
         elif len(effects) == 1:
-            # Of a view asyncio copies what is not sent at once a single time.
+            # From a view, asyncio copies the bytes that it cannot send at once only one time.
             self._transport.write(memoryview(effects[0].frame))
         else:
             self._transport.writelines([effect.frame for effect in effects])
@@ -226,7 +226,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self._connections.received(self, self._request_ids.popleft(), frame)
 
     def _take_small_frames(self) -> None:
-        """Pass on the whole frames of the small buffer; the rest begins there, or in memory of its own."""
+        """Pass on the whole frames of the small buffer; an incomplete one is moved to its begin, or to a bytearray."""
         start = 0
         while self._end - start >= SIZE_BYTES:
             size = int.from_bytes(self._small[start : start + SIZE_BYTES], "big", signed=True)
@@ -254,7 +254,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             return f"it sent a frame of {size} bytes"
         if size > LARGEST_FIRST_ANSWER and not self._has_answered:
             other = other_protocol(size.to_bytes(SIZE_BYTES, "big"))
-            return other or "what it sends is no answer of Kafka: is it a broker, and its listener without TLS?"
+            return other or "it did not answer like a Kafka broker; check that the port is a Kafka listener without TLS"
         return None if self._request_ids else "it sent an answer without a request"
 
     def _begin_frame(self, size: int, head: memoryview) -> None:

@@ -230,7 +230,7 @@ def test_a_size_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"\xff\xff\xff\xff", "it sent a frame of -1 bytes"),
         (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker"),
         (b"\x15\x03\x01\x00\x02\x02", "it expects TLS"),
-        (b"+OK POP3", "what it sends is no answer of Kafka: is it a broker, and its listener without TLS?"),
+        (b"+OK POP3", "it did not answer like a Kafka broker; check that the port is a Kafka listener without TLS"),
         (framed(b"one") * 3, "it sent an answer without a request"),
         (b"\x15\x03\x03\0\2\2\x46", "it expects TLS"),
         (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker"),
