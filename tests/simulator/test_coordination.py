@@ -339,13 +339,13 @@ def a_zombie_acknowledges(history: History, final: FinalState) -> None:
 
 def a_lock_ends_early(history: History, final: FinalState) -> None:
     held = delivered(history, 2, 40)
-    history.shares.silent_deaths.append(SilentDeath(45, [held], is_draining=True))
+    history.shares.silent_deaths.append(SilentDeath("s", 45, [held], is_draining=True))
     delivered(history, 2, 1035, member="n", count=2)
 
 
 def a_lock_ends_late(history: History, final: FinalState) -> None:
     held = delivered(history, 2, 40)
-    history.shares.silent_deaths.append(SilentDeath(45, [held], is_draining=True))
+    history.shares.silent_deaths.append(SilentDeath("s", 45, [held], is_draining=True))
     delivered(history, 2, 45 + max(SESSIONS_MS) + GRACE_MS, member="n", count=2)
 
 
@@ -602,7 +602,7 @@ def test_an_acknowledgement_below_the_start_offset_is_skipped() -> None:
 
 
 def test_a_lock_may_end_later_for_a_reason() -> None:
-    """It was renewed, a lost fetch has got the record first, or the topic is deleted; or the broker has been started again."""
+    """A renewal, a lost fetch, the death of the next reader, a deletion of the topic, and another start of the broker."""
     history, final = sound()
     a_lock_ends_late(history, final)
     assert anomalies.find_anomaly(history, final).startswith("late_expiries")
@@ -611,6 +611,9 @@ def test_a_lock_may_end_later_for_a_reason() -> None:
     history.shares.lost_fetches.append(lost)
     assert not any(share_anomalies.late_expiries(history, final))
     history.shares.lost_fetches.clear()
+    history.shares.silent_deaths.append(SilentDeath("s", 46, [], is_draining=True))
+    assert not any(share_anomalies.late_expiries(history, final))
+    history.shares.silent_deaths.pop()
     history.shares.acknowledgements.append(Acknowledgement(held, RENEW, 44))
     assert not any(share_anomalies.late_expiries(history, final))
     history.shares.acknowledgements.pop()

@@ -559,7 +559,7 @@ WRONG: dict[str, Wrong] = {
         patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0, "two_holders"
     ),
     "ends acquisition locks too late": Wrong(
-        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(9000)), 2, "late_expiries"
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(14_000)), 3, "late_expiries"
     ),
     "does not write the start offset": Wrong(
         patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), 0, "stuck_share_partitions"

@@ -25,7 +25,7 @@ from kcli.simulator.coordination.history import FinalState, History, TopicPartit
 from kcli.simulator.coordination.node_settings import SESSIONS_MS
 from kcli.simulator.coordination.share_history import FINAL, RELEASE, RENEW, Acknowledgement, Delivery, ShareHistory, group_of
 
-GRACE_MS = 3000  # until another member fetches the record
+GRACE_MS = 6000  # until another member fetches the record; a heartbeat before that may get no answer
 _Place = tuple[str, TopicPartition, int]  # a group and an offset
 
 
@@ -128,9 +128,10 @@ def _may_be_ended(
 def late_expiries(history: History, final: FinalState) -> Iterator[str]:
     """Yield deliveries that came too late for the lock of a member that died silently while the workload drained.
 
-    Its partitions may have no other reader until the group has removed it.
+    Its partitions may have no other reader until the group has removed it, and one that died later, too.
     """
     shares = history.shares
+    last_deaths_ms = {one.group: one.at_ms for one in shares.silent_deaths if one.is_draining}
     renewed = {one.delivery for one in shares.acknowledgements if one.kind == RENEW}
     for death, held, following in shares.expired_locks(is_draining=True):
         if held in renewed or held.partition[0] in history.deleted_ms or not shares.era(held.group).is_strict:
@@ -139,7 +140,7 @@ def late_expiries(history: History, final: FinalState) -> Iterator[str]:
         # A fetch whose answer was lost may have got the record first.
         lost_ms = max((lost.last_ms for lost in shares.lost_fetches if lost.group == group), default=0)
         due_ms = max(held.answered_ms, lost_ms) + shares.terms[group].lock_ms
-        due_ms = max(due_ms, death.at_ms + max(SESSIONS_MS)) + GRACE_MS
+        due_ms = max(due_ms, last_deaths_ms[group] + max(SESSIONS_MS)) + GRACE_MS
         if following.answered_ms > due_ms:
             place = held.group, held.partition, held.offset
             yield (

@@ -137,6 +137,7 @@ class SilentDeath(NamedTuple):
     While the workload drains this is certain, for no connection breaks then; and others read the partitions.
     """
 
+    group: str
     at_ms: int
     held: list[Delivery]
     is_draining: bool

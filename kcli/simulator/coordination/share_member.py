@@ -468,7 +468,7 @@ class ShareMember:
         held = [one for found in self._held.values() for one in found.values()]
         held = [one for one in held if (one.partition, one.offset) not in self._stray]
         stage.world.trace.add(self.name, f"{self._member_id} dies silently with {len(held)} records")
-        stage.history.shares.silent_deaths.append(SilentDeath(stage.now_ms, held, stage.is_draining))
+        stage.history.shares.silent_deaths.append(SilentDeath(self._group, stage.now_ms, held, stage.is_draining))
         if self._gate is not None:
             self._gate.abandoned.append(self._caller)
         self._begin_life()
