@@ -369,6 +369,15 @@ def deletions(exchange: Exchange) -> None:
     exchange.end()
 
 
+def last_offset(exchange: Exchange, *, committed: bool) -> int:
+    """The end of the partition, or its last stable offset."""
+    key, struct = apis.LIST_OFFSETS, exchange.client.struct
+    part = struct(key, "ListOffsetsPartition", partition_index=0, timestamp=-1)
+    topic = struct(key, "ListOffsetsTopic", name=exchange.name, partitions=[part])
+    answer = exchange.client.ask(key, 6, replica_id=-1, isolation_level=int(committed), topics=[topic])
+    return int(answer.topics[0].partitions[0].offset)
+
+
 def transactions(exchange: Exchange) -> None:
     exchange.begin("transactions", 2, partitions=1, configs={"share.isolation.level": "read_committed"})
     client = exchange.client
@@ -397,6 +406,8 @@ def transactions(exchange: Exchange) -> None:
             exchange.fetch("before the end of the transaction")
         ended = client.ask(apis.END_TXN, 3, transactional_id="txn", **owner, committed=committed)
         assert ended.error_code == 0
+    # Kafka answers before the marker is written.
+    until(lambda: last_offset(exchange, committed=True) == last_offset(exchange, committed=False))
     exchange.produce(1)
     exchange.fetch("what is committed", max_wait_ms=3000)
     exchange.fetch("the rest", max_wait_ms=1000)
