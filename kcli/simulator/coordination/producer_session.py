@@ -257,6 +257,8 @@ class ProducerSession:
                 if settled is not None:
                     return settled
             yield self._rng.randrange(1, PAUSE_MS)
+        # A broker that ceases to lead answers with an error after it has appended: the sequence is used.
+        self._has_stray = True
         return Outcome.OVER if stage.is_over else Outcome.ABORT
 
     def _send(self, partition: TopicPartition, data: bytes, lowest: int) -> Task[Message | None]:
