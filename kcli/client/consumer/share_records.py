@@ -138,8 +138,8 @@ class ShareFetched:
     def _take_unexpected(self, error: BaseException, found: list[ConsumerRecord], taken: list[ShareRecord]) -> None:
         """Read on at the record at which reading has failed: what the fetch has left out would look like a gap.
 
-        Raises FetchedRecordError without records before it. What is no fault of the record, such as an interruption, is raised
-        as it is; the records before it are read again, or released.
+        Raises FetchedRecordError if there are no records before it. An error that the record did not cause, such as an
+        interruption, is raised unchanged; the records before it are read again, or released.
         """
         if isinstance(error, MemoryError) or not isinstance(error, Exception):
             self._fetch = self._fetch_from(self._acquired[0].first)

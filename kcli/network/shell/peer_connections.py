@@ -2,7 +2,7 @@
 
     what                      then
     ------------------------  ------------------------------------------------------------------------------------------
-    SendRequest to a peer     the frame is sent; if there is no connection, one is made first, and the frames wait for it.
+    SendRequest to a peer     the frame is sent. Without a connection, one is made, and the frames wait until it exists.
                               If a host has several addresses, the next one is tried after NEXT_ADDRESS_S, too
     a request without answer  ResponseReceived with an empty frame, when the operating system has taken all its bytes
     a frame arrives           ResponseReceived for the oldest request that waits for its answer: a peer answers in order
