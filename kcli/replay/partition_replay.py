@@ -8,7 +8,8 @@
     ACKED        those before it are, too: then it counts as progress
 
 At most MAX_IN_FLIGHT batches are under way, since a broker remembers as many sequences of a producer: it recognises a batch
-that it has already and answers as if it were new.
+that it has already and answers as if it were new. Until a run's first acknowledgement it is one: a broker that has no state of
+the producer takes any sequence, so that the second batch could be appended though the first one was refused.
 """
 
 from __future__ import annotations
@@ -180,6 +181,11 @@ class PartitionReplay:
                 if one.state is BatchState.FAILED:
                     one.state = BatchState.WAITING
         return next((one for one in self.in_flight if one.state is BatchState.WAITING), None)
+
+    @property
+    def most_in_flight(self) -> int:
+        """How many batches may be under way now."""
+        return MAX_IN_FLIGHT if self.batches else 1
 
     @property
     def has_failed(self) -> bool:

@@ -255,7 +255,7 @@ class Replayer:
         waiting = partition.next_waiting()
         if waiting is not None or partition.has_failed:
             return waiting, None
-        if len(partition.in_flight) >= MAX_IN_FLIGHT:
+        if len(partition.in_flight) >= partition.most_in_flight:
             return None, None
         batch = partition.peek()
         if batch is None:

@@ -79,6 +79,7 @@ class FakeCluster:
         self.producer_errors: list[int] = []  # of the next answers to DescribeProducers, the last one first
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
+        self.produce_errors: list[int] = []  # of the next batches, the last one first
         self.has_leaders = True
         self.is_coordinating = True
         self.configs: dict[str, dict[str, str]] = {}
@@ -286,7 +287,9 @@ class FakeCluster:
             parts = []
             for part in topic.partition_data:
                 code, offset = error_codes.NOT_LEADER_OR_FOLLOWER if name else error_codes.UNKNOWN_TOPIC_ID, -1
-                if self.leaders.get((name, part.index)) == node and self.has_leaders:
+                if self.produce_errors:
+                    code = self.produce_errors.pop()
+                elif self.leaders.get((name, part.index)) == node and self.has_leaders:
                     code, offset = self.logs[name][part.index].append(bytes(part.records))
                 parts.append(
                     self._part(apis.PRODUCE, "PartitionProduceResponse", index=part.index, error_code=code, base_offset=offset)

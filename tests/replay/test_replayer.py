@@ -147,6 +147,15 @@ def test_batches_go_as_they_are(tmp_path: Path) -> None:
     assert position == len(sources)
 
 
+def test_a_first_batch_that_is_refused_for_a_moment_keeps_its_place(tmp_path: Path) -> None:
+    """The target has no state of the producer and would take the second batch, after which the first one is out of order."""
+    expected = build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.cluster.produce_errors = [error_codes.NOT_ENOUGH_REPLICAS]
+    scene.run()
+    assert scene.arrived() == expected
+
+
 def test_a_topic_that_was_made_again_gets_all_records(tmp_path: Path) -> None:
     expected = build(tmp_path / "data", 1)
     scene = Scene(tmp_path / "data", 1, 0.0)

@@ -18,6 +18,10 @@
 
 A partition is unresolved while a batch of it that was sent has expired: whether a log has it is not known. Nothing new is sent
 until nothing is in flight. Then the last acknowledged sequence shows whether it was written.
+
+Until the first acknowledgement of a partition one batch is in flight. A log without state of a producer takes any sequence: if
+the first batch were refused for a moment (NOT_ENOUGH_REPLICAS, a leader that moves) and the second one appended, the first one
+could not be written before it any more. In a transaction that is not needed: what is out of order aborts it.
 """
 
 from __future__ import annotations
@@ -106,7 +110,8 @@ class Sequences:
         if not batch.has_sequence:
             if (batch.topic, batch.partition) in self.unresolved:
                 return True
-            return bool(found.in_flight) and found.producer != self.producer
+            is_first = found.last_acked == NO_SEQUENCE and not self._is_transactional
+            return bool(found.in_flight) and (is_first or found.producer != self.producer)
         # A batch that is sent again: those with lower sequences are sent before it.
         return bool(found.in_flight) and found.in_flight[0].base_sequence != batch.base_sequence
 

@@ -131,6 +131,23 @@ def test_a_lost_state_raises_the_epoch(code: int) -> None:
     assert producing.results == [0, 1, 2] and len(producing.broker.seen(apis.INIT_PRODUCER_ID)) == 1
 
 
+def test_until_the_first_acknowledgement_one_batch_is_in_flight() -> None:
+    """A broker without state of the producer takes any sequence: b would be written, and a could not be written before it."""
+    producing = Producing()
+    producing.network.pump()  # it gets its id
+    producing.broker.results.append({"error_code": error_codes.NOT_ENOUGH_REPLICAS})
+    producing.network.holds = True
+    producing.send(b"a")
+    producing.send(b"b")
+    producing.network.release()
+    producing.network.advance(1000)
+    assert producing.broker.written[0] == [b"a", b"b"]
+    producing.network.holds = True
+    producing.send(b"c")
+    producing.send(b"d")
+    assert producing.sent() == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 3)]  # the last two are in flight
+
+
 def test_a_batch_that_failed_for_good_raises_the_epoch() -> None:
     producing = Producing()
     producing.send(b"a")
