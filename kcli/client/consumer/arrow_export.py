@@ -6,252 +6,334 @@
     ArrowBatch,    __arrow_c_stream__   pyarrow.table(batches), pyarrow.RecordBatchReader.from_stream(batches)
     ArrowBatches
 
-An exported array is a C structure with pointers into the buffers; `_kept` holds the buffers and structures by a number, which
-is the structure's private data, until the taker calls `release`. The columns are those of kcli.client.consumer.arrow_records.
+The columns are those of kcli.client.consumer.arrow_records. A schema or array is a tree of C structures. Those of one export
+lie in one block of memory, whose layout never changes: a copy of a template, into which addresses and lengths are written.
+
+    word of a structure (8 bytes)   schema                        array
+    ------------------------------  ----------------------------  --------------------------------------------------------
+    0, 1, 2                         format, name, metadata        length, null count, offset
+    3                               flags                         number of buffers
+    4                               number of children            number of children
+    5 (array only)                                                address of the buffers' addresses
+    then                            children, dictionary: addresses
+    then                            release: the function that the taker calls; 0 after it, and in a structure that was moved
+    last                            private data: the number of the export * 32 + the number of the structure
+
+A taker moves structures out of the block by copying them, children too. The block and the buffers are held in `_exports` until
+the last structure is released, wherever it is then.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
-from typing import Any, overload
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from ctypes import c_char, c_char_p, c_int, c_int64, c_void_p
+from itertools import count
+from typing import Any, NamedTuple, overload
 
 from kcli.client.consumer.arrow_records import ArrowColumns, BinaryColumn
 
 NULLABLE = 2  # ARROW_FLAG_NULLABLE
-ENOMEM, NO_ERROR = 12, 0
+NO_ERROR = 0
+WORD_BYTES = 8
+_NUMBERS = 32  # of structures in an export, at most
+
+_Release = ctypes.CFUNCTYPE(None, c_void_p)
+_GetSchema = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+_GetNext = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+_GetLastError = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 
 
-class _Schema(Structure):
-    pass
+class _Field(NamedTuple):
+    """The type of a column: Arrow's format string, name, number of buffers, children and dictionary."""
+
+    name: bytes
+    form: bytes
+    buffers: int = 2
+    children: tuple[_Field, ...] = ()
+    dictionary: _Field | None = None
+    is_nullable: bool = False
 
 
-class _Array(Structure):
-    pass
+_HEADER = _Field(b"entries", b"+s", 1, (_Field(b"key", b"u", 3), _Field(b"value", b"z", 3, is_nullable=True)))
+RECORDS = _Field(
+    b"",
+    b"+s",
+    1,
+    (
+        _Field(b"topic", b"c", dictionary=_Field(b"", b"u", 3)),
+        _Field(b"partition", b"i"),
+        _Field(b"offset", b"l"),
+        _Field(b"timestamp", b"tsm:UTC"),
+        _Field(b"timestamp_type", b"c"),
+        _Field(b"key", b"z", 3, is_nullable=True),
+        _Field(b"value", b"z", 3, is_nullable=True),
+        _Field(b"headers", b"+l", 2, (_HEADER,)),
+        _Field(b"leader_epoch", b"i"),
+    ),
+)
 
 
-class _Stream(Structure):
-    pass
+class _Export(NamedTuple):
+    """What is held until all structures of an export are released."""
+
+    layout: _Layout
+    words: array[int]
+    held: list[Any]
+    alive: set[int]  # the structures that are not released
 
 
-_ReleaseSchema = ctypes.CFUNCTYPE(None, POINTER(_Schema))
-_ReleaseArray = ctypes.CFUNCTYPE(None, POINTER(_Array))
-_ReleaseStream = ctypes.CFUNCTYPE(None, POINTER(_Stream))
-_GetSchema = ctypes.CFUNCTYPE(c_int, POINTER(_Stream), POINTER(_Schema))
-_GetNext = ctypes.CFUNCTYPE(c_int, POINTER(_Stream), POINTER(_Array))
-_GetLastError = ctypes.CFUNCTYPE(c_void_p, POINTER(_Stream))
-
-_Schema._fields_ = [
-    ("format", c_char_p),
-    ("name", c_char_p),
-    ("metadata", c_char_p),
-    ("flags", c_int64),
-    ("n_children", c_int64),
-    ("children", POINTER(POINTER(_Schema))),
-    ("dictionary", POINTER(_Schema)),
-    ("release", c_void_p),
-    ("private_data", c_void_p),
-]
-_Array._fields_ = [
-    ("length", c_int64),
-    ("null_count", c_int64),
-    ("offset", c_int64),
-    ("n_buffers", c_int64),
-    ("n_children", c_int64),
-    ("buffers", POINTER(c_void_p)),
-    ("children", POINTER(POINTER(_Array))),
-    ("dictionary", POINTER(_Array)),
-    ("release", c_void_p),
-    ("private_data", c_void_p),
-]
-_Stream._fields_ = [
-    ("get_schema", c_void_p),
-    ("get_next", c_void_p),
-    ("get_last_error", c_void_p),
-    ("release", c_void_p),
-    ("private_data", c_void_p),
-]
-
-_kept: dict[int, object] = {}
-_next_number = 1
+_exports: dict[int, _Export] = {}
+_numbers = count(1)
 
 
-def _keep(what: object) -> int:
-    """Hold an object until its number is released."""
-    global _next_number
-    number, _next_number = _next_number, _next_number + 1
-    _kept[number] = what
-    return number
+class _Layout:
+    """The structures of one kind for all fields, the root first, in one block of words."""
+
+    def __init__(self, root: _Field, children_word: int) -> None:
+        self.release_word = children_word + 2
+        self.size = children_word + 4
+        self.starts: list[int] = []  # of each structure, in words
+        self.buffer_tables: list[int] = []  # of each structure, if it has one
+        self._words: list[int] = []
+        self._relocated: list[int] = []  # words that are addresses in the block
+        self._trees: list[range] = []  # of each structure, the numbers of it and of what is below it
+        self._texts: list[c_char_p] = []
+        self._add(root, children_word)
+
+    def _add(self, field: _Field, children_word: int) -> int:
+        """Add a field and what is below it; return the number of its structure."""
+        words, number, start = self._words, len(self.starts), len(self._words)
+        self.starts.append(start)
+        self._trees.append(range(0))
+        words += [0] * self.size
+        words[start + 4] = len(field.children)
+        if children_word == ARRAY_CHILDREN:
+            words[start + 3] = field.buffers
+            self._point(start + 5, len(words))
+            self.buffer_tables.append(len(words))
+            words += [0] * field.buffers
+        else:
+            words[start], words[start + 1] = self._text(field.form), self._text(field.name)
+            words[start + 3] = NULLABLE if field.is_nullable else 0
+        table = len(words)
+        words += [0] * len(field.children)
+        for index, child in enumerate(field.children):
+            self._point(table + index, self.starts[self._add(child, children_word)])
+        if field.children:
+            self._point(start + children_word, table)
+        if field.dictionary is not None:
+            self._point(start + children_word + 1, self.starts[self._add(field.dictionary, children_word)])
+        self._trees[number] = range(number, len(self.starts))
+        return number
+
+    def _text(self, text: bytes) -> int:
+        """Return the address of a text, which lives as long as the process."""
+        self._texts.append(c_char_p(text))
+        return ctypes.cast(self._texts[-1], c_void_p).value or 0
+
+    def _point(self, word: int, target: int) -> None:
+        self._words[word] = target * WORD_BYTES
+        self._relocated.append(word)
+
+    def finish(self, release: int) -> None:
+        """Have all structures released by the function at an address."""
+        for start in self.starts:
+            self._words[start + self.release_word] = release
+        self._template = array("q", self._words)
+
+    def begin(self) -> tuple[array[int], int]:
+        """Return a new block and the number of its export; nothing holds it yet."""
+        words = self._template[:]
+        address, number = words.buffer_info()[0], next(_numbers)
+        for word in self._relocated:
+            words[word] += address
+        private = number * _NUMBERS
+        for index, start in enumerate(self.starts):
+            words[start + self.size - 1] = private + index
+        return words, number
+
+    def hold(self, words: array[int], number: int, held: list[Any]) -> None:
+        """Hold a block and what it points to until all its structures are released."""
+        _exports[number] = _Export(self, words, held, set(range(len(self.starts))))
+
+    def move(self, words: array[int], target: int) -> None:
+        """Move the root to an address."""
+        ctypes.memmove(target, words.buffer_info()[0], self.size * WORD_BYTES)
+        words[self.release_word] = 0
+
+    def release(self, private: int) -> None:
+        """Release a structure, its dictionary and those of its children that the taker has not moved out."""
+        number, first = divmod(private, _NUMBERS)
+        export = _exports.get(number)
+        if export is None:
+            return
+        moved_until = first
+        for index in self._trees[first]:
+            at = self.starts[index] + self.release_word
+            if index < moved_until:
+                continue
+            if index != first and not export.words[at]:
+                moved_until = self._trees[index].stop
+                continue
+            export.words[at] = 0
+            export.alive.discard(index)
+        if not export.alive:
+            _exports.pop(number, None)
 
 
-def _released(pointer: Any) -> None:
-    """Release a structure, its dictionary and those of its children that the taker has not moved out."""
-    one = pointer.contents
-    inner = [one.children[index] for index in range(one.n_children)]
-    if one.dictionary:
-        inner.append(one.dictionary)
-    for child in inner:
-        if child.contents.release:
-            _released(child)
-    _kept.pop(one.private_data, None)
-    one.release = None
+SCHEMA_CHILDREN, ARRAY_CHILDREN = 5, 6
+_SCHEMA, _ARRAY = _Layout(RECORDS, SCHEMA_CHILDREN), _Layout(RECORDS, ARRAY_CHILDREN)
 
 
-def _stream_released(pointer: Any) -> None:
-    _kept.pop(pointer.contents.private_data, None)
-    pointer.contents.release = None
+def _word_at(address: int, index: int) -> c_int64:
+    return c_int64.from_address(address + index * WORD_BYTES)
 
 
-# They must live as long as any structure that points to them: as long as the process.
-_release_schema = _ReleaseSchema(_released)
-_release_array = _ReleaseArray(_released)
-_release_stream = _ReleaseStream(_stream_released)
+def _release(layout: _Layout, address: int) -> None:
+    """Release the structure at an address, which may be one that was moved there."""
+    layout.release(_word_at(address, layout.size - 1).value)
+    _word_at(address, layout.release_word).value = 0
 
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, c_void_p).value or 0
 
 
-class _Field:
-    """The type of a column: Arrow's format string, name, children and dictionary."""
-
-    def __init__(
-        self, name: str, form: bytes, children: Sequence[_Field] = (), dictionary: _Field | None = None, nullable: bool = False
-    ) -> None:
-        self.name = name.encode()
-        self.form = form
-        self.children = children
-        self.dictionary = dictionary
-        self.nullable = nullable
-
-    def export(self, out: _Schema) -> None:
-        """Fill a C structure."""
-        children = [_Schema() for _ in self.children]
-        for child, into in zip(self.children, children, strict=True):
-            child.export(into)
-        pointers = (POINTER(_Schema) * len(children))(*(ctypes.pointer(child) for child in children))
-        dictionary, out.dictionary = None, None  # the memory may have any content
-        if self.dictionary is not None:
-            dictionary = _Schema()
-            self.dictionary.export(dictionary)
-            out.dictionary = ctypes.pointer(dictionary)
-        out.format, out.name, out.metadata = self.form, self.name, None
-        out.flags = NULLABLE if self.nullable else 0
-        out.n_children = len(children)
-        out.children = ctypes.cast(pointers, POINTER(POINTER(_Schema))) if children else None
-        out.release = _address(_release_schema)
-        out.private_data = _keep((self.form, self.name, children, pointers, dictionary))
+# They must live as long as any structure that points to them: as long as the process.
+_release_schema = _Release(lambda address: _release(_SCHEMA, address))
+_release_array = _Release(lambda address: _release(_ARRAY, address))
+_SCHEMA.finish(_address(_release_schema))
+_ARRAY.finish(_address(_release_array))
 
 
-_HEADER = _Field("entries", b"+s", (_Field("key", b"u"), _Field("value", b"z", nullable=True)))
-RECORDS = _Field(
-    "",
-    b"+s",
-    (
-        _Field("topic", b"c", dictionary=_Field("", b"u")),
-        _Field("partition", b"i"),
-        _Field("offset", b"l"),
-        _Field("timestamp", b"tsm:UTC"),
-        _Field("timestamp_type", b"c"),
-        _Field("key", b"z", nullable=True),
-        _Field("value", b"z", nullable=True),
-        _Field("headers", b"+l", (_HEADER,)),
-        _Field("leader_epoch", b"i"),
-    ),
-)
+class _Array(NamedTuple):
+    """What an array has of its own: its length, its nulls and its buffers; None stands for validity bits without nulls."""
+
+    length: int
+    buffers: tuple[Any, ...]
+    nulls: int = 0
 
 
-class _Node:
-    """An array: its length, buffers (None: no validity bits, there are no nulls), children and dictionary."""
-
-    def __init__(
-        self,
-        length: int,
-        buffers: Sequence[Any],
-        children: Sequence[_Node] = (),
-        dictionary: _Node | None = None,
-        nulls: int = 0,
-    ) -> None:
-        self.length = length
-        self.buffers = buffers
-        self.children = children
-        self.dictionary = dictionary
-        self.nulls = nulls
-
-    def export(self, out: _Array) -> None:
-        """Fill a C structure."""
-        held = [None if one is None else ctypes.c_char.from_buffer(one) for one in self.buffers]
-        buffers = (c_void_p * len(held))(*(None if one is None else ctypes.addressof(one) for one in held))
-        children = [_Array() for _ in self.children]
-        for child, into in zip(self.children, children, strict=True):
-            child.export(into)
-        pointers = (POINTER(_Array) * len(children))(*(ctypes.pointer(child) for child in children))
-        dictionary, out.dictionary = None, None  # the memory may have any content
-        if self.dictionary is not None:
-            dictionary = _Array()
-            self.dictionary.export(dictionary)
-            out.dictionary = ctypes.pointer(dictionary)
-        out.length, out.null_count, out.offset = self.length, self.nulls, 0
-        out.n_buffers, out.n_children = len(held), len(children)
-        out.buffers = ctypes.cast(buffers, POINTER(c_void_p))
-        out.children = ctypes.cast(pointers, POINTER(POINTER(_Array))) if children else None
-        out.release = _address(_release_array)
-        out.private_data = _keep((held, buffers, children, pointers, dictionary))
-
-
-def _binary(column: BinaryColumn, rows: int) -> _Node:
+def _binary(column: BinaryColumn, rows: int) -> _Array:
     validity = memoryview(column.validity) if column.nulls else None
-    return _Node(rows, (validity, memoryview(column.offsets), memoryview(column.data)), nulls=column.nulls)
+    return _Array(rows, (validity, memoryview(column.offsets), memoryview(column.data)), column.nulls)
 
 
-def _node_of(columns: ArrowColumns) -> _Node:
-    rows = columns.rows
-    name = bytearray(columns.topic.encode()) or bytearray(1)
+def _arrays_of(columns: ArrowColumns) -> Iterator[_Array]:
+    """Yield the arrays of a batch in the order of the structures: each before its children, then its dictionary."""
+    rows, name = columns.rows, columns.topic.encode()
     ends = memoryview(bytearray(8)).cast("i")
-    ends[1] = len(columns.topic.encode())
-    dictionary = _Node(1, (None, ends, memoryview(name)))
+    ends[1] = len(name)
     headers = columns.header_lists[rows]
-    entries = _Node(headers, (None,), (_binary(columns.header_keys, headers), _binary(columns.header_values, headers)))
-    return _Node(
-        rows,
-        (None,),
-        (
-            _Node(rows, (None, columns.topic_index), dictionary=dictionary),
-            _Node(rows, (None, columns.partitions)),
-            _Node(rows, (None, columns.offsets)),
-            _Node(rows, (None, columns.timestamps)),
-            _Node(rows, (None, columns.timestamp_types)),
-            _binary(columns.keys, rows),
-            _binary(columns.values, rows),
-            _Node(rows, (None, columns.header_lists), (entries,)),
-            _Node(rows, (None, columns.leader_epochs)),
-        ),
-    )
+    yield _Array(rows, (None,))
+    yield _Array(rows, (None, columns.topic_index))
+    yield _Array(1, (None, ends, memoryview(bytearray(name or b"\0"))))
+    yield _Array(rows, (None, columns.partitions))
+    yield _Array(rows, (None, columns.offsets))
+    yield _Array(rows, (None, columns.timestamps))
+    yield _Array(rows, (None, columns.timestamp_types))
+    yield _binary(columns.keys, rows)
+    yield _binary(columns.values, rows)
+    yield _Array(rows, (None, columns.header_lists))
+    yield _Array(headers, (None,))
+    yield _binary(columns.header_keys, headers)
+    yield _binary(columns.header_values, headers)
+    yield _Array(rows, (None, columns.leader_epochs))
 
+
+def _export_schema() -> array[int]:
+    words, number = _SCHEMA.begin()
+    _SCHEMA.hold(words, number, [])
+    return words
+
+
+def _export_array(columns: ArrowColumns) -> array[int]:
+    words, number = _ARRAY.begin()
+    held: list[Any] = []
+    for one, start, table in zip(_arrays_of(columns), _ARRAY.starts, _ARRAY.buffer_tables, strict=True):
+        words[start], words[start + 1] = one.length, one.nulls
+        for index, buffer in enumerate(one.buffers, table):
+            if buffer is not None:
+                pinned = c_char.from_buffer(buffer)
+                held.append(pinned)
+                words[index] = ctypes.addressof(pinned)
+    _ARRAY.hold(words, number, held)
+    return words
+
+
+# ------------------------------------------------------------------------------------------------------------------ streams
+
+
+class _Stream(ctypes.Structure):
+    _fields_ = [
+        ("get_schema", c_void_p),
+        ("get_next", c_void_p),
+        ("get_last_error", c_void_p),
+        ("release", c_void_p),
+        ("private_data", c_void_p),
+    ]
+
+
+_streams: dict[int, list[ArrowBatch]] = {}  # the batches that were not taken yet
+
+
+def _stream_schema(stream: int, target: int) -> int:
+    _SCHEMA.move(_export_schema(), target)
+    return NO_ERROR
+
+
+def _stream_next(stream: int, target: int) -> int:
+    left = _streams.get(_Stream.from_address(stream).private_data)
+    if left:
+        _ARRAY.move(_export_array(left.pop(0).columns), target)
+    else:
+        _word_at(target, _ARRAY.release_word).value = 0  # the end
+    return NO_ERROR
+
+
+def _stream_released(stream: int) -> None:
+    found = _Stream.from_address(stream)
+    _streams.pop(found.private_data, None)
+    found.release = None
+
+
+_get_schema = _GetSchema(_stream_schema)
+_get_next = _GetNext(_stream_next)
+_get_last_error = _GetLastError(lambda stream: 0)
+_release_stream = _Release(_stream_released)
+
+
+# ----------------------------------------------------------------------------------------------------------------- capsules
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
-# Each capsule with its structure and the function that releases it. A destructor in Python would run while an exception of the
-# taker is on its way, and lose it; so the next export looks which capsules nothing else refers to any more.
-_capsules: list[tuple[object, Any, Callable[[Any], None]]] = []
+# Each capsule with its structure, where that is, and the word that has its release function. A destructor in Python would run
+# while an exception of the taker is on its way, and lose it; so the next export looks which capsules nothing else refers to.
+_capsules: list[tuple[object, object, int, int]] = []
 _OWN_REFERENCES = 3  # of the list's tuple, the variable and the argument
 
 
-def _capsule(one: Structure, name: bytes, release: Callable[[Any], None]) -> object:
+def _capsule(structure: object, address: int, name: bytes, release_word: int) -> object:
     """Return a capsule of a structure, which lives as long as the capsule."""
     left = []
     while _capsules:
-        capsule, structure, function = entry = _capsules.pop()
+        capsule, _, where, word = entry = _capsules.pop()
         if sys.getrefcount(capsule) > _OWN_REFERENCES:
             left.append(entry)
-        elif structure.release:
-            function(ctypes.pointer(structure))
+        elif release := _word_at(where, word).value:
+            _Release(release)(where)
     _capsules.extend(left)
-    made: object = _new_capsule(ctypes.addressof(one), name, None)
-    _capsules.append((made, one, release))
+    made: object = _new_capsule(address, name, None)
+    _capsules.append((made, structure, address, release_word))
     return made
+
+
+def _schema_capsule() -> object:
+    words = _export_schema()
+    return _capsule(words, words.buffer_info()[0], b"arrow_schema", _SCHEMA.release_word)
 
 
 class ArrowBatch:
@@ -276,14 +358,12 @@ class ArrowBatch:
         return self.columns.partition
 
     def __arrow_c_schema__(self) -> object:
-        schema = _Schema()
-        RECORDS.export(schema)
-        return _capsule(schema, b"arrow_schema", _released)
+        return _schema_capsule()
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        array = _Array()
-        _node_of(self.columns).export(array)
-        return self.__arrow_c_schema__(), _capsule(array, b"arrow_array", _released)
+        words = _export_array(self.columns)
+        capsule = _capsule(words, words.buffer_info()[0], b"arrow_array", _ARRAY.release_word)
+        return _schema_capsule(), capsule
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return ArrowBatches((self,)).__arrow_c_stream__(requested_schema)
@@ -318,36 +398,10 @@ class ArrowBatches(Sequence[ArrowBatch]):
         return sum(len(batch) for batch in self._batches)
 
     def __arrow_c_schema__(self) -> object:
-        schema = _Schema()
-        RECORDS.export(schema)
-        return _capsule(schema, b"arrow_schema", _released)
+        return _schema_capsule()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        stream = _Stream()
-        stream.get_schema, stream.get_next = _address(_get_schema), _address(_get_next)
-        stream.get_last_error, stream.release = _address(_get_last_error), _address(_release_stream)
-        stream.private_data = _keep(list(self))
-        return _capsule(stream, b"arrow_array_stream", _stream_released)
-
-
-def _stream_schema(stream: Any, out: Any) -> int:
-    RECORDS.export(out.contents)
-    return NO_ERROR
-
-
-def _stream_next(stream: Any, out: Any) -> int:
-    left: Any = _kept.get(stream.contents.private_data)
-    if left:
-        _node_of(left.pop(0).columns).export(out.contents)
-    else:
-        out.contents.release = None
-    return NO_ERROR
-
-
-def _stream_error(stream: Any) -> int:
-    return 0
-
-
-_get_schema = _GetSchema(_stream_schema)
-_get_next = _GetNext(_stream_next)
-_get_last_error = _GetLastError(_stream_error)
+        stream = _Stream(_address(_get_schema), _address(_get_next), _address(_get_last_error), _address(_release_stream))
+        stream.private_data = next(_numbers)
+        _streams[stream.private_data] = list(self)
+        return _capsule(stream, ctypes.addressof(stream), b"arrow_array_stream", 3)
