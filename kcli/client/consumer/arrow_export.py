@@ -210,7 +210,7 @@ _ARRAY.finish(_address(_release_array))
 
 
 class _Array(NamedTuple):
-    """What an array has of its own: its length, its nulls and its buffers; None stands for validity bits without nulls."""
+    """What an array has of its own: its length, its nulls and its buffers; None for the validity bits of a column without nulls."""
 
     length: int
     buffers: tuple[Any, ...]
