@@ -331,6 +331,15 @@ class UnifiedLog:
         """Add paths to the next flush: files that recovery needs in addition to the segments."""
         self._local.new_paths.update(dict.fromkeys(paths, self.log_end_offset))
 
+    @property
+    def open_recovery_point(self) -> int:
+        """The recovery point as its checkpoint has it while the log is open: one record lower.
+
+        The last entries of a segment's indexes are written when the next segment begins. If all records before it were flushed
+        already, only a flush of later ones includes these entries; until then a recovery must not pass the segment over.
+        """
+        return max(self.recovery_point - 1, min(self.recovery_point, self.log_start_offset))
+
     def mark_flushed(self, offset: int) -> None:
         """Raise the recovery point to `offset`: the `unflushed_paths` of the time when it was the log end are flushed."""
         self._local.flushed(offset)

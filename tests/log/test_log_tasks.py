@@ -125,7 +125,7 @@ def test_checkpoints_are_written_in_their_time(node: Node, tmp_path: Path) -> No
     running.manager.flush_log(log)
     flush(running.manager)
     running.until(NOW_MS + 5_000)
-    assert (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 6\n"
+    assert (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 5\n"
     assert (tmp_path / "a" / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 4\n"
 
 

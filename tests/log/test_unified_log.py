@@ -212,6 +212,21 @@ def test_a_recovery_reads_nothing_below_the_recovery_point(tmp_path: Path) -> No
     assert live.log.recovery_point == bases[-2] + 1
 
 
+def test_indexes_that_a_roll_finishes_after_the_flush_are_recovered(tmp_path: Path) -> None:
+    """All records of a segment are flushed, then it is rolled, and a power failure takes the last entries of its indexes."""
+    live = LiveLog(tmp_path / "t-0", INDEXED)
+    while live.log.segment_count == 1:
+        live.log.mark_flushed(live.log.log_end_offset)
+        written = live.log.open_recovery_point
+        live.append(of_producer(1, live.log.log_end_offset))
+    assert live.log.recovery_point == live.log.base_offsets[1]
+    index = live.directory / f"{0:020}.timeindex"
+    index.write_bytes(bytes(index.stat().st_size))
+    live.crash(recovery_point=written)
+    live.stop()
+    assert live.faults() == []
+
+
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     """An append that fails half way is cut off again; the next one stands where it would have stood."""
     live = LiveLog(tmp_path / "t-0")

@@ -346,22 +346,22 @@ class LogCheckpoints:
         self._registry = registry
 
     @staticmethod
-    def offset_of(log: UnifiedLog, kind: FileKind) -> int | None:
-        """Return the offset of a log in a checkpoint, None if it has no entry there."""
+    def offset_of(log: UnifiedLog, kind: FileKind, *, is_closed: bool = False) -> int | None:
+        """Return the offset of a log, which may be closed, in a checkpoint, None if it has no entry there."""
         if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
-            return log.recovery_point
+            return log.recovery_point if is_closed else log.open_recovery_point
         if kind is FileKind.REPLICATION_CHECKPOINT:
             return log.high_watermark
         if kind is FileKind.CLEANER_CHECKPOINT:
             return log.cleaned_offset
         return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
 
-    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
-        """Return the present entries of a checkpoint of a log directory."""
+    def offsets_in(self, log_dir: LogDir, kind: FileKind, *, are_closed: bool = False) -> dict[TopicPartition, int]:
+        """Return the present entries of a checkpoint of a log directory, whose logs may be closed."""
         found = {}
         for log in self._registry.all_logs():
             if parent_path(log.directory) == log_dir.path:
-                offset = self.offset_of(log, kind)
+                offset = self.offset_of(log, kind, is_closed=are_closed)
                 if offset is not None:
                     found[log.topic, log.partition] = offset
         return found

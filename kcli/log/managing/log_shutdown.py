@@ -59,7 +59,8 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
             yield
     for log in logs:
         log.mark_flushed(log.log_end_offset)
-    log_dir.finish(broker_epoch, {kind: checkpoints.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})
+    offsets = {kind: checkpoints.offsets_in(log_dir, kind, are_closed=True) for kind in log_dir.checkpoints}
+    log_dir.finish(broker_epoch, offsets)
 
 
 def _not_marked(path: str, error: OSError) -> WarningLine:
