@@ -163,7 +163,7 @@ class SimulatedConsumer:
             yield PAUSE_MS
             return
         answer = response.topics[0].partitions[0]
-        if answer.error_code in RETRIABLE:
+        if answer.error_code in (*RETRIABLE, error_codes.OFFSET_NOT_AVAILABLE):
             yield PAUSE_MS
             return
         if answer.error_code:

@@ -10,6 +10,10 @@ timestamp  since  ListOffsets answers the offset (read committed: not beyond the
 -5         9      latest tiered: without tiered storage -1
 -6         11     earliest pending upload: without tiered storage -1
 
+A client that asks for the latest offset, or for a time after which no record is below that offset, gets OFFSET_NOT_AVAILABLE
+while the high watermark is below the begin of the leader epoch (before version 5 LEADER_NOT_AVAILABLE; KIP-207): after a crash,
+with flush.messages, until the records that were recovered are flushed.
+
 Any other timestamp below 0: UNSUPPORTED_VERSION. A partition that is asked for twice is answered once, with INVALID_REQUEST.
 A search that inflates a batch or reads through much of a segment is a Compute effect, and the answer waits for it. The log may
 change while it runs: the result is compared with the log afterwards, and if the file is deleted the search begins again, up to
@@ -62,6 +66,9 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 # From this version on the answer has the leader epoch.
 LEADER_EPOCH_VERSION = 4
+# Before this version clients do not know OFFSET_NOT_AVAILABLE.
+NOT_AVAILABLE_VERSION = 5
+_NO_REPLICA = -1  # the replica_id of a client
 _READ_COMMITTED = 1
 _NONE = (-1, -1, -1)
 _LOOKUP_US = 100  # of a time, in files
@@ -161,7 +168,7 @@ class _ListOffsets:
         except LongScanError:
             self._searches.append(search)
         except PartitionError as error:
-            answer.error_code = error.code
+            answer.error_code = self._code_of(error)
         except OSError as error:
             self._failed(search, partition, error)
 
@@ -187,7 +194,11 @@ class _ListOffsets:
             else:
                 search.answer.error_code = error_codes.NOT_LEADER_OR_FOLLOWER
         except PartitionError as error:
-            search.answer.error_code = error.code
+            search.answer.error_code = self._code_of(error)
+
+    def _code_of(self, error: PartitionError) -> int:
+        is_unknown = error.code == error_codes.OFFSET_NOT_AVAILABLE and self._context.version < NOT_AVAILABLE_VERSION
+        return error_codes.LEADER_NOT_AVAILABLE if is_unknown else error.code
 
     def _partition(self, search: _Search) -> Partition | None:
         broker, index = self._context.broker, search.wanted.partition_index
@@ -201,8 +212,11 @@ class _ListOffsets:
 
     def _found(self, search: _Search, partition: Partition, found: tuple[int, int, int] | None) -> None:
         log = partition.leader_log(search.wanted.current_leader_epoch)
-        if found is None or (_is_lookup(search.wanted) and found[1] >= self._limit(log)):
+        is_lookup = _is_lookup(search.wanted)
+        if found is None or (is_lookup and found[1] >= self._limit(log)):
             found = _NONE
+        if self._request.replica_id == _NO_REPLICA and (search.wanted.timestamp == LATEST or (is_lookup and found is _NONE)):
+            partition.check_end_is_known(log)
         answer = search.answer
         answer.timestamp, answer.offset, epoch = found
         if self._context.version >= LEADER_EPOCH_VERSION:

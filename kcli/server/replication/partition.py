@@ -38,6 +38,7 @@ class Partition:
 
     __slots__ = (
         "_begin_flush",
+        "_epoch_start_offset",
         "_is_flushing",
         "_waiting_for_flush",
         "index",
@@ -79,6 +80,7 @@ class Partition:
         self.isr: list[int] = []
         self.replicas: list[int] = []
         self.is_leader = False
+        self._epoch_start_offset = 0  # the log end when this broker became the leader
         self.on_high_watermark: Callable[[int], None] | None = None  # called after each move of the high watermark
         self.on_offline: Callable[[], None] | None = None  # called when the log is gone with its log directory
 
@@ -98,6 +100,7 @@ class Partition:
         self.is_leader = registration.leader == self.node_id
         if self.is_leader and self.log is not None:
             if is_new_epoch:
+                self._epoch_start_offset = self.log.log_end_offset
                 self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset, is_written=False)
             self._advance_high_watermark(self.log)
 
@@ -119,6 +122,18 @@ class Partition:
             message = f"the log directory of {self.topic}-{self.index} is offline"
             raise PartitionError(error_codes.KAFKA_STORAGE_ERROR, message)
         return self.log
+
+    def check_end_is_known(self, log: UnifiedLog) -> None:
+        """Raise PartitionError while the high watermark is below the log end of the time when this broker became the leader.
+
+        What clients have read before may be above it, so that for a client it would not be the end of the partition (KIP-207).
+        """
+        if log.high_watermark < self._epoch_start_offset:
+            raise PartitionError(
+                error_codes.OFFSET_NOT_AVAILABLE,
+                f"the high watermark of {self.topic}-{self.index}, {log.high_watermark}, has not reached "
+                f"{self._epoch_start_offset}, where leader epoch {self.leader_epoch} begins",
+            )
 
     def _refuse_epoch(self, current_leader_epoch: int) -> None:
         is_old = current_leader_epoch < self.leader_epoch
