@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kcli.simulator.compacted_ledger import CompactedLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure, TopicFacts
 
@@ -16,6 +18,9 @@ class TopicLedger:
         self.facts = facts
         self.partitions: list[PartitionLedger] = []
         self.configs: dict[str, str] = {}
+        # By config: the alterations that were sent, and those of them that have no answer. Such a one may still be applied.
+        self.alterations: Counter[str] = Counter()
+        self.unanswered_alterations: Counter[str] = Counter()
         self.deletion_requested = False
         self.is_deleted = False
         self.grow(partition_count)
