@@ -210,7 +210,7 @@ _ARRAY.finish(_address(_release_array))
 
 
 class _Array(NamedTuple):
-    """What an array has of its own: its length, its nulls and its buffers; None for the validity bits of a column without nulls."""
+    """What an array has of its own: its length, its nulls and its buffers, None for validity bits that are not needed."""
 
     length: int
     buffers: tuple[Any, ...]
