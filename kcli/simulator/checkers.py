@@ -157,7 +157,7 @@ class DiskChecker:
         """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds, but for `also_allowed`.
 
         With `may_miss_records` a log may end below the offset of a checkpoint; with `may_have_holes` offsets may be missing
-        inside the log.
+        inside the log. They may be in a log that was compacted once and is not any more: only its settings told why.
         """
         directories = [path for path in self._directories if path != self.dead_directory]
         targets, problems = resolve_paths(self._disk, directories)
@@ -166,7 +166,12 @@ class DiskChecker:
         findings = Verifier(self._disk, targets).run().findings
         errors = [finding for finding in findings if finding.severity == ERROR and not _SET_ASIDE.search(finding.file)]
         allowed = [*also_allowed, *(("records-missing",) if may_miss_records else ()), *(HOLES if may_have_holes else ())]
-        errors = [finding for finding in errors if finding.code not in allowed]
+        compacted = tuple(f"/{topic.facts.name}-" for topic in self._ledger.live_topics() if topic.facts.is_compacted)
+        errors = [
+            one
+            for one in errors
+            if one.code not in allowed and not (one.code in HOLES and any(name in one.file for name in compacted))
+        ]
         if errors:
             raise SimulationFailure("verify: " + "; ".join(f"{one.code} {one.file}: {one.message}" for one in errors[:3]))
 
