@@ -90,9 +90,10 @@ class SegmentScan(NamedTuple):
 def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentScan | None:
     """Prepare the search for the first record at or above `start_offset` and at or after `timestamp`; None if there is none.
 
-    Raises OSError.
+    Segments below `start_offset`, which retention has not removed yet, are passed over; Kafka answers -1 if one of them has
+    such a timestamp. Raises OSError.
     """
-    for segment in local.segments:
+    for segment in local.segments[local.floor(start_offset) :]:
         if largest_timestamp(local, segment) >= timestamp:
             if segment is local.active.segment:
                 known = local.active.time_entry_at_or_below(timestamp).offset

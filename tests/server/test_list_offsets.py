@@ -109,6 +109,16 @@ def test_a_segment_may_go_while_it_is_searched(node: WholeNode) -> None:
     assert node.broker.log_manager.is_live(log)
 
 
+def test_segments_below_the_log_start_hide_nothing(node: WholeNode) -> None:
+    """DeleteRecords leaves their files to retention; they have later timestamps than what may be read."""
+    node.produce("t", 0, batch(b"a", timestamp=START_MS + 9))
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
+    log.roll(node.now_ms)
+    node.produce("t", 0, batch(b"b", timestamp=START_MS + 5))
+    log.maybe_increment_log_start_offset(1)
+    assert offsets_of(list_offsets_of(node, START_MS)) == [(0, START_MS + 5, 1)]
+
+
 def test_the_log_start_may_rise_above_what_was_found(node: WholeNode) -> None:
     for _ in range(2):
         node.produce("t", 0, compressed(1_500_000))
