@@ -12,9 +12,12 @@
                           alone, with its threads. Each client is a process of its own
     produce_arrow         the same records as an Arrow table
 
+    latency               with --latency: the time from the call to the callback of single records, acks=all and linger.ms=0,
+                          1,000 a second, against `kcli serve`
+
 All take turns, so that changes in the machine's speed affect all of them. The time is that of the process, all threads.
 
-    python -m benchmarks.bench_client [--broker]
+    python -m benchmarks.bench_client [--broker | --latency]
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,25 +216,141 @@ WHOLE: dict[str, Callable[[str, str], float]] = {
 }
 
 
-def with_broker() -> None:
-    """Measure each client in a process of its own, in turns."""
+def in_turns(names: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
+    """Run each client of these names in a process of its own, in turns; yield what it prints."""
     from tests.server.live import LiveServer
 
-    found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory, LiveServer(Path(directory), "num.partitions=1") as server:
         address = f"127.0.0.1:{server.port}"
         for _ in range(ROUNDS):
-            for number, name in enumerate(WHOLE):
+            for number, name in enumerate(names):
                 command = [sys.executable, "-m", "benchmarks.bench_client", "--one", name, address, f"t{number}"]
-                spent = float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-                found.setdefault(name, []).append(spent / RECORDS * 1e6)
+                printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+                yield name, [float(one) for one in printed.split()]
+
+
+def with_broker() -> None:
+    """Measure the CPU time of each client."""
+    found: dict[str, list[float]] = {}
+    for name, (spent,) in in_turns(WHOLE):
+        found.setdefault(name, []).append(spent / RECORDS * 1e6)
     report(found)
+
+
+# ------------------------------------------------------------------------------------------------------------- latencies
+
+PACED, A_SECOND = 5_000, 1_000
+# Takes a callback for the result, which may be called by any thread.
+SendOne = Callable[[Callable[..., object]], object]
+
+
+def paced(send: SendOne) -> list[float]:
+    """The ms from each call to its result, of records that are sent one a ms."""
+    found: list[float] = []
+    began = time.perf_counter()
+    for number in range(PACED):
+        wait_s = began + number / A_SECOND - time.perf_counter()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        at = time.perf_counter()
+        send(lambda *result, at=at: found.append((time.perf_counter() - at) * 1000))
+    while len(found) < PACED:
+        time.sleep(0.01)
+    return found
+
+
+def latency_of_kcli(address: str, topic: str) -> list[float]:
+    from kcli.client import Producer
+
+    with Producer({"bootstrap.servers": address, "linger.ms": 0}) as producer:
+        producer.send_and_wait(topic, VALUE)
+        return paced(lambda done: producer.send(topic, VALUE, on_delivery=done))
+
+
+def latency_of_confluent(address: str, topic: str) -> list[float]:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
+    producer.produce(topic, VALUE)
+    producer.flush()
+    is_over = threading.Event()
+
+    def serve() -> None:
+        while not is_over.is_set():
+            producer.poll(0.1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        return paced(lambda done: producer.produce(topic, VALUE, on_delivery=done))
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def latency_of_kafka_python(address: str, topic: str) -> list[float]:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=address, linger_ms=0, acks="all")
+    producer.send(topic, VALUE).get(10)
+    found = paced(lambda done: producer.send(topic, VALUE).add_callback(done))
+    producer.close()
+    return found
+
+
+def latency_of_aiokafka(address: str, topic: str) -> list[float]:
+    from aiokafka import AIOKafkaProducer
+
+    async def run() -> list[float]:
+        found: list[float] = []
+
+        async def one() -> None:
+            at = time.perf_counter()
+            await producer.send_and_wait(topic, VALUE)
+            found.append((time.perf_counter() - at) * 1000)
+
+        async with AIOKafkaProducer(bootstrap_servers=address, acks="all") as producer:
+            await producer.send_and_wait(topic, VALUE)
+            began, tasks = time.perf_counter(), []
+            for number in range(PACED):
+                await asyncio.sleep(max(began + number / A_SECOND - time.perf_counter(), 0))
+                tasks.append(asyncio.create_task(one()))
+            await asyncio.gather(*tasks)
+        return found
+
+    return asyncio.run(run())
+
+
+LATENCIES: dict[str, Callable[[str, str], list[float]]] = {
+    "latency of kcli": latency_of_kcli,
+    "latency of confluent-kafka": latency_of_confluent,
+    "latency of kafka-python": latency_of_kafka_python,
+    "latency of aiokafka": latency_of_aiokafka,
+}
+
+
+def with_pace() -> None:
+    """Measure the time to the result of single records."""
+    found: dict[str, list[list[float]]] = {}
+    for name, times in in_turns(LATENCIES):
+        found.setdefault(name, []).append(times)
+    print("| single records, 1,000 a second, acks=all | p50, ms | p99, ms |\n|---|---|---|")
+    for name, runs in found.items():
+        medians = (statistics.median(column) for column in zip(*runs, strict=True))
+        print(f"| {name} | {' | '.join(f'{one:.2f}' for one in medians)} |")
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         name, address, topic = sys.argv[2:]
-        print(WHOLE[name](address, topic))
+        if name in LATENCIES:
+            times = statistics.quantiles(LATENCIES[name](address, topic), n=100)
+            print(times[49], times[98])
+        else:
+            print(WHOLE[name](address, topic))
+        return
+    if sys.argv[1:2] == ["--latency"]:
+        with_pace()
         return
     if sys.argv[1:2] == ["--broker"]:
         with_broker()

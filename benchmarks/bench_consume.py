@@ -10,7 +10,10 @@
 Each reads the same records of a running `kcli serve` from the beginning, in a process of its own whose whole CPU time (user and
 system, all threads) after the first records counts. They take turns, so that changes in the machine's speed affect all.
 
-    python -m benchmarks.bench_consume
+With --lag the peak of resident memory of each is measured instead, for a consumer that begins so many MB behind the end of 16
+partitions and reads all of them.
+
+    python -m benchmarks.bench_consume [--lag MB]
 """
 
 from __future__ import annotations
@@ -95,6 +98,47 @@ def kafka_python(address: str, topic: str, records: int) -> float:
 RUNS = {one.__name__: one for one in (kcli_poll, kcli_arrow, confluent, kafka_python)}
 
 
+def kcli_lag(address: str, topic: str, records: int) -> float:
+    from kcli.client.shell.consumer import Consumer
+
+    with Consumer({"bootstrap.servers": address, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([(topic, index) for index in range(LAG_PARTITIONS)])
+        count = 0
+        while count < records:
+            count += len(consumer.poll(10))
+    return peak_mb()
+
+
+def kcli_arrow_lag(address: str, topic: str, records: int) -> float:
+    from kcli.client.shell.consumer import Consumer
+
+    with Consumer({"bootstrap.servers": address, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([(topic, index) for index in range(LAG_PARTITIONS)])
+        count = 0
+        while count < records:
+            count += consumer.poll_arrow(10).rows
+    return peak_mb()
+
+
+def confluent_lag(address: str, topic: str, records: int) -> float:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "b", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(LAG_PARTITIONS)])
+    count = 0
+    while count < records:
+        count += len(consumer.consume(500, 10))
+    return peak_mb()
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+LAG_RUNS = {one.__name__: one for one in (kcli_lag, kcli_arrow_lag, confluent_lag)}
+LAG_PARTITIONS, LAG_RECORD_BYTES, LAG_BATCH_RECORDS = 16, 1000, 1000
+
+
 def fill(broker: Broker) -> None:
     """Produce the records of all topics."""
     client = Client(broker.port)
@@ -111,10 +155,42 @@ def fill(broker: Broker) -> None:
             client.send(frame)
 
 
+def lag(megabytes: int) -> None:
+    """Print the peak memory of each consumer that reads so many MB."""
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory) / "kcli"
+        home.mkdir()
+        broker = Broker("kcli", home, ("log.retention.ms=-1",))
+        broker.start()
+        try:
+            client = Client(broker.port)
+            client.create_topic("lag", LAG_PARTITIONS)
+            value = b"v" * LAG_RECORD_BYTES
+            records = encode_records(Record(index, index, None, value) for index in range(LAG_BATCH_RECORDS))
+            now_ms = int(time.time() * 1000)
+            batch = NewRecordBatch(0, LAG_BATCH_RECORDS - 1, now_ms, now_ms, LAG_BATCH_RECORDS, records).encode()
+            frames = [client.produce_frame("lag", index, batch) for index in range(LAG_PARTITIONS)]
+            count = megabytes * 1_000_000 // len(batch)
+            for index in range(count):
+                client.send(frames[index % LAG_PARTITIONS])
+            print(f"| consumer that lags by {megabytes:,} MB | peak of resident memory, MB | s |\n|---|---|---|")
+            for name in LAG_RUNS:
+                command = [sys.executable, "-m", "benchmarks.bench_consume", name, f"127.0.0.1:{broker.port}", "lag"]
+                began = time.monotonic()
+                command.append(str(count * LAG_BATCH_RECORDS))
+                done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+                print(f"| {name} | {float(done.stdout):.0f} | {time.monotonic() - began:.1f} |")
+        finally:
+            broker.stop()
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--lag"]:
+        lag(int(sys.argv[2]))
+        return
     if len(sys.argv) > 1:
         name, address, topic, records = sys.argv[1:]
-        print(RUNS[name](address, topic, int(records)))
+        print((RUNS | LAG_RUNS)[name](address, topic, int(records)))
         return
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory) / "kcli"
