@@ -157,7 +157,7 @@ class DiskChecker:
         """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds, but for `also_allowed`.
 
         With `may_miss_records` a log may end below the offset of a checkpoint; with `may_have_holes` offsets may be missing
-        inside the log. They may be in a log that was compacted once and is not any more: only its settings told why.
+        inside the log. A log that was compacted once may have them, too: its settings do not explain them any more.
         """
         directories = [path for path in self._directories if path != self.dead_directory]
         targets, problems = resolve_paths(self._disk, directories)
