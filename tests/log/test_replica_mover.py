@@ -106,6 +106,21 @@ def test_a_future_log_follows_cuts_and_deletions(node: Node) -> None:
     assert manager.mover.replace("t", 0, NOW_MS) is not None
 
 
+def test_the_copy_of_a_compacted_log_that_was_cut_begins_again(node: Node) -> None:
+    """The copy lacks what was compacted away because of records that are cut off: its bytes are not those of the log."""
+    manager, log, _ = moving(node)
+    copy_all(node, manager)
+    future = manager.future_logs["t", 0]
+    future.truncate_fully_and_start_at(20, NOW_MS)  # as if all records below were compacted away
+    for one in (log, future):
+        one.config = one.config._replace(cleanup_policy=frozenset({"compact"}))
+    log.truncate_to(9, NOW_MS)
+    copy_all(node, manager)
+    assert (future.log_start_offset, future.log_end_offset) == (0, log.log_end_offset)
+    read = [one.read(0, 1 << 20, limit_offset=one.log_end_offset) for one in (log, future)]
+    assert read[0].size == read[1].size > 0
+
+
 def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node: Node) -> None:
     """The crash came between the controller's record and the renaming."""
     manager, _, target = moving(node)

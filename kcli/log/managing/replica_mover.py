@@ -13,7 +13,9 @@
                      -delete
 
 If the log is truncated below the end of the future log, that one is truncated, too; if the log start offset rises above its
-end, it begins again there. replica.alter.log.dirs.io.max.bytes.per.second limits the rate.
+end, it begins again there. If the log is compacted, it begins again in both cases: what was copied may lack records because of
+later ones with their keys, which are cut off now (a power failure takes them from the log's device only).
+replica.alter.log.dirs.io.max.bytes.per.second limits the rate.
 """
 
 from __future__ import annotations
@@ -184,9 +186,10 @@ class ReplicaMover:
         """Truncate the future log to the range of the log."""
         delay_ms = future.config.file_delete_delay_ms
         renamed: list[str] = []
-        if future.log_end_offset < current.log_start_offset:
+        is_longer = future.log_end_offset > current.log_end_offset
+        if future.log_end_offset < current.log_start_offset or (is_longer and "compact" in future.config.cleanup_policy):
             renamed = future.truncate_fully_and_start_at(current.log_start_offset, self._registry.wall.at(now_ms))
-        elif future.log_end_offset > current.log_end_offset:
+        elif is_longer:
             renamed = future.truncate_to(current.log_end_offset, self._registry.wall.at(now_ms))
         self._registry.deletions.add(renamed, now_ms + delay_ms)
 
