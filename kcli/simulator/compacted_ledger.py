@@ -87,6 +87,8 @@ class CompactedLedger(PartitionLedger):
                 if self.offset_of.get(identity) == offset:
                     del self.offset_of[identity]
         if has_lost_power:
+            # A segment that was begun behind them may be there, empty, so that the log ends above what is lost.
+            self.known = {offset: identity for offset, identity in self.known.items() if offset < last_batch_end}
             missing = {offset for offset in self.known if offset not in found and offset not in must}
             has_lost = has_lost or bool(missing)
             self.offset_of = {identity: offset for identity, offset in self.offset_of.items() if offset not in missing}
