@@ -30,6 +30,7 @@ from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
 from kcli.client.shell.admin import Admin
 from kcli.format.file_names import DirectoryState
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.checkpoint_files import TopicPartition
@@ -164,7 +165,18 @@ class ClusterPartition(LogPartition):
         count = min(max(-(-total // target_bytes), 1), max(end_offset - first_offset, 1))
         cuts = [first_offset + (end_offset - first_offset) * at // count for at in range(count + 1)]
         return [
-            SegmentRange(self.topic, self.partition, self.name, first, 0, total // count, first, end, transactions=transactions)
+            SegmentRange(
+                self.topic,
+                self.partition,
+                self.name,
+                first,
+                0,
+                total // count,
+                first,
+                end,
+                transactions=transactions,
+                file_id=int.from_bytes(Uuid.parse(self._topic_id)),
+            )
             for first, end in pairwise(cuts)
             if first < end
         ]

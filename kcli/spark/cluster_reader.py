@@ -35,7 +35,7 @@ from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTrans
 from kcli.network.shell.clock import Clock
 from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.steps import StepRunner, Steps
-from kcli.replay.target import connect, list_offsets
+from kcli.replay.target import connect, list_offsets, topic_id
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report
@@ -92,6 +92,14 @@ class ClusterFetcher:
         network.metadata.want_topic(topic)
         self._start(connect(network, "cluster")).result()
 
+    def check_topic(self, part: SegmentRange) -> None:
+        """Raise PlanError if the topic is another one than that of the plan."""
+        found = int.from_bytes(topic_id(self._runner.network, part.topic))
+        if part.file_id and found and found != part.file_id:
+            raise PlanError(
+                f"{part.file}: the topic was deleted and created again while the job ran; run the job again to read the new topic"
+            )
+
     def fetch(self, key: TopicPartition, offset: int, isolation: int) -> Future[Fetched]:
         """Begin to fetch from a partition; the result raises what kcli.replay.fetching.fetch does."""
         return self._start(fetch(self._runner.network, *key, offset, isolation))
@@ -124,6 +132,7 @@ def fetch_windows(
     """
     key, offset, end = (part.topic, part.partition), part.first_offset, part.end_offset
     fetcher.connect(part.topic)
+    fetcher.check_topic(part)
 
     def begin() -> Future[Fetched]:
         return fetcher.fetch(key, offset, _READ_COMMITTED if offset < stable_offset else _READ_UNCOMMITTED)
@@ -140,6 +149,7 @@ def fetch_windows(
             offset = start
             coming = begin()
             continue
+        fetcher.check_topic(part)
         window = _window(fetched, offset, end)
         if window is None:
             empty += 1

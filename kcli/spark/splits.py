@@ -22,7 +22,7 @@ class SegmentRange(NamedTuple):
 
     Records with offsets in [first_offset, end_offset) are wanted. All offsets of the batches must be in [least_offset,
     bound_offset). For the tables of other files than segments it is the whole of such a file. `file_id` is Disk.file_id of the
-    planned file, 0 if a replaced file is allowed.
+    planned file, of a cluster's partition the topic's id as a number; 0 if a replaced file is allowed.
     """
 
     topic: str

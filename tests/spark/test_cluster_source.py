@@ -152,6 +152,21 @@ def test_offsets_that_were_deleted_since_planning(cluster: Cluster) -> None:
     assert offsets[0] == 40
 
 
+def test_a_topic_that_was_made_again_ends_the_task(cluster: Cluster) -> None:
+    """Its offsets would be read as those of the topic of the plan."""
+    with Admin({"bootstrap.servers": cluster.servers}) as admin:
+        admin.create_topics([NewTopic("again", 1)])
+        with Producer({"bootstrap.servers": cluster.servers}) as producer:
+            producer.send_and_wait("again", b"old")
+        reader, splits = splits_of(cluster.url, subscribe="again")
+        admin.delete_topics(["again"])
+        admin.create_topics([NewTopic("again", 1)])
+        with Producer({"bootstrap.servers": cluster.servers}) as producer:
+            producer.send_and_wait("again", b"new")
+    with pytest.raises(PlanError, match="again-0: the topic was deleted and created again while the job ran"):
+        list(reader.read(splits[0]))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
