@@ -97,7 +97,7 @@ class ClusterFetcher:
         found = int.from_bytes(topic_id(self._runner.network, part.topic))
         if part.file_id and found and found != part.file_id:
             raise PlanError(
-                f"{part.file}: the topic was deleted and created again while the job ran; run the job again to read the new topic"
+                f"{part.file}: the topic was deleted and created again while the job ran; run the job again to read the new one"
             )
 
     def fetch(self, key: TopicPartition, offset: int, isolation: int) -> Future[Fetched]:
