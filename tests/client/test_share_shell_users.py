@@ -72,6 +72,37 @@ def test_two_threads_do_not_use_a_share_consumer_at_the_same_time() -> None:
         assert len(errors) == 1
 
 
+def test_wakeup_ends_a_commit() -> None:
+    """Of acknowledgements that no broker answers; without a call under way it ends the next one."""
+    with ShareConsumer(SETTINGS) as consumer:
+
+        def unanswered(done: object, now_ms: int) -> None:
+            threading.Thread(target=consumer.wakeup).start()
+
+        consumer._core.fetcher.flush = unanswered  # type: ignore[method-assign]
+        with pytest.raises(WakeupError):
+            consumer.commit_sync(60.0)
+        del consumer._core.fetcher.flush
+        assert consumer.commit_sync(60.0) == {}
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.commit_sync(60.0)
+        assert consumer.commit_sync(60.0) == {}
+
+    async def run() -> None:
+        async with AsyncShareConsumer(SETTINGS) as awaiting:
+            committed: list[object] = []
+            awaiting._core.fetcher.flush = lambda done, now_ms: committed.append(done)  # type: ignore[method-assign]
+            committing = asyncio.ensure_future(awaiting.commit(60.0))
+            await asyncio.sleep(0)
+            assert committed
+            awaiting.wakeup()
+            with pytest.raises(WakeupError):
+                await committing
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_closed_share_consumer_refuses_calls() -> None:
     consumer = ShareConsumer(SETTINGS)
     consumer.close()

@@ -22,6 +22,7 @@ from kcli.client.consumer.share_records import ShareRecord
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.open_operations import Done
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleTask
 
@@ -77,12 +78,14 @@ class AsyncShareConsumer(ShareConsumerBase):
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._use.used():
-            results: Results = await self._loop().start(partial(self._core.commit, timeout_ms=timeout_ms))
+            commit: Callable[[Done[Results], int], None] = partial(self._core.commit, timeout_ms=timeout_ms)
+            waits = self._core.waits
+            results: Results = await self._loop().start(partial(waits.start, commit), partial(waits.abandon, commit))
             self._call_back()
             return results
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; after a close nothing happens."""
+        """End the poll or commit under way, or the next one, with WakeupError; after a close nothing happens."""
         if not self._is_closed:
             self._client.call(self._core.wakeup)
 

@@ -24,6 +24,7 @@ from kcli.client.consumer.share_records import ShareRecord
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleThread
@@ -94,7 +95,13 @@ class ShareConsumer(ShareConsumerBase):
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._use.used():
-            results: Results = self._thread.start(partial(self._core.commit, timeout_ms=timeout_ms)).result()
+            commit: Callable[[Done[Results], int], None] = partial(self._core.commit, timeout_ms=timeout_ms)
+            try:
+                results: Results = self._thread.start(partial(self._core.waits.start, commit)).result()
+            except KeyboardInterrupt:
+                with self._thread.lock:
+                    self._core.waits.abandon(commit)
+                raise
             self._call_back()
             return results
 
@@ -105,9 +112,9 @@ class ShareConsumer(ShareConsumerBase):
             self._call_back()
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; other threads may call this.
+        """End the poll or commit_sync under way, or the next one, with WakeupError; other threads may call this.
 
-        After a close nothing happens.
+        The acknowledgements are sent nevertheless, and the callback gets their results. After a close nothing happens.
         """
         with suppress(IllegalStateError):
             self._thread.call(self._core.wakeup)
