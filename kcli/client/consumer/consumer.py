@@ -221,6 +221,10 @@ class ConsumerCore:
         if not wanted:
             self.unsubscribe(now_ms)
             return
+        before = self.subscriptions.assigned_partitions
+        is_own = self.subscriptions.type is SubscriptionType.USER_ASSIGNED
+        if self.membership is not None and is_own and before != frozenset(wanted):
+            self.membership.assignment_changes(now_ms)
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:

@@ -4,6 +4,7 @@
     ----------------------------------------  ----------------------------------------------------------------------------
     each auto.commit.interval.ms              in `polled`, if no other one is under way; again after retry.backoff.ms if
                                               its error may pass
+    before `assign` takes other partitions    at once, without waiting
     before partitions are revoked             waits until it succeeds, or fails for good, or the rebalance times out
     when the member is closed                 waits as long as the caller does
 
@@ -124,8 +125,16 @@ class GroupMember(ABC):
 
     def auto_commit(self, now_ms: int) -> None:
         """Commit the consumed offsets if it is time."""
-        if not self.config.enable_auto_commit or self._is_committing or now_ms < self._next_commit_ms:
-            return
+        if self.config.enable_auto_commit and not self._is_committing and now_ms >= self._next_commit_ms:
+            self._commit_consumed(now_ms)
+
+    def assignment_changes(self, now_ms: int) -> None:
+        """See Membership."""
+        if self.config.enable_auto_commit:
+            self._commit_consumed(now_ms)
+
+    def _commit_consumed(self, now_ms: int) -> None:
+        """Commit the consumed offsets without waiting."""
         self._next_commit_ms = now_ms + self.config.auto_commit_interval_ms
         offsets = self.subscription.all_consumed()
         if not offsets:

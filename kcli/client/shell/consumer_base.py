@@ -67,7 +67,10 @@ class ConsumerBase(ABC):
         self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
 
     def assign(self, partitions: Iterable[Pair]) -> None:
-        """Read these partitions, without a group; this replaces the partitions before."""
+        """Read these partitions, without a group; this replaces the partitions before.
+
+        With group.id and enable.auto.commit, what was consumed of those before is committed, without waiting.
+        """
         self._call(lambda now_ms: self._core.assign(partitions, now_ms))
 
     def assignment(self) -> set[TopicPartition]:

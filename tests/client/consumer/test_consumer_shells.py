@@ -62,6 +62,9 @@ class Group:
     def subscription_changed(self, now_ms: int) -> None:
         pass
 
+    def assignment_changes(self, now_ms: int) -> None:
+        pass
+
     def next_poll_ms(self, now_ms: int) -> int | None:
         return None
 
