@@ -9,7 +9,7 @@ The calls are those of kcli.client.shell.consumer.Consumer; what waits for a bro
 have coroutine methods; they are called inside `poll` and `close`.
 
 One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
-for that task first. `subscribe([])` does not wait, and so does not call the listener: use `unsubscribe`.
+for that task first. Deserializers are called on the event loop, which has time between the records if they are slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
+from kcli.client.consumer.subscription_state import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -38,6 +43,12 @@ from kcli.client.shell.single_user import SingleTask
 
 _Result = TypeVar("_Result")
 
+_CANNOT_AWAIT = "the rebalance listener has coroutine methods, which subscribe([]) cannot await: await unsubscribe() instead"
+
+
+def _methods_at_the_end(listener: ConsumerRebalanceListener) -> tuple[Callable[..., object], ...]:
+    """Return the methods that may be called for partitions that are taken away."""
+    return listener.on_partitions_revoked, listener.on_partitions_lost
 
 class AsyncConsumer(ConsumerBase):
     """A consumer on the event loop that runs when it is first used; ConsumerBase has the calls that wait for nothing."""
@@ -83,6 +94,25 @@ class AsyncConsumer(ConsumerBase):
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
     async def unsubscribe(self) -> None:
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before.
+
+        Without topics it is `unsubscribe` without waiting for the broker; a listener with coroutine methods cannot be awaited
+        then: IllegalStateError.
+        """
+        wanted = topics if isinstance(topics, str) else list(topics)
+        subscriptions = self._core.subscriptions
+        if wanted or subscriptions.listener is None or not subscriptions.has_auto_assigned_partitions:
+            super().subscribe(wanted, listener)
+            return
+        if any(map(inspect.iscoroutinefunction, _methods_at_the_end(subscriptions.listener))):
+            raise IllegalStateError(_CANNOT_AWAIT)
+        with self._use.used():
+            self._call(lambda now_ms: self._core.leave_group(lambda error, now_ms: None, now_ms))
+            self._call_plain_listener()
+            self._call(self._core.unsubscribe)
+            self._raise_listener_error()
+
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
         with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
@@ -162,6 +192,19 @@ class AsyncConsumer(ConsumerBase):
 
     async def commit(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
+    def _call_plain_listener(self) -> None:
+        """Call the rebalance listener, whose methods are no coroutines."""
+        while (call := self._begin_listener_call()) is not None:
+            error: Exception | None = None
+            try:
+                returned = call()
+                if inspect.isawaitable(returned):
+                    error = IllegalStateError(_CANNOT_AWAIT)
+            except Exception as raised:
+                error = raised
+            finally:
+                self._end_listener_call(error)
+
         timeout_ms = milliseconds(timeout, self._api_ms)
         wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
         await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))

@@ -573,6 +573,43 @@ def test_a_listener_that_unsubscribes_or_polls_is_called_once(protocol: str) -> 
 
 def test_a_poll_inside_the_listener_does_not_spin() -> None:
     """What the membership does after the call is no work for it."""
+def test_subscribe_without_topics_calls_the_listener_of_an_asyncio_consumer() -> None:
+    """It does not wait: a listener with coroutine methods needs `unsubscribe`, and nothing happens without it."""
+
+    class Awaited(CalledListener):
+        async def on_partitions_revoked(self, partitions: Any) -> None:
+            self.calls.append(("revoked", partitions))
+
+        async def on_partitions_lost(self, partitions: Any) -> None:
+            self.calls.append(("lost", partitions))
+
+    def refuse() -> None:
+        raise ValueError("not now")
+
+    async def run() -> None:
+        async with AsyncConsumer(IN_GROUP) as awaiting:
+            listener = CalledListener(lambda: None)
+            awaiting.subscribe(["t"], listener)
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            awaiting.subscribe([])
+            assert listener.calls == [("lost", [T0])] and awaiting.subscription() == set() == awaiting.assignment()
+            awaiting.subscribe(["t"], CalledListener(refuse))
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            with pytest.raises(RebalanceListenerError, match="not now"):
+                awaiting.subscribe([])
+            assert awaiting.subscription() == set()
+            awaited = Awaited(lambda: None)
+            awaiting.subscribe(["t"], awaited)
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            with pytest.raises(IllegalStateError, match=r"await unsubscribe\(\)"):
+                awaiting.subscribe([])
+            assert awaiting.subscription() == {"t"} and awaited.calls == []
+            await awaiting.unsubscribe()
+            assert awaited.calls == [("lost", [T0])]
+
+    asyncio.run(run())
+
+
 
     def act() -> None:
         consumer.poll(0.1)
