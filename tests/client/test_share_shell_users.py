@@ -17,6 +17,7 @@ from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.share_consumer import ShareConsumer
 from kcli.format.record_scan import RecordColumns
+from tests.client.consumer.test_consumer_shells import Ticks
 from tests.server.whole_node import batch
 
 SETTINGS: dict[str, Setting] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
@@ -152,6 +153,31 @@ def test_slow_deserializers_let_the_network_thread_work() -> None:
         consumer.subscribe(["t"])
         consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
         assert len(consumer.poll(0)) == 12 and seen[-1]
+
+
+def test_slow_deserializers_let_the_event_loop_work() -> None:
+    """It sends the heartbeats. Records of a poll that is cancelled are released, not accepted by the next one."""
+
+    async def run() -> None:
+        consumer = AsyncShareConsumer(SETTINGS, value_deserializer=lambda data: ticks.deserialize(data))
+        ticks = Ticks(consumer._clock)
+        consumer.subscribe(["t"])
+        consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
+        assert len(await consumer.poll(0)) == 12
+        assert ticks.seen[-1] >= ticks.seen[0] + 4, "after the first records there is time before each one"
+        consumer._core._held.clear()
+        consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
+        polling = asyncio.ensure_future(consumer.poll(0))
+        while len(ticks.seen) < 12 + 10:
+            await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert not consumer._core._held
+        ticks.stop()
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_later_slice_that_fails_costs_no_error_and_no_record() -> None:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from kcli.client.cluster import PartitionInfo
 from kcli.client.cluster import TopicPartition as Pair
-from kcli.client.consumer.arrow_export import ArrowBatches
+from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
@@ -39,16 +39,17 @@ from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
 from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleTask
 
 _Result = TypeVar("_Result")
-
 _CANNOT_AWAIT = "the rebalance listener has coroutine methods, which subscribe([]) cannot await: await unsubscribe() instead"
 
 
 def _methods_at_the_end(listener: ConsumerRebalanceListener) -> tuple[Callable[..., object], ...]:
     """Return the methods that may be called for partitions that are taken away."""
     return listener.on_partitions_revoked, listener.on_partitions_lost
+
 
 class AsyncConsumer(ConsumerBase):
     """A consumer on the event loop that runs when it is first used; ConsumerBase has the calls that wait for nothing."""
@@ -93,7 +94,6 @@ class AsyncConsumer(ConsumerBase):
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
-    async def unsubscribe(self) -> None:
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
         """Let the group assign partitions of topics; this replaces the subscription before.
 
@@ -113,6 +113,7 @@ class AsyncConsumer(ConsumerBase):
             self._call(self._core.unsubscribe)
             self._raise_listener_error()
 
+    async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
         with self._use.used():
             await self._finish(self._loop(), self._core.leave_group, self._api_ms / MILLISECONDS)
@@ -128,23 +129,39 @@ class AsyncConsumer(ConsumerBase):
         """
         return self._intercept(await self._poll(self._take_records, timeout))
 
-    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
+    async def _take_records(self) -> list[ConsumerRecord]:
         """Return records that an iterator has left, or else new ones."""
         left = self._core.subscriptions.held.take_all()
         self._is_seen = bool(left)
-        return left or self._collect(now_ms)
+        return left or await self._collect()
 
-    def _collect(self, now_ms: int) -> list[ConsumerRecord]:
-        return self._core.collect(now_ms, *self._deserializers)
+    async def _collect(self) -> list[ConsumerRecord]:
+        loop, core = self._loop(), self._core
+        if self._deserializers == (None, None):
+            return loop.call(core.collect)
+        found: list[ConsumerRecord] = []
+        try:
+            # The next poll raises the error of a later record again.
+            most = core.config.max_poll_records
+            for _ in collect_in_slices(loop.call, self._clock, self._collect_some, found, most, lambda error: None):
+                await asyncio.sleep(0)
+        except BaseException:
+            core.put_back(found)  # the task was cancelled
+            raise
+        return found
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-        return ArrowBatches(await self._poll(partial(self._take_arrow, max_rows), timeout))
 
-    async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+        async def take() -> list[ArrowBatch]:
+            return self._call(partial(self._take_arrow, max_rows))
+
+        return ArrowBatches(await self._poll(take, timeout))
+
+    async def _poll(self, take: Callable[[], Awaitable[list[_Result]]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
         with self._use.used():
             loop.call(core.begin_poll)
@@ -153,7 +170,7 @@ class AsyncConsumer(ConsumerBase):
                 self._report_auto_commits()
                 await self._call_listener()
                 loop.call(core.raise_error)
-                found = loop.call(take)
+                found = await take()
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
                     return found
@@ -175,6 +192,19 @@ class AsyncConsumer(ConsumerBase):
             finally:
                 self._end_listener_call(error)
 
+    def _call_plain_listener(self) -> None:
+        """Call the rebalance listener, whose methods are no coroutines."""
+        while (call := self._begin_listener_call()) is not None:
+            error: Exception | None = None
+            try:
+                returned = call()
+                if inspect.isawaitable(returned):
+                    error = IllegalStateError(_CANNOT_AWAIT)
+            except Exception as raised:
+                error = raised
+            finally:
+                self._end_listener_call(error)
+
     def wakeup(self) -> None:
         """End the waiting calls under way, or the next one, with WakeupError; a close is not ended."""
         if not self._is_closed:
@@ -192,19 +222,6 @@ class AsyncConsumer(ConsumerBase):
 
     async def commit(self, offsets: Mapping[Pair, OffsetAndMetadata] | None = None, timeout: float | None = None) -> None:
         """Commit offsets, by default those after the records that poll returned, and wait until the group has them."""
-    def _call_plain_listener(self) -> None:
-        """Call the rebalance listener, whose methods are no coroutines."""
-        while (call := self._begin_listener_call()) is not None:
-            error: Exception | None = None
-            try:
-                returned = call()
-                if inspect.isawaitable(returned):
-                    error = IllegalStateError(_CANNOT_AWAIT)
-            except Exception as raised:
-                error = raised
-            finally:
-                self._end_listener_call(error)
-
         timeout_ms = milliseconds(timeout, self._api_ms)
         wanted = self._core.subscriptions.all_consumed() if offsets is None else dict(offsets)
         await self._ask(partial(self._core.commit, wanted, timeout_ms=timeout_ms))

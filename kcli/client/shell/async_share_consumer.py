@@ -7,7 +7,7 @@ async with AsyncShareConsumer({"bootstrap.servers": "localhost:9092", "group.id"
             await work(record)
 
 One task uses `poll`, `commit` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait for
-that task first.
+that task first. Deserializers are called on the event loop, which has time between the records if they are slow.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
 from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleTask
 
@@ -65,7 +66,7 @@ class AsyncShareConsumer(ShareConsumerBase):
         try:
             while True:
                 self._call_back()
-                found = client.call(lambda now_ms: core.collect(now_ms, *self._deserializers))
+                found = await self._collect()
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
                     return found
@@ -73,6 +74,20 @@ class AsyncShareConsumer(ShareConsumerBase):
                 client.call(core.waiting)
         finally:
             core.poll_ended()
+
+    async def _collect(self) -> list[ShareRecord]:
+        client, core = self._loop(), self._core
+        if self._deserializers == (None, None):
+            return client.call(core.collect)
+        found: list[ShareRecord] = []
+        try:
+            most, keep = core.config.max_poll_records, core.fetcher.keep_unread
+            for _ in collect_in_slices(client.call, self._clock, self._collect_some, found, most, keep):
+                await asyncio.sleep(0)
+        except BaseException:
+            core.put_back(found)  # the task was cancelled, or an interrupt
+            raise
+        return found
 
     async def commit(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""

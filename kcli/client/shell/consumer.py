@@ -140,11 +140,10 @@ class Consumer(ConsumerBase):
         with self._put_back_on_error(found):
             # The next poll raises the error of a later record again.
             most = self._core.config.max_poll_records
-            collect_in_slices(self._thread, self._collect_some, found, most, lambda error: None)
+            thread = self._thread
+            for _ in collect_in_slices(thread.call_lightly, thread.clock, self._collect_some, found, most, lambda error: None):
+                thread.let_in()
         return found
-
-    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
-        return self._core.collect(now_ms, *self._deserializers, most)
 
     @contextmanager
     def _put_back_on_error(self, found: Sequence[ConsumerRecord]) -> Iterator[None]:

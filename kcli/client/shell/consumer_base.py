@@ -111,6 +111,10 @@ class ConsumerBase(ABC):
         """Return what the interceptors make of the records that were taken last."""
         return records if self._is_seen or not records else self._interceptors.on_consume(records)
 
+    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
+        """Return up to `most` records, deserialized."""
+        return self._core.collect(now_ms, *self._deserializers, most)
+
     def _take_arrow(self, max_rows: int, now_ms: int) -> list[ArrowBatch]:
         return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
 

@@ -81,15 +81,14 @@ class ShareConsumer(ShareConsumerBase):
             return thread.call(core.collect)
         found: list[ShareRecord] = []
         try:
-            collect_in_slices(thread, self._collect_some, found, core.config.max_poll_records, core.fetcher.keep_unread)
+            most, keep = core.config.max_poll_records, core.fetcher.keep_unread
+            for _ in collect_in_slices(thread.call_lightly, thread.clock, self._collect_some, found, most, keep):
+                thread.let_in()
         except BaseException:
             thread.call(lambda now_ms: core.put_back(found))
             raise
         thread.call(lambda now_ms: None)  # what is due is sent
         return found
-
-    def _collect_some(self, most: int, now_ms: int) -> list[ShareRecord]:
-        return self._core.collect(now_ms, *self._deserializers, most)
 
     def commit_sync(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.consumer_builder import Interceptors
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
+from kcli.network.shell.clock import Clock
 from kcli.protocol import error_codes
 from tests.client.consumer.test_fetcher import T0, T1, offsets, records
 
@@ -571,8 +573,6 @@ def test_a_listener_that_unsubscribes_or_polls_is_called_once(protocol: str) -> 
     assert listener.calls == [("revoked", [T0])]
 
 
-def test_a_poll_inside_the_listener_does_not_spin() -> None:
-    """What the membership does after the call is no work for it."""
 def test_subscribe_without_topics_calls_the_listener_of_an_asyncio_consumer() -> None:
     """It does not wait: a listener with coroutine methods needs `unsubscribe`, and nothing happens without it."""
 
@@ -610,6 +610,8 @@ def test_subscribe_without_topics_calls_the_listener_of_an_asyncio_consumer() ->
     asyncio.run(run())
 
 
+def test_a_poll_inside_the_listener_does_not_spin() -> None:
+    """What the membership does after the call is no work for it."""
 
     def act() -> None:
         consumer.poll(0.1)
@@ -758,6 +760,52 @@ def test_slow_deserializers_let_the_network_thread_work() -> None:
     with blocking(T0, T1, ("t", 2), ("t", 3), value_deserializer=deserialize) as (consumer, _):
         assert len(consumer.poll(0)) == 12
     assert seen[-1]
+
+
+class Ticks:
+    """Counts how often the event loop had time, while a deserializer takes 10 ms for a record by the clock of the consumer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.count = 0
+        self.seen: list[int] = []
+        self._slow_s = 0.0
+        clock._steady = lambda: time.monotonic() + self._slow_s
+        self._ticking = asyncio.ensure_future(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+    def deserialize(self, data: bytes) -> bytes:
+        self._slow_s += 0.01
+        self.seen.append(self.count)
+        return data
+
+    def stop(self) -> None:
+        self._ticking.cancel()
+
+
+def test_slow_deserializers_let_the_event_loop_work() -> None:
+    """It sends the heartbeats, and serves other tasks. A poll that is cancelled between two records loses none."""
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, T1, ("t", 2), ("t", 3), value_deserializer=lambda data: ticks.deserialize(data))
+        ticks = Ticks(consumer._clock)
+        assert len(await consumer.poll(0)) == 12
+        assert ticks.seen[-1] >= ticks.seen[0] + 4, "after the first records there is time before each one"
+        consumer._call(lambda now_ms: begin(consumer._core, now_ms, T0, T1, ("t", 2), ("t", 3)))
+        polling = asyncio.ensure_future(consumer.poll(0))
+        while len(ticks.seen) < 12 + 10:
+            await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert {one.offset for one in consumer._core.subscriptions.all_consumed().values()} == {0}
+        ticks.stop()
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_deserializer_that_fails_later_costs_no_record() -> None:
