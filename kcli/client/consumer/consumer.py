@@ -119,7 +119,7 @@ class ConsumerCore:
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        if self.errors or self.waits.is_woken:
+        if self.errors or self.waits.is_woken or self._initial.lost_partitions():
             return True
         if self.membership is not None:
             if self._is_callback_due or self.membership.auto_commits:

@@ -1,4 +1,4 @@
-"""Protects what a consumer and its membership do together: partitions of the application, and automatic commits.
+"""Protects what a consumer and its membership do together: partitions of the application, automatic commits, lost positions.
 
 The broker is a whole node of kcli in virtual time.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.client.consumer.subscription_state import NoOffsetForPartitionError
 from tests.client.clients_of_node import ClientsOfNode
 from tests.client.consumer.consumer_app import ConsumerApp
 from tests.server.whole_node import batch
@@ -56,3 +57,15 @@ def test_without_automatic_commits_other_partitions_commit_nothing(node: Clients
     app.do(app.core.assign, BOTH[1:])
     node.advance(100)
     assert app.committed(*BOTH) == {("t", 0): None, ("t", 1): None}
+
+
+def test_a_poll_does_not_wait_if_only_the_application_can_choose_a_position(node: ClientsOfNode) -> None:
+    """Without a committed offset and without auto.offset.reset there is nothing to wait for."""
+    app = ConsumerApp(node, "c", group_id="g", auto_offset_reset="none")
+    app.do(app.core.assign, BOTH[:1])
+    began_ms = node.now_ms
+    with pytest.raises(NoOffsetForPartitionError, match="t-0"):
+        app.poll(60_000)
+    assert node.now_ms - began_ms < 1000
+    app.do(app.core.seek, ("t", 0), 1, -1)
+    assert [record.value for record in app.read(2)] == [b"b", b"c"]
