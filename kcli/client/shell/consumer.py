@@ -34,6 +34,7 @@ from kcli.client.consumer.subscription_state import (
     ConsumerRebalanceListener,
     OffsetAndMetadata,
 )
+from kcli.client.consumer.value_checks import check_times
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -270,6 +271,7 @@ class Consumer(ConsumerBase):
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first offset with a timestamp (ms) of at least that of each partition, None if there is none."""
+        check_times(timestamps)
         return self._list_offsets(timestamps, timeout)
 
     def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:
