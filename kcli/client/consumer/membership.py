@@ -104,6 +104,10 @@ class Membership(Protocol):
         """Commit the consumed offsets, if enable.auto.commit is set, before the application assigns other partitions."""
         ...
 
+    def disable_auto_commit(self) -> None:
+        """Commit nothing automatically any more: the application has failed in the middle of its work."""
+        ...
+
     def enforce_rebalance(self, reason: str, now_ms: int) -> None:
         """Have the group assigned anew (a classic group; otherwise without effect)."""
         ...

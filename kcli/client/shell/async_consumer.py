@@ -65,6 +65,8 @@ class AsyncConsumer(ConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the consumer; after an exception but WakeupError nothing is committed automatically."""
+        self._leave_block(kind)
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:

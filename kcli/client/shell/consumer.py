@@ -60,6 +60,8 @@ class Consumer(ConsumerBase):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the consumer; after an exception but WakeupError nothing is committed automatically."""
+        self._leave_block(kind)
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:

@@ -15,6 +15,7 @@ from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
 from kcli.client.consumer.subscription_state import EARLIEST, LATEST, ConsumerRebalanceListener, OffsetAndMetadata
+from kcli.client.errors import WakeupError
 from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, ignore_line, named
 from kcli.network.shell.clock import Clock
@@ -146,6 +147,12 @@ class ConsumerBase(ABC):
         return set(named(self._core.subscriptions.paused_partitions))
 
     # ------------------------------------------------------------------------------------------------------------ others
+
+    def _leave_block(self, kind: type[BaseException] | None) -> None:
+        """Take the end of a `with` block: one that failed had not done its work with the records of the last poll."""
+        membership = self._core.membership
+        if membership is not None and kind is not None and not issubclass(kind, WakeupError):
+            membership.disable_auto_commit()
 
     def _report_auto_commits(self) -> None:
         """Have the interceptors see the automatic commits that have ended."""

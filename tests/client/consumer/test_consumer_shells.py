@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,9 @@ class Group:
         pass
 
     def assignment_changes(self, now_ms: int) -> None:
+        pass
+
+    def disable_auto_commit(self) -> None:
         pass
 
     def next_poll_ms(self, now_ms: int) -> int | None:
@@ -826,6 +829,43 @@ def test_a_deserializer_that_fails_later_costs_no_record() -> None:
         assert consumer.position(("t", 3)) == 1
         consumer.seek(("t", 3), 2)
         assert consumer.poll(0) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, WakeupError, None])
+def test_a_failed_block_commits_nothing_automatically(error: type[BaseException] | None) -> None:
+    """The application had not done its work with the records of the last poll. A wakeup is no failure."""
+    settings = {**SETTINGS, "group.id": "g", "enable.auto.commit": True}
+    commits: list[dict[Any, OffsetAndMetadata]] = []
+
+    def read(consumer: Consumer | AsyncConsumer) -> None:
+        def note(wanted: Any, done: Any, now_ms: int, *others: Any) -> None:
+            commits.append(dict(wanted))
+            done(None, now_ms)
+
+        core = consumer._core
+        assert isinstance(core.membership, GroupMember)
+        core.membership.commits.commit = note  # type: ignore[method-assign]
+        consumer._call(lambda now_ms: begin(core, now_ms, T0))
+
+    def fail() -> None:
+        if error is not None:
+            raise error
+
+    with pytest.raises(error) if error else nullcontext(), Consumer(settings) as consumer:
+        read(consumer)
+        assert len(consumer.poll(0)) == 3
+        fail()
+
+    async def run() -> None:
+        async with AsyncConsumer(settings) as awaiting:
+            read(awaiting)
+            assert len(await awaiting.poll(0)) == 3
+            fail()
+
+    with pytest.raises(error) if error else nullcontext():
+        asyncio.run(run())
+    offsets = [{one.offset for one in wanted.values()} for wanted in commits if wanted]
+    assert offsets == ([{3}] * 2 if error in (None, WakeupError) else [])
 
 
 def test_records_of_an_interrupted_poll_are_not_committed() -> None:
