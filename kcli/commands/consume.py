@@ -173,7 +173,7 @@ def _plan(consumer: Consumer, topics: Iterable[str], args: argparse.Namespace, s
     if selection.offsets.first is not None:
         starts = {one: min(max(beginnings[one], selection.offsets.first), ends[one]) for one in partitions}
     if selection.times.first is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(partitions, selection.times.first))
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, max(selection.times.first, 0)))
         for one in partitions:
             at = found[one]
             starts[one] = max(starts[one], ends[one] if at is None else at.offset)

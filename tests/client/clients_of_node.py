@@ -6,9 +6,11 @@ Like a broker's network threads, a connection has one request under way: the nex
 from __future__ import annotations
 
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kcli.client.client_config import ClientConfig
 from kcli.client.network_client import NetworkClient
@@ -167,3 +169,15 @@ class ClientsOfNode(WholeNode):
                 client.network.advance(self.now_ms)
             self.pump()
         self.now_ms = until_ms
+
+
+def client_of(
+    node: ClientsOfNode, name: str, settings: dict[str, Any], seed: int | None = None
+) -> tuple[Client, dict[str, Any]]:
+    """Connect a client with those of the settings that all kinds of clients have; return it and the other settings.
+
+    Without a seed each name has another one.
+    """
+    common = {field: value for field, value in settings.items() if field in ClientConfig._fields}
+    own = {field: value for field, value in settings.items() if field not in common}
+    return node.add(Client(name, node.now_ms, zlib.crc32(name.encode()) if seed is None else seed, **common)), own

@@ -87,6 +87,20 @@ def test_offsets_to_commit_have_their_type() -> None:
         consumer.commit_sync({("t", 0): 5})  # type: ignore[dict-item]
 
 
+def test_times_of_records_are_not_negative() -> None:
+    """-1 and -2 mean the end and the beginning in ListOffsets; there are calls for them."""
+    sentence = "a timestamp must be a whole number from 0 to 9223372036854775807, not -1"
+    with Consumer(SETTINGS) as consumer, pytest.raises(ValueError, match=sentence):
+        consumer.offsets_for_times({("t", 0): -1}, timeout=0)
+
+    async def run() -> None:
+        async with AsyncConsumer(SETTINGS) as awaiting:
+            with pytest.raises(ValueError, match=sentence):
+                await awaiting.offsets_for_times({("t", 0): -1}, timeout=0)
+
+    asyncio.run(run())
+
+
 def test_an_acknowledgement_has_a_kind() -> None:
     """A number was sent as it was: 0, a gap, made the broker forget a record."""
     with ShareConsumer({**SETTINGS, "share.acknowledgement.mode": "explicit"}) as consumer:

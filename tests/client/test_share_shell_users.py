@@ -17,6 +17,7 @@ from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.share_consumer import ShareConsumer
 from kcli.format.record_scan import RecordColumns
+from tests.client.consumer.test_consumer_shells import Ticks
 from tests.server.whole_node import batch
 
 SETTINGS: dict[str, Setting] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
@@ -72,6 +73,37 @@ def test_two_threads_do_not_use_a_share_consumer_at_the_same_time() -> None:
         assert len(errors) == 1
 
 
+def test_wakeup_ends_a_commit() -> None:
+    """Of acknowledgements that no broker answers; without a call under way it ends the next one."""
+    with ShareConsumer(SETTINGS) as consumer:
+
+        def unanswered(done: object, now_ms: int) -> None:
+            threading.Thread(target=consumer.wakeup).start()
+
+        consumer._core.fetcher.flush = unanswered  # type: ignore[method-assign]
+        with pytest.raises(WakeupError):
+            consumer.commit_sync(60.0)
+        del consumer._core.fetcher.flush
+        assert consumer.commit_sync(60.0) == {}
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.commit_sync(60.0)
+        assert consumer.commit_sync(60.0) == {}
+
+    async def run() -> None:
+        async with AsyncShareConsumer(SETTINGS) as awaiting:
+            committed: list[object] = []
+            awaiting._core.fetcher.flush = lambda done, now_ms: committed.append(done)  # type: ignore[method-assign]
+            committing = asyncio.ensure_future(awaiting.commit(60.0))
+            await asyncio.sleep(0)
+            assert committed
+            awaiting.wakeup()
+            with pytest.raises(WakeupError):
+                await committing
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_closed_share_consumer_refuses_calls() -> None:
     consumer = ShareConsumer(SETTINGS)
     consumer.close()
@@ -121,6 +153,31 @@ def test_slow_deserializers_let_the_network_thread_work() -> None:
         consumer.subscribe(["t"])
         consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
         assert len(consumer.poll(0)) == 12 and seen[-1]
+
+
+def test_slow_deserializers_let_the_event_loop_work() -> None:
+    """It sends the heartbeats. Records of a poll that is cancelled are released, not accepted by the next one."""
+
+    async def run() -> None:
+        consumer = AsyncShareConsumer(SETTINGS, value_deserializer=lambda data: ticks.deserialize(data))
+        ticks = Ticks(consumer._clock)
+        consumer.subscribe(["t"])
+        consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
+        assert len(await consumer.poll(0)) == 12
+        assert ticks.seen[-1] >= ticks.seen[0] + 4, "after the first records there is time before each one"
+        consumer._core._held.clear()
+        consumer._core.fetcher.buffer.append(fetched([b"value"] * 12))
+        polling = asyncio.ensure_future(consumer.poll(0))
+        while len(ticks.seen) < 12 + 10:
+            await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert not consumer._core._held
+        ticks.stop()
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_later_slice_that_fails_costs_no_error_and_no_record() -> None:

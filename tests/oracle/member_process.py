@@ -56,11 +56,15 @@ class MemberProcess:
     def is_alive(self) -> bool:
         return self.gone_ns is None and self.process.poll() is None
 
+    def write(self, line: str) -> None:
+        """Write a line to its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
     def leave(self) -> None:
         """End as a client that closes its consumer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.write("")
         self.process.wait(LEAVE_SECONDS)
         self._reader.join(LEAVE_SECONDS)
 

@@ -6,6 +6,7 @@ forward only, and the members that are left share all partitions. The broker is 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.oracle.test_groups_of_clients_live import (
     come_go_and_die,
     command_of,
     group_of,
+    grow_to_ten_and_shrink,
     share_a_group,
 )
 
@@ -28,6 +30,9 @@ pytestmark = [pytest.mark.oracle]
 __all__ = ["command_of", "group_of"]
 BROKER_SETTINGS = live.BROKER_SETTINGS
 CLASSIC = ("range", "roundrobin", "sticky", "cooperative-sticky")
+TEN = ("cooperative-sticky", "consumer protocol")  # of ten members, in the ci tier
+MAX_POLL_MS = 6000
+STALL_S = 8.0
 ALONE: dict[str, dict[str, Any]] = {
     **{name: {"assignor": name} for name in CLASSIC},
     "consumer protocol": {"protocol": "consumer"},
@@ -81,3 +86,22 @@ def test_the_broker_is_killed(tmp_path: Path, kcli_serves: None, command_of: Cal
 def test_a_long_life(group_of: Callable[..., Group], name: str, is_static: bool) -> None:
     """Up to six members join, leave, are killed and come back; one is paused past its session and goes on."""
     live.test_a_long_life(group_of, "kcli", ALONE[name], is_static)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.ci if name in TEN else pytest.mark.slow) for name in ALONE],
+)
+def test_ten_members(group_of: Callable[..., Group], name: str) -> None:
+    """Ten members join; they leave, are killed, are paused past their sessions, and do not poll for max.poll.interval.ms."""
+    group = group_of(partitions=12, max_poll_ms=MAX_POLL_MS, **ALONE[name])
+    grow_to_ten_and_shrink(group, ["kcli"], random.Random(name), STALL_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXED)
+def test_ten_members_of_many_clients(group_of: Callable[..., Group], name: str) -> None:
+    """The same with the Java client, librdkafka and kafka-python; only members of kcli do not poll for a time."""
+    clients, settings = MIXED[name]
+    group = group_of(partitions=12, max_poll_ms=MAX_POLL_MS, **settings)
+    grow_to_ten_and_shrink(group, clients, random.Random(name), STALL_S)

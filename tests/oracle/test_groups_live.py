@@ -48,7 +48,19 @@ class Member(MemberProcess):
     """A member that reads partitions as their owner."""
 
     def __init__(self, client: str, **settings: Any) -> None:
+        self.client = client
+        self._stalls = 0
         super().__init__([sys.executable, "-m", "tests.oracle.clients.group_member", client, json.dumps(settings)])
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs and polls."""
+        return super().is_alive and sum(event.kind == "resumed" for event in list(self.events)) == self._stalls
+
+    def stall(self, seconds: float) -> None:
+        """Let it not poll for a time, as an application does that works long on its records; only kcli's members do."""
+        self._stalls += 1
+        self.write(f"stall {seconds}")
 
     @property
     def owned(self) -> set[int]:
@@ -65,7 +77,8 @@ class Member(MemberProcess):
         """The partitions that it had, each with the times of its assignment and of the end."""
         since: dict[int, int] = {}
         for event in [*self.events, Event(time.monotonic_ns(), "closed", ())]:
-            ended = set(since) if event.kind == "closed" else set(event.numbers) if event.kind in ("revoked", "lost") else set()
+            is_end = event.kind in ("closed", "stalled")  # it does not know from then on
+            ended = set(since) if is_end else set(event.numbers) if event.kind in ("revoked", "lost") else set()
             for index in ended & since.keys():
                 yield index, since.pop(index), event.at_ns
             if event.kind == "assigned":
@@ -75,17 +88,18 @@ class Member(MemberProcess):
 class Judge:
     """A group, and the records that a producer sends all the time."""
 
-    def __init__(self, bootstrap: str, **settings: Any) -> None:
+    def __init__(self, bootstrap: str, partitions: int = PARTITIONS, **settings: Any) -> None:
         self.bootstrap = bootstrap
+        self.partitions = partitions
         self.group = self.topic = f"live-{next(_NAMES)}"
         self.settings = {"bootstrap": bootstrap, "group": self.group, "topic": self.topic, "session_ms": SESSION_MS, **settings}
         self.members: list[Member] = []
-        self.committed = [0] * PARTITIONS
+        self.committed = [0] * self.partitions
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        for made in admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)]).values():
+        for made in admin.create_topics([NewTopic(self.topic, self.partitions, 1)]).values():
             made.result(60)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-        self.sent = [0] * PARTITIONS
+        self.sent = [0] * self.partitions
         self._is_ending = threading.Event()
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._sender.start()
@@ -94,7 +108,7 @@ class Judge:
 
     def _send(self) -> None:
         while not self._is_ending.wait(PAUSE_S):
-            for index in range(PARTITIONS):
+            for index in range(self.partitions):
                 self._producer.produce(self.topic, b"x", partition=index)
                 self.sent[index] += 1
             self._producer.poll(0)
@@ -118,15 +132,15 @@ class Judge:
 
         def is_settled() -> bool:
             owned = [member.owned for member in self.members if member.is_alive]
-            share = PARTITIONS // len(owned)
-            return sorted(itertools.chain(*owned)) == list(range(PARTITIONS)) and all(len(one) >= share for one in owned)
+            share = self.partitions // len(owned)
+            return sorted(itertools.chain(*owned)) == list(range(self.partitions)) and all(len(one) >= share for one in owned)
 
         self.until(is_settled, what, seconds)
         self.check_committed()
 
     def check_committed(self) -> None:
         """Committed offsets only go forward."""
-        found = self._asker.committed([TopicPartition(self.topic, index) for index in range(PARTITIONS)], 10)
+        found = self._asker.committed([TopicPartition(self.topic, index) for index in range(self.partitions)], 10)
         offsets = [max(one.offset, 0) for one in found]
         assert all(now >= before for now, before in zip(offsets, self.committed, strict=True)), (offsets, self.committed)
         self.committed = offsets

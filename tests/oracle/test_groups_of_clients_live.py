@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -155,19 +155,33 @@ def test_a_long_life_of_kafkajs(group_of: Callable[..., Group]) -> None:
 def test_ten_members_of_many_clients(group_of: Callable[..., Group], name: str) -> None:
     """Ten members join; then they leave, are killed and are paused in a random order until two are left."""
     clients, settings = LONG_MIXED[name]
-    rng = random.Random(name)
-    group = group_of(**settings)
+    grow_to_ten_and_shrink(group_of(**settings), clients, random.Random(name))
+
+
+def grow_to_ten_and_shrink(group: Group, clients: Iterable[str], rng: random.Random, stall_s: float = 0) -> None:
+    """Let ten members join, and leave, die, pause or, with `stall_s`, not poll for a time, until two are left."""
     for client in itertools.islice(itertools.cycle(clients), 10):
         group.add(client)
     group.settle("ten members", START_SECONDS * 3)
     paused: list[live.Member] = []
+    stalled: set[live.Member] = set()
     while len(group.alive()) > 2:
         member = rng.choice(group.alive())
         action = rng.choice(("leave", "kill", "pause"))
-        getattr(member, action)()
+        if stall_s and len(stalled) < 2 and member.client == "kcli" and member not in stalled:
+            action = "stall"
+        where = f"{action} of member {group.members.index(member)}"
+        if action == "stall":
+            member.stall(stall_s)
+            stalled.add(member)
+            group.settle(where, live.SETTLE_SECONDS * 2)
+            group.until(lambda one=member: one.is_alive, "the stalled one is back")
+            where = f"the end of the {where}"
+        else:
+            getattr(member, action)()
         if action == "pause":
             paused.append(member)
-        group.settle(f"{action} of member {group.members.index(member)}", live.SETTLE_SECONDS * 2)
+        group.settle(where, live.SETTLE_SECONDS * 2)
     for member in paused:
         before = len(member.events)
         member.resume()
@@ -176,3 +190,4 @@ def test_ten_members_of_many_clients(group_of: Callable[..., Group], name: str) 
         member.leave()
         group.settle("without it", live.SETTLE_SECONDS * 2)
     group.end()
+    assert not stall_s or stalled

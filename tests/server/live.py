@@ -75,7 +75,7 @@ class LiveServer:
             return "is ready" in self.log() and self.log().endswith("\n")
 
         wait_for(is_ready)
-        self.port = int(re.findall(r"PLAINTEXT://127\.0\.0\.1:(\d+)", self.log())[-1])
+        self.port = int(re.findall(r"(?<!clients: )PLAINTEXT://127\.0\.0\.1:(\d+)", self.log())[-1])
 
     def log(self) -> str:
         """What it has said."""

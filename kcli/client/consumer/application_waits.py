@@ -1,4 +1,4 @@
-"""What the calls of an application wait for, and `wakeup`, which ends them.
+"""What the calls of an application of a consumer or a share consumer wait for, and `wakeup`, which ends them.
 
     call                                wait             ends
     ----------------------------------  ---------------  ----------------------------------------------------------

@@ -119,7 +119,7 @@ class ConsumerCore:
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        if self.errors or self.waits.is_woken:
+        if self.errors or self.waits.is_woken or self._initial.lost_partitions():
             return True
         if self.membership is not None:
             if self._is_callback_due or self.membership.auto_commits:
@@ -221,6 +221,10 @@ class ConsumerCore:
         if not wanted:
             self.unsubscribe(now_ms)
             return
+        before = self.subscriptions.assigned_partitions
+        is_own = self.subscriptions.type is SubscriptionType.USER_ASSIGNED
+        if self.membership is not None and is_own and before != frozenset(wanted):
+            self.membership.assignment_changes(now_ms)
         self.subscriptions.assign_from_user(wanted)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None, now_ms: int) -> None:

@@ -4,6 +4,7 @@
     ----------------------------------------  ----------------------------------------------------------------------------
     each auto.commit.interval.ms              in `polled`, if no other one is under way; again after retry.backoff.ms if
                                               its error may pass
+    before `assign` takes other partitions    at once, without waiting
     before partitions are revoked             waits until it succeeds, or fails for good, or the rebalance times out
     when the member is closed                 waits as long as the caller does
 
@@ -71,6 +72,7 @@ class GroupMember(ABC):
         self.watch = PollWatch(network, config.max_poll_interval_ms, self._expire_poll)
         self._next_commit_ms = network.timer.clock_ms + config.auto_commit_interval_ms
         self._is_committing = False
+        self._commits_automatically = config.enable_auto_commit
         self._after_release: list[Then] | None = None  # what goes on after the listener's call for all partitions
 
     # ------------------------------------------------------------------------------------------------- of the protocols
@@ -106,7 +108,7 @@ class GroupMember(ABC):
         if self.errors or self.calls.next() is not None or self.calls.errors:
             return now_ms
         times = [self.watch.next_ms()]
-        if self.config.enable_auto_commit and not self._is_committing and self.subscription.assigned_partitions:
+        if self._commits_automatically and not self._is_committing and self.subscription.assigned_partitions:
             times.append(self._next_commit_ms)
         return max(min(times), now_ms)
 
@@ -124,8 +126,20 @@ class GroupMember(ABC):
 
     def auto_commit(self, now_ms: int) -> None:
         """Commit the consumed offsets if it is time."""
-        if not self.config.enable_auto_commit or self._is_committing or now_ms < self._next_commit_ms:
-            return
+        if self._commits_automatically and not self._is_committing and now_ms >= self._next_commit_ms:
+            self._commit_consumed(now_ms)
+
+    def assignment_changes(self, now_ms: int) -> None:
+        """See Membership."""
+        if self._commits_automatically:
+            self._commit_consumed(now_ms)
+
+    def disable_auto_commit(self) -> None:
+        """See Membership."""
+        self._commits_automatically = False
+
+    def _commit_consumed(self, now_ms: int) -> None:
+        """Commit the consumed offsets without waiting."""
         self._next_commit_ms = now_ms + self.config.auto_commit_interval_ms
         offsets = self.subscription.all_consumed()
         if not offsets:
@@ -152,7 +166,7 @@ class GroupMember(ABC):
 
     def commit_before_revocation(self, partitions: Iterable[TopicPartition] | None, then: Then, now_ms: int) -> None:
         """Commit the consumed offsets of partitions, of all with None, if enable.auto.commit is set; then go on in any case."""
-        offsets = self.subscription.all_consumed() if self.config.enable_auto_commit else {}
+        offsets = self.subscription.all_consumed() if self._commits_automatically else {}
         if partitions is not None:
             wanted = frozenset(partitions)
             offsets = {one: offset for one, offset in offsets.items() if one in wanted}

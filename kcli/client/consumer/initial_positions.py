@@ -121,4 +121,6 @@ class InitialPositions:
 
     def lost_partitions(self) -> list[TopicPartition]:
         """Return the partitions for which `is_lost` holds."""
+        if self._subscriptions.default_strategy != NONE:
+            return []
         return [one for one in self._subscriptions.partitions_in(FetchState.INITIALIZING) if self.is_lost(one)]

@@ -8,6 +8,7 @@
                                           the caller is done with the records that poll returned before
     after subscribe, unsubscribe          `subscription_changed`; the SubscriptionState has the new subscription
     before unsubscribe                    `leave`
+    before `assign` of other partitions   `assignment_changes`
     before it fetches                     `is_ready_to_fetch`
     inside the caller's poll and close    `start_callback`, the listener's method, `callback_done`, as long as there is one
     for partitions without a position     `committed`
@@ -97,6 +98,14 @@ class Membership(Protocol):
 
     def subscription_changed(self, now_ms: int) -> None:
         """Take a new subscription; after `unsubscribe` the member leaves the group."""
+        ...
+
+    def assignment_changes(self, now_ms: int) -> None:
+        """Commit the consumed offsets, if enable.auto.commit is set, before the application assigns other partitions."""
+        ...
+
+    def disable_auto_commit(self) -> None:
+        """Commit nothing automatically any more: the application has failed in the middle of its work."""
         ...
 
     def enforce_rebalance(self, reason: str, now_ms: int) -> None:

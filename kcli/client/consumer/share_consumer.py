@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.client.cluster import Cluster, TopicPartition
+from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.share_config import EXPLICIT, ShareConsumerConfig, check_share_config
 from kcli.client.consumer.share_fetcher import Flushed, ShareFetcher
@@ -30,12 +31,10 @@ from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.consumer.share_session import PartitionId
 from kcli.client.consumer.value_checks import checked_topics
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError
+from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
-from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 
-WorkDone = Callable[[ClientError | None, int], None]
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)
 
 
@@ -72,8 +71,7 @@ class ShareConsumerCore:
         self._kinds: dict[tuple[str, int, int], AcknowledgeType] = {}
         self._renewing: dict[tuple[str, int, int], _Held] = {}
         self._renewed: list[tuple[float, _Held]] = []  # with the time at which the lock expires
-        self._waiter: tuple[WorkDone, TimerTask] | None = None
-        self._is_woken = False
+        self.waits = ApplicationWaits(network.timer)
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
 
@@ -85,8 +83,7 @@ class ShareConsumerCore:
             return
         self._want_topics()
         self.fetcher.poll(now_ms)
-        if self._waiter is not None and self.has_work(now_ms):
-            self._end_wait(now_ms)
+        self.waits.check(now_ms)
 
     def _want_topics(self) -> None:
         metadata = self.network.metadata
@@ -105,30 +102,18 @@ class ShareConsumerCore:
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""
-        is_failed = self.errors or self.membership.errors or self._is_woken
+        is_failed = self.errors or self.membership.errors or self.waits.is_woken
         return bool(is_failed or self.fetcher.buffer or self._renewed or self.results)
 
-    def _end_wait(self, now_ms: int) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            done, timer = waiter
-            timer.cancel()
-            done(None, now_ms)
-
-    def await_work(self, done: WorkDone, now_ms: int, timeout_ms: int) -> None:
+    def await_work(self, done: Done, now_ms: int, timeout_ms: int) -> None:
         """Call `done` as soon as `has_work`, at the latest after `timeout_ms`; one call at a time."""
-        self._end_wait(now_ms)
-        if timeout_ms <= 0 or self.has_work(now_ms):
-            done(None, now_ms)
-            return
         # A caller that waits is there: its time of max.poll.interval.ms begins again.
         timeout_ms = min(timeout_ms, max(self.membership.watch.next_ms() - now_ms, 1))
-        self._waiter = (done, self.network.timer.schedule(now_ms + timeout_ms, self._end_wait))
+        self.waits.await_work(self.has_work, done, now_ms, timeout_ms)
 
     def wakeup(self, now_ms: int) -> None:
-        """Let the poll under way, or the next one, raise WakeupError."""
-        self._is_woken = True
-        self._end_wait(now_ms)
+        """Let the poll or commit under way, or the next one, end with WakeupError."""
+        self.waits.wakeup(now_ms)
 
     # ----------------------------------------------------------------------------------------------------- subscription
 
@@ -153,9 +138,7 @@ class ShareConsumerCore:
     def waiting(self, now_ms: int) -> None:
         """Take note that a poll waits for records. Raises ClientError."""
         self.membership.polled(now_ms)
-        if self._is_woken:
-            self._is_woken = False
-            raise WakeupError("the poll was ended by wakeup()")
+        self.waits.raise_if_woken()
         error = self.errors.popleft() if self.errors else self.membership.take_error()
         if error is not None:
             raise error
@@ -266,7 +249,7 @@ class ShareConsumerCore:
 
     # ------------------------------------------------------------------------------------------------------------ close
 
-    def close(self, done: WorkDone, now_ms: int) -> None:
+    def close(self, done: Done, now_ms: int) -> None:
         """Send what was acknowledged explicitly, end the sessions, which releases the other records, and leave the group."""
         if self.config.share_acknowledgement_mode == EXPLICIT:
             self._say()  # a caller that accepts implicitly may have failed in the middle of its records
@@ -276,7 +259,7 @@ class ShareConsumerCore:
 
         def left(error: ClientError | None, now_ms: int) -> None:
             self._is_closed = True
-            self._end_wait(now_ms)
+            self.waits.end_wait(now_ms)
             done(error, now_ms)
 
         self.fetcher.close(flushed, now_ms)

@@ -41,7 +41,7 @@ def ask_topics(network: NetworkClient, topics: Collection[str] | None, done: Top
         if isinstance(answer, PeerFailure) and answer.is_lasting:
             done(failure_error(answer, METADATA), now_ms)
         elif isinstance(answer, PeerFailure) or _is_incomplete(answer):
-            network.timer.schedule(now_ms + network.config.retry_backoff_ms, ask)
+            network.timer.schedule(min(now_ms + network.config.retry_backoff_ms, deadline_ms), ask)
         else:
             done(_topics_of(answer, topics is not None), now_ms)
 

@@ -76,6 +76,12 @@ def check_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         check_offset(one.offset, one.leader_epoch)
 
 
+def check_times(times: Mapping[TopicPartition, int]) -> None:
+    """Check times of records, in ms. Raises ValueError."""
+    for time in times.values():
+        _check(time, 0, MAX_INT64, "a timestamp")
+
+
 def check_timestamps(timestamps: Mapping[TopicPartition, int]) -> None:
     """Check timestamps to find offsets by. Raises TypeError, ValueError, KafkaError."""
     checked_partitions(timestamps)

@@ -16,12 +16,12 @@
     `start_at_beginning`      the batches in flight get sequences from 0 on, with the current id and epoch
     `adjust_for_failed`       the batches behind one that failed get lower sequences (transactional producer, same epoch)
 
+A broker that has no state of a producer takes any sequence of it: if it refused the first batch for a while, it would take the
+second one, and never the first. So the first batch of a partition is sent alone, until a broker has acknowledged one of this
+producer id.
+
 A partition is unresolved while a batch of it that was sent has expired: whether a log has it is not known. Nothing new is sent
 until nothing is in flight. Then the last acknowledged sequence shows whether it was written.
-
-Until the first acknowledgement of a partition one batch is in flight. A log without state of a producer takes any sequence: if
-the first batch were refused for a moment (NOT_ENOUGH_REPLICAS, a leader that moves) and the second one appended, the first one
-could not be written before it any more. In a transaction that is not needed: what is out of order aborts it.
 """
 
 from __future__ import annotations
@@ -79,6 +79,10 @@ class PartitionSequences:
         expected = 0 if self.last_acked == NO_SEQUENCE else increment_sequence(self.last_acked, 1)
         return sequence == expected
 
+    def is_overtaken(self, sequence: int) -> bool:
+        """Return whether a sequence is not above the last acknowledged one."""
+        return self.last_acked != NO_SEQUENCE and (self.last_acked - sequence & _MASK) < _HALF
+
 
 class Sequences:
     """The sequences of all partitions of one producer; `producer` is its newest id and epoch."""
@@ -88,6 +92,9 @@ class Sequences:
         self.unresolved: set[TopicPartition] = set()
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        # Partitions with a batch of the producer id `_known_id` that a broker has acknowledged; another epoch changes nothing.
+        self._known: set[TopicPartition] = set()
+        self._known_id = NO_PRODUCER_ID
 
     def partition(self, batch: ProducerBatch) -> PartitionSequences:
         """Return the sequences of a batch's partition; the first call makes them."""
@@ -108,12 +115,15 @@ class Sequences:
         """Return whether the first batch of a partition has to wait for those in flight."""
         found = self.partition(batch)
         if not batch.has_sequence:
-            if (batch.topic, batch.partition) in self.unresolved:
+            key = batch.topic, batch.partition
+            if key in self.unresolved:
                 return True
-            is_first = found.last_acked == NO_SEQUENCE and not self._is_transactional
-            return bool(found.in_flight) and (is_first or found.producer != self.producer)
+            return bool(found.in_flight) and (found.producer != self.producer or not self._is_known(key))
         # A batch that is sent again: those with lower sequences are sent before it.
         return bool(found.in_flight) and found.in_flight[0].base_sequence != batch.base_sequence
+
+    def _is_known(self, key: TopicPartition) -> bool:
+        return key in self._known and self._known_id == self.producer.producer_id
 
     def assign(self, batch: ProducerBatch) -> None:
         """Number a batch and count it as in flight."""
@@ -144,6 +154,11 @@ class Sequences:
         """Take a batch that a log has."""
         found = self.partition(batch)
         self.remove_in_flight(batch)
+        if batch.producer_id == self.producer.producer_id:
+            if batch.producer_id != self._known_id:
+                self._known_id = batch.producer_id
+                self._known.clear()
+            self._known.add((batch.topic, batch.partition))
         if (batch.producer_id, batch.producer_epoch) != found.producer:
             return  # a late answer to a batch that expired; the partition has begun anew since
         if found.last_acked == NO_SEQUENCE or 0 < (batch.last_sequence - found.last_acked & _MASK) < _HALF:
@@ -163,6 +178,7 @@ class Sequences:
         found = self.partition(batch)
         found.next_sequence = 0
         found.last_acked = NO_SEQUENCE
+        self._known.discard((batch.topic, batch.partition))
 
     def adjust_for_failed(self, batch: ProducerBatch) -> None:
         """Close the gap of a batch that no log has: those behind it get lower sequences."""

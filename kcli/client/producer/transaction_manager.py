@@ -330,8 +330,11 @@ class TransactionManager:
                 found.start(self.producer, True)
                 return True
         elif code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Also one that was numbered anew while it was under way: the answer is about the old sequence.
-            if key not in self.sequences.unresolved and (batch.is_sequence_reset or not found.is_next(batch.base_sequence)):
+            # Also one that was numbered anew while it was under way: the answer is about the old sequence. A batch that was
+            # overtaken will never be the next one.
+            sequence = batch.base_sequence
+            may_be_next_later = not found.is_next(sequence) and not found.is_overtaken(sequence)
+            if key not in self.sequences.unresolved and (batch.is_sequence_reset or may_be_next_later):
                 return True
         else:
             return code in error_codes.RETRIABLE

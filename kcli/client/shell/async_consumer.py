@@ -9,7 +9,7 @@ The calls are those of kcli.client.shell.consumer.Consumer; what waits for a bro
 have coroutine methods; they are called inside `poll` and `close`.
 
 One task uses `poll`, `unsubscribe` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait
-for that task first. `subscribe([])` does not wait, and so does not call the listener: use `unsubscribe`.
+for that task first. Deserializers are called on the event loop, which has time between the records if they are slow.
 """
 
 from __future__ import annotations
@@ -23,20 +23,33 @@ from typing import TypeVar
 
 from kcli.client.cluster import PartitionInfo
 from kcli.client.cluster import TopicPartition as Pair
-from kcli.client.consumer.arrow_export import ArrowBatches
+from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndMetadata
+from kcli.client.consumer.subscription_state import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+)
+from kcli.client.consumer.value_checks import check_times
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
 from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name, milliseconds
 from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleTask
 
 _Result = TypeVar("_Result")
+_CANNOT_AWAIT = "the rebalance listener has coroutine methods, which subscribe([]) cannot await: await unsubscribe() instead"
+
+
+def _methods_at_the_end(listener: ConsumerRebalanceListener) -> tuple[Callable[..., object], ...]:
+    """Return the methods that may be called for partitions that are taken away."""
+    return listener.on_partitions_revoked, listener.on_partitions_lost
 
 
 class AsyncConsumer(ConsumerBase):
@@ -52,6 +65,8 @@ class AsyncConsumer(ConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the consumer; after an exception but WakeupError nothing is committed automatically."""
+        self._leave_block(kind)
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -82,6 +97,25 @@ class AsyncConsumer(ConsumerBase):
 
     # ---------------------------------------------------------------------------------------------------- subscriptions
 
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None) -> None:
+        """Let the group assign partitions of topics; this replaces the subscription before.
+
+        Without topics it is `unsubscribe` without waiting for the broker; a listener with coroutine methods cannot be awaited
+        then: IllegalStateError.
+        """
+        wanted = topics if isinstance(topics, str) else list(topics)
+        subscriptions = self._core.subscriptions
+        if wanted or subscriptions.listener is None or not subscriptions.has_auto_assigned_partitions:
+            super().subscribe(wanted, listener)
+            return
+        if any(map(inspect.iscoroutinefunction, _methods_at_the_end(subscriptions.listener))):
+            raise IllegalStateError(_CANNOT_AWAIT)
+        with self._use.used():
+            self._call(lambda now_ms: self._core.leave_group(lambda error, now_ms: None, now_ms))
+            self._call_plain_listener()
+            self._call(self._core.unsubscribe)
+            self._raise_listener_error()
+
     async def unsubscribe(self) -> None:
         """Read nothing; the listener is called for the partitions, and a member leaves its group."""
         with self._use.used():
@@ -98,23 +132,39 @@ class AsyncConsumer(ConsumerBase):
         """
         return self._intercept(await self._poll(self._take_records, timeout))
 
-    def _take_records(self, now_ms: int) -> list[ConsumerRecord]:
+    async def _take_records(self) -> list[ConsumerRecord]:
         """Return records that an iterator has left, or else new ones."""
         left = self._core.subscriptions.held.take_all()
         self._is_seen = bool(left)
-        return left or self._collect(now_ms)
+        return left or await self._collect()
 
-    def _collect(self, now_ms: int) -> list[ConsumerRecord]:
-        return self._core.collect(now_ms, *self._deserializers)
+    async def _collect(self) -> list[ConsumerRecord]:
+        loop, core = self._loop(), self._core
+        if self._deserializers == (None, None):
+            return loop.call(core.collect)
+        found: list[ConsumerRecord] = []
+        try:
+            # The next poll raises the error of a later record again.
+            most = core.config.max_poll_records
+            for _ in collect_in_slices(loop.call, self._clock, self._collect_some, found, most, lambda error: None):
+                await asyncio.sleep(0)
+        except BaseException:
+            core.put_back(found)  # the task was cancelled
+            raise
+        return found
 
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
-        return ArrowBatches(await self._poll(partial(self._take_arrow, max_rows), timeout))
 
-    async def _poll(self, take: Callable[[int], list[_Result]], timeout: float) -> list[_Result]:
+        async def take() -> list[ArrowBatch]:
+            return self._call(partial(self._take_arrow, max_rows))
+
+        return ArrowBatches(await self._poll(take, timeout))
+
+    async def _poll(self, take: Callable[[], Awaitable[list[_Result]]], timeout: float) -> list[_Result]:
         core, loop = self._core, self._loop()
         with self._use.used():
             loop.call(core.begin_poll)
@@ -123,7 +173,7 @@ class AsyncConsumer(ConsumerBase):
                 self._report_auto_commits()
                 await self._call_listener()
                 loop.call(core.raise_error)
-                found = loop.call(take)
+                found = await take()
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
                     return found
@@ -142,6 +192,19 @@ class AsyncConsumer(ConsumerBase):
                 error = raised
                 if not isinstance(raised, Exception):
                     raise  # the task was cancelled
+            finally:
+                self._end_listener_call(error)
+
+    def _call_plain_listener(self) -> None:
+        """Call the rebalance listener, whose methods are no coroutines."""
+        while (call := self._begin_listener_call()) is not None:
+            error: Exception | None = None
+            try:
+                returned = call()
+                if inspect.isawaitable(returned):
+                    error = IllegalStateError(_CANNOT_AWAIT)
+            except Exception as raised:
+                error = raised
             finally:
                 self._end_listener_call(error)
 
@@ -186,6 +249,7 @@ class AsyncConsumer(ConsumerBase):
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
     ) -> Awaitable[dict[TopicPartition, OffsetAndTimestamp | None]]:
         """Return the first offset with a timestamp (ms) of at least that of each partition, None if there is none."""
+        check_times(timestamps)
         return self._list_offsets(timestamps, timeout)
 
     async def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:

@@ -7,7 +7,7 @@ async with AsyncShareConsumer({"bootstrap.servers": "localhost:9092", "group.id"
             await work(record)
 
 One task uses `poll`, `commit` and `close` at a time. To close a consumer while another task polls, call `wakeup` and wait for
-that task first.
+that task first. Deserializers are called on the event loop, which has time between the records if they are slow.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from kcli.client.consumer.share_records import ShareRecord
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.open_operations import Done
+from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleTask
 
@@ -64,7 +66,7 @@ class AsyncShareConsumer(ShareConsumerBase):
         try:
             while True:
                 self._call_back()
-                found = client.call(lambda now_ms: core.collect(now_ms, *self._deserializers))
+                found = await self._collect()
                 left_ms = end_ms - self._clock.now_ms()
                 if found or left_ms <= 0:
                     return found
@@ -73,16 +75,32 @@ class AsyncShareConsumer(ShareConsumerBase):
         finally:
             core.poll_ended()
 
+    async def _collect(self) -> list[ShareRecord]:
+        client, core = self._loop(), self._core
+        if self._deserializers == (None, None):
+            return client.call(core.collect)
+        found: list[ShareRecord] = []
+        try:
+            most, keep = core.config.max_poll_records, core.fetcher.keep_unread
+            for _ in collect_in_slices(client.call, self._clock, self._collect_some, found, most, keep):
+                await asyncio.sleep(0)
+        except BaseException:
+            core.put_back(found)  # the task was cancelled, or an interrupt
+            raise
+        return found
+
     async def commit(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._use.used():
-            results: Results = await self._loop().start(partial(self._core.commit, timeout_ms=timeout_ms))
+            commit: Callable[[Done[Results], int], None] = partial(self._core.commit, timeout_ms=timeout_ms)
+            waits = self._core.waits
+            results: Results = await self._loop().start(partial(waits.start, commit), partial(waits.abandon, commit))
             self._call_back()
             return results
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; after a close nothing happens."""
+        """End the poll or commit under way, or the next one, with WakeupError; after a close nothing happens."""
         if not self._is_closed:
             self._client.call(self._core.wakeup)
 

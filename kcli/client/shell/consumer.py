@@ -34,6 +34,7 @@ from kcli.client.consumer.subscription_state import (
     ConsumerRebalanceListener,
     OffsetAndMetadata,
 )
+from kcli.client.consumer.value_checks import check_times
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -59,6 +60,8 @@ class Consumer(ConsumerBase):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the consumer; after an exception but WakeupError nothing is committed automatically."""
+        self._leave_block(kind)
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -140,11 +143,10 @@ class Consumer(ConsumerBase):
         with self._put_back_on_error(found):
             # The next poll raises the error of a later record again.
             most = self._core.config.max_poll_records
-            collect_in_slices(self._thread, self._collect_some, found, most, lambda error: None)
+            thread = self._thread
+            for _ in collect_in_slices(thread.call_lightly, thread.clock, self._collect_some, found, most, lambda error: None):
+                thread.let_in()
         return found
-
-    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
-        return self._core.collect(now_ms, *self._deserializers, most)
 
     @contextmanager
     def _put_back_on_error(self, found: Sequence[ConsumerRecord]) -> Iterator[None]:
@@ -271,6 +273,7 @@ class Consumer(ConsumerBase):
         self, timestamps: Mapping[Pair, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first offset with a timestamp (ms) of at least that of each partition, None if there is none."""
+        check_times(timestamps)
         return self._list_offsets(timestamps, timeout)
 
     def beginning_offsets(self, partitions: Iterable[Pair], timeout: float | None = None) -> dict[TopicPartition, int]:

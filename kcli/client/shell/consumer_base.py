@@ -15,6 +15,7 @@ from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
 from kcli.client.consumer.subscription_state import EARLIEST, LATEST, ConsumerRebalanceListener, OffsetAndMetadata
+from kcli.client.errors import WakeupError
 from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, ignore_line, named
 from kcli.network.shell.clock import Clock
@@ -67,7 +68,10 @@ class ConsumerBase(ABC):
         self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
 
     def assign(self, partitions: Iterable[Pair]) -> None:
-        """Read these partitions, without a group; this replaces the partitions before."""
+        """Read these partitions, without a group; this replaces the partitions before.
+
+        With group.id and enable.auto.commit, what was consumed of those before is committed, without waiting.
+        """
         self._call(lambda now_ms: self._core.assign(partitions, now_ms))
 
     def assignment(self) -> set[TopicPartition]:
@@ -108,6 +112,10 @@ class ConsumerBase(ABC):
         """Return what the interceptors make of the records that were taken last."""
         return records if self._is_seen or not records else self._interceptors.on_consume(records)
 
+    def _collect_some(self, most: int, now_ms: int) -> list[ConsumerRecord]:
+        """Return up to `most` records, deserialized."""
+        return self._core.collect(now_ms, *self._deserializers, most)
+
     def _take_arrow(self, max_rows: int, now_ms: int) -> list[ArrowBatch]:
         return [ArrowBatch(columns) for columns in self._core.collect_columns(now_ms, max_rows)]
 
@@ -139,6 +147,12 @@ class ConsumerBase(ABC):
         return set(named(self._core.subscriptions.paused_partitions))
 
     # ------------------------------------------------------------------------------------------------------------ others
+
+    def _leave_block(self, kind: type[BaseException] | None) -> None:
+        """Take the end of a `with` block: one that failed had not done its work with the records of the last poll."""
+        membership = self._core.membership
+        if membership is not None and kind is not None and not issubclass(kind, WakeupError):
+            membership.disable_auto_commit()
 
     def _report_auto_commits(self) -> None:
         """Have the interceptors see the automatic commits that have ended."""

@@ -24,6 +24,7 @@ from kcli.client.consumer.share_records import ShareRecord
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_builder import MILLISECONDS, milliseconds
+from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.share_consumer_base import Results, ShareConsumerBase
 from kcli.client.shell.single_user import SingleThread
@@ -80,21 +81,26 @@ class ShareConsumer(ShareConsumerBase):
             return thread.call(core.collect)
         found: list[ShareRecord] = []
         try:
-            collect_in_slices(thread, self._collect_some, found, core.config.max_poll_records, core.fetcher.keep_unread)
+            most, keep = core.config.max_poll_records, core.fetcher.keep_unread
+            for _ in collect_in_slices(thread.call_lightly, thread.clock, self._collect_some, found, most, keep):
+                thread.let_in()
         except BaseException:
             thread.call(lambda now_ms: core.put_back(found))
             raise
         thread.call(lambda now_ms: None)  # what is due is sent
         return found
 
-    def _collect_some(self, most: int, now_ms: int) -> list[ShareRecord]:
-        return self._core.collect(now_ms, *self._deserializers, most)
-
     def commit_sync(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
         with self._use.used():
-            results: Results = self._thread.start(partial(self._core.commit, timeout_ms=timeout_ms)).result()
+            commit: Callable[[Done[Results], int], None] = partial(self._core.commit, timeout_ms=timeout_ms)
+            try:
+                results: Results = self._thread.start(partial(self._core.waits.start, commit)).result()
+            except KeyboardInterrupt:
+                with self._thread.lock:
+                    self._core.waits.abandon(commit)
+                raise
             self._call_back()
             return results
 
@@ -105,9 +111,9 @@ class ShareConsumer(ShareConsumerBase):
             self._call_back()
 
     def wakeup(self) -> None:
-        """End the poll under way, or the next one, with WakeupError; other threads may call this.
+        """End the poll or commit_sync under way, or the next one, with WakeupError; other threads may call this.
 
-        After a close nothing happens.
+        The acknowledgements are sent nevertheless, and the callback gets their results. After a close nothing happens.
         """
         with suppress(IllegalStateError):
             self._thread.call(self._core.wakeup)

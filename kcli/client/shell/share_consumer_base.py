@@ -73,6 +73,12 @@ class ShareConsumerBase(ABC):
         """Return the subscribed topics."""
         return set(self._core.subscription)
 
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def _collect_some(self, most: int, now_ms: int) -> list[ShareRecord]:
+        """Return up to `most` records, deserialized."""
+        return self._core.collect(now_ms, *self._deserializers, most)
+
     # ------------------------------------------------------------------------------------------------- acknowledgements
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:

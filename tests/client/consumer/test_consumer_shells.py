@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.consumer_builder import Interceptors
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
+from kcli.network.shell.clock import Clock
 from kcli.protocol import error_codes
 from tests.client.consumer.test_fetcher import T0, T1, offsets, records
 
@@ -60,6 +62,12 @@ class Group:
         pass
 
     def subscription_changed(self, now_ms: int) -> None:
+        pass
+
+    def assignment_changes(self, now_ms: int) -> None:
+        pass
+
+    def disable_auto_commit(self) -> None:
         pass
 
     def next_poll_ms(self, now_ms: int) -> int | None:
@@ -568,6 +576,43 @@ def test_a_listener_that_unsubscribes_or_polls_is_called_once(protocol: str) -> 
     assert listener.calls == [("revoked", [T0])]
 
 
+def test_subscribe_without_topics_calls_the_listener_of_an_asyncio_consumer() -> None:
+    """It does not wait: a listener with coroutine methods needs `unsubscribe`, and nothing happens without it."""
+
+    class Awaited(CalledListener):
+        async def on_partitions_revoked(self, partitions: Any) -> None:
+            self.calls.append(("revoked", partitions))
+
+        async def on_partitions_lost(self, partitions: Any) -> None:
+            self.calls.append(("lost", partitions))
+
+    def refuse() -> None:
+        raise ValueError("not now")
+
+    async def run() -> None:
+        async with AsyncConsumer(IN_GROUP) as awaiting:
+            listener = CalledListener(lambda: None)
+            awaiting.subscribe(["t"], listener)
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            awaiting.subscribe([])
+            assert listener.calls == [("lost", [T0])] and awaiting.subscription() == set() == awaiting.assignment()
+            awaiting.subscribe(["t"], CalledListener(refuse))
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            with pytest.raises(RebalanceListenerError, match="not now"):
+                awaiting.subscribe([])
+            assert awaiting.subscription() == set()
+            awaited = Awaited(lambda: None)
+            awaiting.subscribe(["t"], awaited)
+            awaiting._call(lambda now_ms: assign_by_group(awaiting._core))
+            with pytest.raises(IllegalStateError, match=r"await unsubscribe\(\)"):
+                awaiting.subscribe([])
+            assert awaiting.subscription() == {"t"} and awaited.calls == []
+            await awaiting.unsubscribe()
+            assert awaited.calls == [("lost", [T0])]
+
+    asyncio.run(run())
+
+
 def test_a_poll_inside_the_listener_does_not_spin() -> None:
     """What the membership does after the call is no work for it."""
 
@@ -720,6 +765,52 @@ def test_slow_deserializers_let_the_network_thread_work() -> None:
     assert seen[-1]
 
 
+class Ticks:
+    """Counts how often the event loop had time, while a deserializer takes 10 ms for a record by the clock of the consumer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.count = 0
+        self.seen: list[int] = []
+        self._slow_s = 0.0
+        clock._steady = lambda: time.monotonic() + self._slow_s
+        self._ticking = asyncio.ensure_future(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+    def deserialize(self, data: bytes) -> bytes:
+        self._slow_s += 0.01
+        self.seen.append(self.count)
+        return data
+
+    def stop(self) -> None:
+        self._ticking.cancel()
+
+
+def test_slow_deserializers_let_the_event_loop_work() -> None:
+    """It sends the heartbeats, and serves other tasks. A poll that is cancelled between two records loses none."""
+
+    async def run() -> None:
+        consumer, _ = awaited(T0, T1, ("t", 2), ("t", 3), value_deserializer=lambda data: ticks.deserialize(data))
+        ticks = Ticks(consumer._clock)
+        assert len(await consumer.poll(0)) == 12
+        assert ticks.seen[-1] >= ticks.seen[0] + 4, "after the first records there is time before each one"
+        consumer._call(lambda now_ms: begin(consumer._core, now_ms, T0, T1, ("t", 2), ("t", 3)))
+        polling = asyncio.ensure_future(consumer.poll(0))
+        while len(ticks.seen) < 12 + 10:
+            await asyncio.sleep(0)
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert {one.offset for one in consumer._core.subscriptions.all_consumed().values()} == {0}
+        ticks.stop()
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_deserializer_that_fails_later_costs_no_record() -> None:
     """The records before it are returned, and its position is where it is: also of another slice."""
 
@@ -738,6 +829,43 @@ def test_a_deserializer_that_fails_later_costs_no_record() -> None:
         assert consumer.position(("t", 3)) == 1
         consumer.seek(("t", 3), 2)
         assert consumer.poll(0) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, WakeupError, None])
+def test_a_failed_block_commits_nothing_automatically(error: type[BaseException] | None) -> None:
+    """The application had not done its work with the records of the last poll. A wakeup is no failure."""
+    settings = {**SETTINGS, "group.id": "g", "enable.auto.commit": True}
+    commits: list[dict[Any, OffsetAndMetadata]] = []
+
+    def read(consumer: Consumer | AsyncConsumer) -> None:
+        def note(wanted: Any, done: Any, now_ms: int, *others: Any) -> None:
+            commits.append(dict(wanted))
+            done(None, now_ms)
+
+        core = consumer._core
+        assert isinstance(core.membership, GroupMember)
+        core.membership.commits.commit = note  # type: ignore[method-assign]
+        consumer._call(lambda now_ms: begin(core, now_ms, T0))
+
+    def fail() -> None:
+        if error is not None:
+            raise error
+
+    with pytest.raises(error) if error else nullcontext(), Consumer(settings) as consumer:
+        read(consumer)
+        assert len(consumer.poll(0)) == 3
+        fail()
+
+    async def run() -> None:
+        async with AsyncConsumer(settings) as awaiting:
+            read(awaiting)
+            assert len(await awaiting.poll(0)) == 3
+            fail()
+
+    with pytest.raises(error) if error else nullcontext():
+        asyncio.run(run())
+    offsets = [{one.offset for one in wanted.values()} for wanted in commits if wanted]
+    assert offsets == ([{3}] * 2 if error in (None, WakeupError) else [])
 
 
 def test_records_of_an_interrupted_poll_are_not_committed() -> None:

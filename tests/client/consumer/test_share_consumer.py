@@ -27,7 +27,7 @@ from kcli.client.errors import (
     RecordDeserializationError,
 )
 from kcli.protocol.apis import API_KEYS, INCREMENTAL_ALTER_CONFIGS
-from tests.client.clients_of_node import Client, ClientsOfNode
+from tests.client.clients_of_node import Client, ClientsOfNode, client_of
 from tests.server.whole_node import batch
 
 LOCK_MS = 15_000
@@ -52,28 +52,35 @@ def node(tmp_path: Path) -> Iterator[ClientsOfNode]:
         f"group.share.record.lock.duration.ms={LOCK_MS}",
     )
     node.create_topic("t", 1)
-    request = API_KEYS[INCREMENTAL_ALTER_CONFIGS].request
-    value = request.classes["AlterableConfig"](name="share.auto.offset.reset", config_operation=0, value="earliest")
-    resource = request.classes["AlterConfigsResource"](resource_type=32, resource_name="g", configs=[value])
-    pending = node.send(INCREMENTAL_ALTER_CONFIGS, 1, request.new(resources=[resource], validate_only=False))
-    node.until(lambda: pending.answer is not None)
-    assert pending.result().responses[0].error_code == 0
+    read_from_the_start(node, "g")
     yield node
     node.clients.clear()
     node.stop()
 
 
-class ShareApp:
-    """One application."""
+def read_from_the_start(node: ClientsOfNode, group: str) -> None:
+    """Have a share group begin with the first records of topics."""
+    request = API_KEYS[INCREMENTAL_ALTER_CONFIGS].request
+    value = request.classes["AlterableConfig"](name="share.auto.offset.reset", config_operation=0, value="earliest")
+    resource = request.classes["AlterConfigsResource"](resource_type=32, resource_name=group, configs=[value])
+    pending = node.send(INCREMENTAL_ALTER_CONFIGS, 1, request.new(resources=[resource], validate_only=False))
+    node.until(lambda: pending.answer is not None)
+    assert pending.result().responses[0].error_code == 0
 
-    def __init__(self, node: ClientsOfNode, name: str, mode: str = "explicit", seed: int = 1, **settings: object) -> None:
+
+class ShareApp:
+    """One application; `settings` are those of all clients and of share consumers."""
+
+    def __init__(
+        self, node: ClientsOfNode, name: str, mode: str = "explicit", seed: int = 1, topic: str = "t", **settings: Any
+    ) -> None:
         self.node = node
-        self.client = node.add(Client(name, node.now_ms, seed, allow_auto_create_topics=False))
-        config = ShareConsumerConfig(group_id="g", share_acknowledgement_mode=mode)._replace(**settings)  # type: ignore[arg-type]
+        self.client, own = client_of(node, name, {"allow_auto_create_topics": False, **settings}, seed)
+        config = ShareConsumerConfig(group_id="g", share_acknowledgement_mode=mode)._replace(**own)
         self.core = ShareConsumerCore(self.client.network, config)
         self.core.keeps_results = True
         self.client.poll = self.core.poll
-        self.core.subscribe(["t"], node.now_ms)
+        self.core.subscribe([topic], node.now_ms)
         node.pump()
 
     def poll(self, within_ms: int = 10_000) -> list[ShareRecord]:

@@ -1,4 +1,4 @@
-"""A producer's core as a client of a whole node in virtual time, whose connection ends at the request that a test names."""
+"""A producer's core as a client of a whole node in virtual time."""
 
 from __future__ import annotations
 
@@ -11,52 +11,11 @@ from kcli.client.producer.producer_config import ProducerConfig
 from kcli.format.compression import inflate
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
-from kcli.network.events import SendRequest
-from kcli.server.events import Connection
-from tests.client.clients_of_node import Client, ClientsOfNode, _Link
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, OFFSET_FETCH
+from tests.client.clients_of_node import ClientsOfNode, client_of
 
 CONTROL = 0x20  # attribute of a batch
-BEFORE, AFTER = "before the broker has it", "before the client has its answer"
-
-
-class FaultyNode(ClientsOfNode):
-    """A node that ends all connections of its clients at request number `cut_at`, counted from 1."""
-
-    cut_at = 0
-    cut = BEFORE
-
-    def begin_counting(self, cut_at: int, cut: str) -> None:
-        self.request_count, self.cut_at, self.cut = 0, cut_at, cut
-        self._cut_request: SendRequest | None = None
-
-    request_count = 0
-    _cut_request: SendRequest | None = None
-
-    def _send_for(self, client: Client, effect: SendRequest) -> None:
-        if effect.has_answer and effect.request_id not in client.network.peers.outstanding:
-            return  # its connection has ended since
-        self.request_count += 1
-        if self.request_count == self.cut_at and self.cut == BEFORE:
-            self._link_to(client, effect)
-            self.disconnect(client)
-            return
-        if self.request_count == self.cut_at:
-            self._cut_request = effect
-        super()._send_for(client, effect)
-
-    def _link_to(self, client: Client, effect: SendRequest) -> None:
-        """Make the connection, which then ends: the client waits for its answer."""
-        if self._link(client, effect.peer) is None:
-            link = _Link(client, effect.peer, self.connection())
-            self._links[link.connection.connection_id] = link
-
-    def _answered(self, connection: Connection, frame: bytes) -> None:
-        link = self._links.get(connection.connection_id)
-        if link is not None and link.under_way is not None and link.under_way is self._cut_request:
-            self._cut_request = None
-            self.disconnect(link.client)
-            return
-        super()._answered(connection, frame)
 
 
 class ProducerApp:
@@ -64,9 +23,9 @@ class ProducerApp:
 
     def __init__(self, node: ClientsOfNode, name: str, **settings: Any) -> None:
         self.node = node
-        self.client = node.add(Client(name, node.now_ms))
+        self.client, own = client_of(node, name, settings)
         self.lines: list[str] = []
-        self.core = ProducerCore(self.client.network, ProducerConfig(**settings), self.lines.append)
+        self.core = ProducerCore(self.client.network, ProducerConfig(**own), self.lines.append)
         self.client.poll = self.core.poll
         self.results: dict[bytes, Any] = {}
         self.waiting = 0  # records that are in no batch yet
@@ -123,3 +82,18 @@ def values_in_log(node: ClientsOfNode, topic: str, partition: int = 0, *, commit
             values += [record.value or b"" for record in read_records(payload, header.record_count)]
         data = data[size:]
     return values
+
+
+def committed_offset(node: ClientsOfNode, group: str, topic: str, partition: int = 0) -> int:
+    """The offset that a group has committed, by the node; offsets of open transactions are waited for."""
+    kind = API_KEYS[OFFSET_FETCH].request
+    of_topic = kind.classes["OffsetFetchRequestTopics"](name=topic, partition_indexes=[partition])
+    of_group = kind.classes["OffsetFetchRequestGroup"](group_id=group, topics=[of_topic])
+    while True:
+        pending = node.send(OFFSET_FETCH, 8, kind.new(groups=[of_group], require_stable=True))
+        node.until(lambda pending=pending: pending.answer is not None)
+        found = pending.result().groups[0].topics[0].partitions[0]
+        if found.error_code != error_codes.UNSTABLE_OFFSET_COMMIT:
+            assert found.error_code == 0
+            return int(found.committed_offset)
+        node.advance(100)

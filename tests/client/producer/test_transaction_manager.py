@@ -86,6 +86,19 @@ class Producing:
             self.core.send(record, lambda error, now_ms: self.results.append(error) if error else None, self.network.now_ms)
             self.network.pump()
 
+    def hold_from_produce_on(self) -> None:
+        """Hold the answers to Produce, and what follows, until `release`."""
+
+        def hold(request: Message, version: int) -> Message:
+            self.network.holds = True
+            return self.broker._produce(request, version)
+
+        self.broker.handlers[apis.PRODUCE] = hold
+
+    def release(self) -> None:
+        self.broker.handlers[apis.PRODUCE] = self.broker._produce
+        self.network.release()
+
     def call(self, start: Any) -> Any:
         found: list[Any] = []
         start(lambda result, now_ms: found.append(result), self.network.now_ms)
@@ -131,21 +144,38 @@ def test_a_lost_state_raises_the_epoch(code: int) -> None:
     assert producing.results == [0, 1, 2] and len(producing.broker.seen(apis.INIT_PRODUCER_ID)) == 1
 
 
-def test_until_the_first_acknowledgement_one_batch_is_in_flight() -> None:
-    """A broker without state of the producer takes any sequence: b would be written, and a could not be written before it."""
+def test_the_first_batch_of_a_partition_is_sent_alone() -> None:
+    """A broker without a state of the producer takes any sequence, also that of a second batch if it refused the first one.
+
+    The first one could not be written any more: it would be out of order until it expires.
+    """
     producing = Producing()
-    producing.network.pump()  # it gets its id
-    producing.broker.results.append({"error_code": error_codes.NOT_ENOUGH_REPLICAS})
-    producing.network.holds = True
-    producing.send(b"a")
-    producing.send(b"b")
-    producing.network.release()
+    producing.hold_from_produce_on()
+    producing.broker.results.append({"error_code": error_codes.NOT_LEADER_OR_FOLLOWER})
+    producing.send(b"a", b"b", b"c")
+    assert producing.sent() == [(0, 0)]
+    producing.release()
     producing.network.advance(1000)
-    assert producing.broker.written[0] == [b"a", b"b"]
-    producing.network.holds = True
-    producing.send(b"c")
-    producing.send(b"d")
-    assert producing.sent() == [(0, 0), (0, 0), (0, 1), (0, 2), (0, 3)]  # the last two are in flight
+    assert producing.broker.written[0] == [b"a", b"b", b"c"]
+    count = len(producing.sent())
+    producing.hold_from_produce_on()
+    producing.send(b"d", b"e", b"f")
+    assert len(producing.sent()) == count + 3, "after its first acknowledgement a partition has several requests in flight"
+    producing.release()
+
+
+def test_a_batch_that_others_have_overtaken_raises_the_epoch() -> None:
+    """The broker had forgotten the producer, refused a batch and took the next one: the first one can have no sequence now."""
+    producing = Producing()
+    producing.send(b"a")
+    producing.hold_from_produce_on()
+    out_of_order = {"error_code": error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    producing.broker.results += [{"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}, {}, out_of_order]
+    producing.send(b"b", b"c")
+    producing.release()
+    producing.network.advance(5000)
+    assert producing.sent() == [(0, 0), (0, 1), (0, 2), (0, 1), (1, 0)]
+    assert producing.broker.written[0] == [b"a", b"c", b"b"] and producing.results == [0, 1, 2]
 
 
 def test_a_batch_that_failed_for_good_raises_the_epoch() -> None:

@@ -2,7 +2,8 @@
 
 It prints a line for each event, with the monotonic time in ns: `assigned P...`, `revoked P...` (`lost P...` if it
 knows that it was too late), `read P OFFSET`, `closed`. It commits what it has read after each poll. A line on stdin ends it,
-as a client ends that leaves its group.
+as a client ends that leaves its group; the line `stall SECONDS` lets a member of kcli not poll for a time, with the events
+`stalled` and `resumed`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.oracle.clients.member_lines import note, run_until_a_line, stopped
+from tests.oracle.clients.member_lines import note, run_until_a_line, stall_if_asked, stopped
 
 POLL_S = 0.1
 
@@ -41,6 +42,8 @@ def properties(settings: dict[str, Any]) -> dict[str, str | int | float | bool]:
             "heartbeat.interval.ms": settings["session_ms"] // 5,
             "partition.assignment.strategy": settings.get("assignor", "range"),
         }
+    if "max_poll_ms" in settings:
+        config["max.poll.interval.ms"] = settings["max_poll_ms"]
     if "instance" in settings:
         config["group.instance.id"] = settings["instance"]
     return config
@@ -196,6 +199,7 @@ def run_kcli(settings: dict[str, Any]) -> None:
                 read = consumer.poll(POLL_S)
                 for record in read:
                     note("read", record.partition, record.offset)
+                stall_if_asked()
                 if read:
                     consumer.commit_sync()
             except ClientError as error:
