@@ -20,6 +20,8 @@ from tests.client.consumer.consumer_app import ConsumerApp
 from tests.client.faulty_node import FAULTS, LATE_MS, SHORT_TIMEOUTS, Fault, FaultyNode
 from tests.server.whole_node import batch
 
+pytestmark = pytest.mark.ci  # minutes of CPU time together
+
 EACH = 6  # records of a partition
 MEMBER = {**SHORT_TIMEOUTS, "default_api_timeout_ms": 20_000, "max_poll_interval_ms": 6000, "session_timeout_ms": 6000}
 CLASSIC = {"heartbeat_interval_ms": 500, "partition_assignment_strategy": ("range",)}

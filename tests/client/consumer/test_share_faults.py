@@ -17,6 +17,8 @@ from tests.client.consumer.test_share_consumer import ACCEPT, RELEASE, RENEW, Sh
 from tests.client.faulty_node import FAULTS, SHORT_TIMEOUTS, Fault, FaultyNode
 from tests.server.whole_node import batch
 
+pytestmark = pytest.mark.ci  # minutes of CPU time together
+
 LOCK_MS = 5000
 RECORDS = 6
 WITHIN_MS = 60_000
