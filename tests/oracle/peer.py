@@ -120,13 +120,17 @@ def find_peer() -> Path | None:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """What the files of a directory have in them, by their names."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir() if path.is_file()}
+    """What the files of a directory have in them, by their names, but for temporary ones.
+
+    Kafka writes leader-epoch-checkpoint, and thereby replaces a temporary one that was left, oftener than need be.
+    """
+    files = [path for path in directory.iterdir() if path.is_file() and not path.name.endswith(".tmp")]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def stated(answer: dict[str, Any]) -> dict[str, str]:
-    """The digests of the files that Kafka left, by an answer of LoadLog or AppendLog."""
-    return {name: file["sha256"] for name, file in answer["files"].items()}
+    """The digests of the files that Kafka left, by an answer of LoadLog or AppendLog, but for temporary ones."""
+    return {name: file["sha256"] for name, file in answer["files"].items() if not name.endswith(".tmp")}
 
 
 class Peer:

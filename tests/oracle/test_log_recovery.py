@@ -18,7 +18,6 @@ directory is offline; REFUSED_LIKE_KAFKA and the exceptions below it are all the
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 from pathlib import Path
@@ -38,7 +37,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, copy_partition
-from tests.oracle.peer import LoadCase, Peer
+from tests.oracle.peer import LoadCase, Peer, digests, stated
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -137,12 +136,6 @@ def copy_with(source: Path, kind: str, target: Path) -> Path | None:
     return copy
 
 
-def digests(directory: Path) -> dict[str, str]:
-    """Of every file, but for temporary ones: Kafka writes leader-epoch-checkpoint, and thereby one, oftener than need be."""
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir() if path.is_file()}
-    return {name: digest for name, digest in files.items() if not name.endswith(".tmp")}
-
-
 def findings(directory: Path) -> set[str]:
     disk = OsDisk()
     found = verify_partition(disk, read_partition(disk, str(directory)), PartitionOptions(is_clean=True))
@@ -191,11 +184,11 @@ def test_a_start_makes_of_a_broken_directory_what_kafka_makes_of_it(
     different = {}
     for twin in kept:
         log = twin.answer["log"]
-        stated = {file: facts["sha256"] for file, facts in twin.answer["files"].items() if not file.endswith(".tmp")}
+        expected = stated(twin.answer)
         own = digests(twin.own)
         if offsets[twin.kind] != (log["start_offset"], log["end_offset"]):
             different[twin.kind] = f"offsets {offsets[twin.kind]}, Kafka's {log}"
-        elif changed := sorted(file for file in own.keys() | stated.keys() if own.get(file) != stated.get(file)):
+        elif changed := sorted(file for file in own.keys() | expected.keys() if own.get(file) != expected.get(file)):
             different[twin.kind] = f"files {changed}"
         elif findings(twin.own) != findings(twin.kafka):
             different[twin.kind] = f"findings {findings(twin.own)}"

@@ -13,7 +13,7 @@ from kcli.simulator.world import PAUSE_MS
 GROUP_RESOURCE = 32
 _LAG_VERSION = 1
 # A leader that cannot be asked for the end of a partition.
-_DESCRIBE_RETRIABLE = RETRIABLE | {error_codes.NETWORK_EXCEPTION}
+_DESCRIBE_RETRIABLE = RETRIABLE | {error_codes.NETWORK_EXCEPTION, error_codes.OFFSET_NOT_AVAILABLE}
 
 
 def configure_share_group(stage: Stage, caller: Caller, group: str, *, is_committed_only: bool) -> Task[None]:
