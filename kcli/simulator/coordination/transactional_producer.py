@@ -12,7 +12,8 @@ from __future__ import annotations
 from random import Random
 
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession
+from kcli.simulator.coordination.making_session import make_session
+from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
 
 ABORTED_SHARE = 0.25
@@ -30,7 +31,7 @@ class TransactionalProducer:
         self._rng = rng
         self._topic = topic
         self._is_transactional = transactional_id is not None
-        self._session = ProducerSession(stage, name, rng, transactional_id)
+        self._session = make_session(stage, name, rng, transactional_id, topic)
         self._count = 0
 
     def run(self) -> Task[None]:
@@ -49,6 +50,7 @@ class TransactionalProducer:
             else:
                 yield from session.produce(self._partition(), self._values())
             yield rng.randrange(MAX_PAUSE_MS)
+        yield from session.finish()
 
     def _transaction(self) -> Task[None]:
         session, rng = self._session, self._rng

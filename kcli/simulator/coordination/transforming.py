@@ -14,7 +14,8 @@ from kcli.simulator.coordination.anomalies import INPUT_MARK
 from kcli.simulator.coordination.fetching import READ_COMMITTED, Fetched
 from kcli.simulator.coordination.group_member import GroupMember
 from kcli.simulator.coordination.history import TopicPartition
-from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession
+from kcli.simulator.coordination.making_session import make_session
+from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
 
 ABORTED_SHARE = 0.1
@@ -32,7 +33,7 @@ class Transform:
         self._stage = stage
         self._rng = rng
         self._targets = targets
-        self._session = ProducerSession(stage, name, rng, transactional_id)
+        self._session = make_session(stage, name, rng, transactional_id)
 
     def process(self, member: GroupMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
         """Write the outputs and commit the positions in a transaction; return False if it is not committed."""

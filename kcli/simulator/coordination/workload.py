@@ -47,7 +47,7 @@ from kcli.simulator.coordination.classic_member import ClassicMember
 from kcli.simulator.coordination.consumer_member import ConsumerMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
-from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition, topic_name
+from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, TopicPartition, topic_name
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter
 from kcli.simulator.coordination.offset_deleting import OffsetDeleter
@@ -75,7 +75,6 @@ MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
-AGAIN = "again"
 MEMBER_KINDS: Mapping[str, type[GroupMember]] = {
     "classic": ClassicMember,
     "consumer": ConsumerMember,
