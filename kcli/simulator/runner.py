@@ -44,7 +44,7 @@ COMPACTION_STEPS = 2000
 # Some seeds run for a few busy seconds, others for an hour with cache expiry, checkpoints and retention.
 PAUSE_FACTORS = (1, 1, 20, 200)
 # A phase without faults that takes more steps is a failure.
-MAX_QUIET_STEPS = 60_000
+MAX_QUIET_STEPS = 150_000
 
 NodeFactory = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
 

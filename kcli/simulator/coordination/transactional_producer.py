@@ -33,6 +33,7 @@ class TransactionalProducer:
         self._is_transactional = transactional_id is not None
         self._session = make_session(stage, name, rng, transactional_id, topic)
         self._count = 0
+        self.is_idle = False  # it writes nothing more
 
     def run(self) -> Task[None]:
         """Produce until the workload drains. Raises SimulationFailure."""
@@ -51,6 +52,7 @@ class TransactionalProducer:
                 yield from session.produce(self._partition(), self._values())
             yield rng.randrange(MAX_PAUSE_MS)
         yield from session.finish()
+        self.is_idle = True
 
     def _transaction(self) -> Task[None]:
         session, rng = self._session, self._rng
