@@ -45,7 +45,7 @@ from kcli.simulator.coordination.group_member import (
 )
 from kcli.simulator.coordination.history import OffsetCommit, Ownership, Poll, TopicPartition
 from kcli.simulator.coordination.stage import RETRIABLE, Stage
-from kcli.simulator.coordination.wire_history import REPEATED, WireHistory
+from kcli.simulator.coordination.wire_history import WireHistory, may_repeat
 from kcli.simulator.core_client import CoreClient
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS
@@ -140,7 +140,7 @@ class CoreMember:
         """Begin as a new process."""
         stage = self._stage
         self._lives += 1
-        self._client = stage.core_client(f"{self.name}.{self._lives}", self._rng, stage.client_config(self._rng), REPEATED)
+        self._client = stage.core_client(f"{self.name}.{self._lives}", self._rng, stage.client_config(self._rng), may_repeat)
         self._wire = WireHistory(stage, self._client, self.group)
         self._core = self._make_core(self._client)
         self._client.run(self._core.poll)
@@ -346,12 +346,13 @@ class CoreMember:
             if isinstance(found, ClientError):
                 self._stage.world.trace.add(self.name, f"{type(found).__name__}: {found}")
                 yield self._rng.randrange(1, PAUSE_MS)
-                if self._membership.next_callback() is not None or self.generation <= 0:
+                if self._membership.next_callback() is not None:
                     # The partitions are given back, or lost; those that are not begin at the committed offsets later.
                     yield from self._call_listener()
                     wanted = [partition for partition in wanted if partition in self._views]
                 continue
-            for partition, offset in found.items():
+            for partition in sorted(found):
+                offset = found[partition]
                 if self._core.subscriptions.is_kept(partition):
                     at = 0 if offset is None else offset.offset
                     self._client.call(partial(self._core.seek, partition, at, -1))
