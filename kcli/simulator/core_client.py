@@ -11,8 +11,8 @@
 
 The clock of a client is steady: clients are not on the machine whose wall clock jumps.
 
-A network may deliver a request a second time, much later. So requests of `repeated` APIs (key -> lowest version) are sent once
-more on a connection of their own, up to REPEATED_AFTER_MS later; the client gets one answer.
+A network may deliver a request a second time, much later. So some of the requests for which `may_repeat` returns True are sent
+once more on a connection of their own, up to REPEATED_AFTER_MS later; the client gets one answer.
 
 The application sees results only. What the checks of a history need in addition, such as the requests that may be executed
 later, comes from the frames: `observers` (by API key) get each request that the core sends.
@@ -119,18 +119,17 @@ class CoreClient:
         port: int,
         rng: Random,
         config: ClientConfig,
-        repeated: Mapping[int, int] | None = None,
+        may_repeat: Callable[[WireRequest], bool] = lambda request: False,
     ) -> None:
         self.name = name
         self.is_dead = False
         self.observers: dict[int, Callable[[WireRequest], None]] = {}
         self.sent_counts: Counter[int] = Counter()  # by API key
         self.stray_counts: Counter[int] = Counter()  # of requests that may be executed later, or once more
-        self.may_repeat: Callable[[], bool] = lambda: True
         self._virtual_time = virtual_time
         self._trace = trace
         self._rng = rng
-        self._repeated = dict(repeated or {})
+        self._may_repeat = may_repeat
         servers = (f"{BROKER_ADDRESS.host}:{BROKER_ADDRESS.port}",)
         config = config._replace(bootstrap_servers=servers, client_id=name)
         self.network = NetworkClient(config, rng, self.log, virtual_time.now_ms)
@@ -269,9 +268,7 @@ class CoreClient:
         self.sent_counts[key] += 1
         if effect.has_answer:
             self._under_way[effect.request_id] = effect.peer, request
-        lowest = self._repeated.get(key)
-        is_repeatable = lowest is not None and request.version >= lowest and self.may_repeat()
-        if is_repeatable and self._rng.random() < REPEATED_SHARE:
+        if self._may_repeat(request) and self._rng.random() < REPEATED_SHARE:
             request.is_repeated = True
             self.stray_counts[key] += 1
             self._virtual_time.after(self._rng.randrange(REPEATED_AFTER_MS), lambda: self._repeat(effect))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from random import Random
 
 from kcli.client.client_config import ClientConfig
@@ -10,7 +10,7 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.simulator.client import SimulatedClient, Task, run_task
 from kcli.simulator.compacted_ledger import Clocks
-from kcli.simulator.core_client import BROKER_ADDRESS, ClientListener, CoreClient
+from kcli.simulator.core_client import BROKER_ADDRESS, ClientListener, CoreClient, WireRequest
 from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network
@@ -48,12 +48,12 @@ class World:
         return SimulatedClient(self.virtual_time, self.network, self.machine, name, FIRST_PORT + self._client_count)
 
     def core_client(
-        self, name: str, rng: Random, config: ClientConfig, repeated: Mapping[int, int] | None = None
+        self, name: str, rng: Random, config: ClientConfig, may_repeat: Callable[[WireRequest], bool] = lambda request: False
     ) -> CoreClient:
         """Create a process for a core of kcli's own client."""
         self._client_count += 1
         port = FIRST_PORT + self._client_count
-        return CoreClient(self.virtual_time, self.network, self.trace, name, port, rng, config, repeated)
+        return CoreClient(self.virtual_time, self.network, self.trace, name, port, rng, config, may_repeat)
 
     def clocks(self) -> Clocks:
         """Return the right time, and the largest error that the machine's clock may have had."""

@@ -44,6 +44,10 @@ _REPEATED = {PRODUCE: 0, END_TXN: 5, TXN_OFFSET_COMMIT: 5}
 _CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
 
 
+def _may_repeat(request: WireRequest) -> bool:
+    return request.version >= _REPEATED.get(request.api_key, request.version + 1)
+
+
 class CoreProducerSession:
     """One session; `name` is unique among all sessions."""
 
@@ -88,7 +92,7 @@ class CoreProducerSession:
         self._client.run(self._core.poll)
 
     def _make_client(self, common: ClientConfig) -> CoreClient:
-        client = self._stage.core_client(self._session, self._rng, common, _REPEATED)
+        client = self._stage.core_client(self._session, self._rng, common, _may_repeat)
         client.observers[INIT_PRODUCER_ID] = client.observers[END_TXN] = partial(self._observe_epoch, self._session)
         return client
 

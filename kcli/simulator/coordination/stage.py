@@ -9,7 +9,7 @@ is_over      clients end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from kcli.protocol.apis import FIND_COORDINATOR, METADATA
 from kcli.protocol.message import Message
 from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
 from kcli.simulator.coordination.history import NUMBER_MARK, History, TopicPartition, topic_name
-from kcli.simulator.core_client import CoreClient
+from kcli.simulator.core_client import CoreClient, WireRequest
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS, World
 
@@ -83,12 +83,10 @@ class Stage:
         return self.world.virtual_time.now_ms
 
     def core_client(
-        self, name: str, rng: Random, config: ClientConfig, repeated: Mapping[int, int] | None = None
+        self, name: str, rng: Random, config: ClientConfig, may_repeat: Callable[[WireRequest], bool]
     ) -> CoreClient:
         """Create a process for a core of kcli's own client; nothing is repeated while the workload drains."""
-        client = self.world.core_client(name, rng, config, repeated)
-        client.may_repeat = lambda: not self.is_draining
-        return client
+        return self.world.core_client(name, rng, config, lambda request: not self.is_draining and may_repeat(request))
 
     @staticmethod
     def client_config(rng: Random) -> ClientConfig:

@@ -27,17 +27,17 @@ class TransactionalProducer:
 
     def __init__(self, stage: Stage, name: str, rng: Random, topic: str, transactional_id: str | None) -> None:
         self._stage = stage
-        self._name = name
+        self.name = name
         self._rng = rng
         self._topic = topic
         self._is_transactional = transactional_id is not None
-        self._session = make_session(stage, name, rng, transactional_id, topic)
+        self.session = make_session(stage, name, rng, transactional_id, topic)
         self._count = 0
         self.is_idle = False  # it writes nothing more
 
     def run(self) -> Task[None]:
         """Produce until the workload drains. Raises SimulationFailure."""
-        session, rng = self._session, self._rng
+        session, rng = self.session, self._rng
         while not self._stage.is_draining:
             if self._stage.topic(self._topic) is None:
                 yield rng.randrange(1, MAX_PAUSE_MS)
@@ -55,7 +55,7 @@ class TransactionalProducer:
         self.is_idle = True
 
     def _transaction(self) -> Task[None]:
-        session, rng = self._session, self._rng
+        session, rng = self.session, self._rng
         session.begin()
         outcome = Outcome.DONE
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -80,5 +80,5 @@ class TransactionalProducer:
         values = []
         for _ in range(self._rng.choice((1, 1, 2, 3))):
             self._count += 1
-            values.append(f"{self._name}#{self._count}".encode())
+            values.append(f"{self.name}#{self._count}".encode())
         return values

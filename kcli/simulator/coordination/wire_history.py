@@ -18,7 +18,12 @@ from kcli.simulator.core_client import CoreClient, WireRequest
 from kcli.simulator.partition_ledger import SimulationFailure
 
 _GROUPS_VERSION = 8  # of OffsetFetch
-REPEATED = {OFFSET_COMMIT: 0, HEARTBEAT: 0}
+_REPEATED = frozenset((OFFSET_COMMIT, HEARTBEAT))
+
+
+def may_repeat(request: WireRequest) -> bool:
+    """Return whether a request may come a second time without giving partitions away for the member."""
+    return request.api_key in _REPEATED
 
 
 class WireHistory:

@@ -43,6 +43,7 @@ from kcli.simulator.administrator import SET_OPERATION, TOPIC_RESOURCE
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import find_anomaly
+from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from kcli.simulator.coordination.group_member import CommitWork, Offsets
 from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, TopicPartition, topic_name
@@ -81,9 +82,10 @@ MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
+CORE_SHARE = 0.7  # of the members of share groups
 
-
-_Client = TransactionalProducer | Member | ShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
+AnyShareMember = ShareMember | CoreShareMember
+_Client = TransactionalProducer | Member | AnyShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
 
 
 class CoordinationSimulation(Simulation):
@@ -117,7 +119,7 @@ class CoordinationSimulation(Simulation):
         rng = self._rng("clients")
         self.stage = Stage(self.world, loses_power=loses_power(self.seed))
         self.members: list[Member] = []
-        self.share_members: list[ShareMember] = []
+        self.share_members: list[AnyShareMember] = []
         self.transactional_ids: list[str] = []
         self._reader = Caller(self.stage, "reader", self._rng("reader"))
         self._input_partitions = rng.choice((2, 3))
@@ -171,8 +173,17 @@ class CoordinationSimulation(Simulation):
         terms = self.stage.history.shares.terms[group] = ShareTerms(topic, limit, lock_ms, is_committed_only)
         for number in range(rng.choice((1, 2, 3))):
             name = f"{group}.{number}"
-            member = ShareMember(self.stage, group, name, self._rng(name), terms, may_end=number > 0, gate=gate)
-            self.share_members.append(member)
+            self.share_members.append(self._share_member(group, name, terms, gate, may_end=number > 0))
+
+    def _share_member(
+        self, group: str, name: str, terms: ShareTerms, gate: ShareGroupGate | None, *, may_end: bool
+    ) -> AnyShareMember:
+        """Make a member: mostly one on kcli's own share consumer, if no administrator sets offsets or deletes the topic."""
+        rng, stage = self._rng(name), self.stage
+        may_be_core = gate is None and terms.topic != AGAIN
+        if may_be_core and self._rng(f"{name} core").random() < CORE_SHARE:
+            return CoreShareMember(stage, group, name, rng, terms, may_end=may_end)
+        return ShareMember(stage, group, name, rng, terms, may_end=may_end, gate=gate)
 
     def _add_administrators(self, rng: Random) -> None:
         """Create administrators and the groups whose offsets or topics they delete; a seed has some of them."""
@@ -209,7 +220,7 @@ class CoordinationSimulation(Simulation):
         return sum(write.is_acknowledged for write in self.stage.history.writes.values())
 
     def _records_read(self) -> int:
-        members: list[Member | ShareMember] = [*self.members, *self.share_members]
+        members: list[Member | AnyShareMember] = [*self.members, *self.share_members]
         return sum(member.record_count for member in members)
 
     # ----------------------------------------------------------------------------------------------------------------- phases
