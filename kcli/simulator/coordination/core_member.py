@@ -10,6 +10,8 @@
     after an aborted transaction           seeks to the committed offsets
     misbehaves                             does not poll for longer than max.poll.interval.ms and commits then; dies, so that
                                            the broker hears of it or not; closes or unsubscribes, and comes back
+    a zombie of it                         commits its last positions by raw requests when it has died or closed: when others
+                                           have the partitions, that must be refused
 
 What the application gets is in the history: polls with the positions before and after them, a view for each assignment or seek,
 and the partitions that it has in each generation. kcli.simulator.coordination.wire_history adds the requests.
@@ -41,10 +43,11 @@ from kcli.simulator.coordination.group_member import (
     SESSION_MS,
     STALE,
     CommitWork,
+    Offsets,
     Work,
 )
 from kcli.simulator.coordination.history import OffsetCommit, Ownership, Poll, TopicPartition
-from kcli.simulator.coordination.stage import RETRIABLE, Stage
+from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 from kcli.simulator.coordination.wire_history import WireHistory, may_repeat
 from kcli.simulator.core_client import CoreClient
 from kcli.simulator.partition_ledger import SimulationFailure
@@ -55,6 +58,7 @@ SILENT_SHARE = 0.4  # of the deaths
 POLL_INTERVALS_MS = (2500, 4000)
 POLL_MS = 200
 CLOSE_MS = 4000
+MAX_ZOMBIE_MS, ZOMBIE_COMMITS = 2000, 5
 _ISOLATION = {True: "read_committed", False: "read_uncommitted"}
 # A static member whose predecessor is still in the group, or that has a successor, begins again as a new process.
 _TAKEN = frozenset((error_codes.FENCED_INSTANCE_ID, error_codes.UNRELEASED_INSTANCE_ID))
@@ -111,6 +115,7 @@ class CoreMember:
         self._earlier_ids: set[str] = set()
         self._views: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}  # the positions after what was processed
+        self._zombie = Caller(stage, f"{name} zombie", rng)
         self._noted: tuple[GroupMetadata, frozenset[TopicPartition]] | None = None
         self._client: CoreClient
         self._core: ConsumerCore
@@ -383,17 +388,35 @@ class CoreMember:
                 yield from self.commit(dict(self._done))
         elif choice < PAUSED_SHARE + DIED_SHARE:
             trace.add(self.name, f"{self.member_id} dies")
+            self._leave_zombie()
             self._client.kill(is_silent=rng.random() < SILENT_SHARE)
             self._has_ended = self._may_end and rng.random() < ENDED_SHARE
             if not self._has_ended:
                 yield rng.randrange(self._config.session_timeout_ms // (2 if self.instance_id else 1))
                 self._begin_life()
         elif choice < PAUSED_SHARE + DIED_SHARE + LEFT_SHARE / 2:
+            self._leave_zombie()
             yield from self._close(rng.choice((CloseOption.DEFAULT, CloseOption.LEAVE_GROUP)))
             yield rng.randrange(PAUSE_MS)
             self._begin_life()
         elif choice < PAUSED_SHARE + DIED_SHARE + LEFT_SHARE:
             yield from self._unsubscribe()
+
+    def _leave_zombie(self) -> None:
+        """Let another thread of the process commit when the member has gone; the client itself would not send that."""
+        metadata = self._core.group_metadata()
+        if self._done and isinstance(self._work, CommitWork) and metadata.generation_id > 0:
+            self._stage.world.run(self._commit_as_zombie(dict(self._done), metadata))
+
+    def _commit_as_zombie(self, offsets: dict[TopicPartition, int], metadata: GroupMetadata) -> Task[None]:
+        member_id, generation, instance_id = metadata.member_id, metadata.generation_id, metadata.group_instance_id
+        late, is_consumer = Offsets(self._stage, self._zombie, self.group), self._config.group_protocol != CLASSIC
+        for _ in range(ZOMBIE_COMMITS):
+            yield self._rng.randrange(MAX_ZOMBIE_MS)
+            if not self._stage.is_draining:
+                yield from late.commit(
+                    offsets, member_id, generation, is_consumer=is_consumer, may_repeat=False, instance_id=instance_id
+                )
 
     def _finish(self, start: partial[None]) -> Task[None]:
         """Wait for the end of a membership, as a shell does, for a limited time."""
