@@ -148,6 +148,7 @@ class CoreLogConsumer:
         self._core: ConsumerCore
         self._topic: TopicLedger | None = None
         self._next: dict[int, int] = {}  # the offset that must come next, of partitions that have had a record
+        self._power_losses = 0
 
     def run(self) -> Task[None]:
         """Read until the simulation ends. Raises SimulationFailure."""
@@ -162,21 +163,26 @@ class CoreLogConsumer:
         self._core = ConsumerCore(self._client.network, config)
         self._client.run(self._core.poll)
         while not world.is_ending:
-            if self._topic is None or self._topic.deletion_requested or rng.random() < 0.02:
+            if self._topic is None or self._topic.deletion_requested or self._has_lost() or rng.random() < 0.02:
                 self._choose()
             if self._topic is None:
                 yield PAUSE_MS
                 continue
             records = yield from self._poll(rng.randrange(POLL_MS))
-            if not self._topic.deletion_requested:
+            if not (self._topic.deletion_requested or self._has_lost()):
                 for record in records:
                     self._take(self._topic, record)
             yield rng.randrange(1, 60) * world.pause_factor
         self._client.close()
 
+    def _has_lost(self) -> bool:
+        """Return whether power was lost: the client may have records that the log does not have any more."""
+        return self._power_losses != self._world.machine.disk.power_losses
+
     def _choose(self) -> None:
         """Read another topic, from the start or the end of its partitions."""
         call, core = self._client.call, self._core
+        self._power_losses = self._world.machine.disk.power_losses
         if self._topic is not None:
             call(core.unsubscribe)
         topics = self._world.ledger.live_topics()

@@ -1,4 +1,4 @@
-"""Protects what the coordination workload says about kcli's own client: faults built into the client are found, too.
+"""Protects what the simulator says about kcli's own client: faults built into the client are found, too.
 
 And the clients do something: a workload whose applications are never served proves nothing.
 """
@@ -16,9 +16,11 @@ from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.history import Fate
 from kcli.simulator.coordination.node_settings import make_coordination_node
 from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation
+from kcli.simulator.node_maker import NodeMaker
+from kcli.simulator.runner import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
-from wrong_clients import WRONG
+from wrong_clients import LOG_WRONG, WRONG
 
 MAX_SEEDS = 40
 
@@ -30,6 +32,11 @@ def simulation(seed: int, steps: int = DEFAULT_STEPS) -> CoordinationSimulation:
     )
 
 
+def log_simulation(seed: int) -> Simulation:
+    make_node = NodeMaker(seed)
+    return Simulation(seed, make_node, make_node.directories, cleaning_rounds=make_node.cleaning_rounds)
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_client_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +46,23 @@ def test_a_wrong_client_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> 
     found = (simulation(seed).run().failure for seed in (wrong.seed, *range(MAX_SEEDS)))
     is_found = any(failure.startswith(wrong.check) and failure and "TypeError" not in failure for failure in found)
     assert is_found, f"no seed below {MAX_SEEDS} finds a client that {what} by {wrong.check or 'anything'}"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("what", LOG_WRONG)
+def test_a_wrong_client_is_found_by_the_workload_of_logs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = LOG_WRONG[what]
+    wrong.patch(monkeypatch)
+    found = (log_simulation(seed).run().failure for seed in (wrong.seed, *range(MAX_SEEDS)))
+    assert any(wrong.check in failure for failure in found), f"no seed below {MAX_SEEDS} finds a client that {what}"
+
+
+@pytest.mark.ci
+def test_the_cores_of_the_workload_of_logs_do_something() -> None:
+    runs = [log_simulation(seed) for seed in range(12)]
+    assert [outcome.failure for run in runs if (outcome := run.run()).failure] == []
+    assert sum(one.acknowledged_batches for run in runs for one in run.core_producers) > 50
+    assert sum(one.record_count for run in runs for one in run.core_consumers) > 100
 
 
 @pytest.mark.ci

@@ -10,12 +10,14 @@ from typing import Any
 
 from wrong_coordinators import Wrong, patched
 
+from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.fetcher import Fetcher
 from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.offset_commits import OffsetCommits
 from kcli.client.consumer.share_fetcher import ShareFetcher
 from kcli.client.consumer.subscription_state import OffsetAndMetadata, SubscriptionState
+from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import TransactionManager
 from kcli.client.producer.transaction_requests import TransactionRequests
 from kcli.format.record_batch import increment_sequence
@@ -100,6 +102,23 @@ def reports_each_acknowledgement_as_done(real: Any) -> Any:
     return lambda self, said, error_of, now_ms: real(self, said, lambda partition_id: None, now_ms)
 
 
+def returns_every_other_record(real: Any) -> Any:
+    """Of those of one poll."""
+    return lambda self, *args: real(self, *args)[::2]
+
+
+def acknowledges_at_the_next_offset(real: Any) -> Any:
+    def succeed(self: Any, batch: Any, result: Any, now_ms: int) -> None:
+        real(self, batch, result._replace(base_offset=result.base_offset + 1), now_ms)
+
+    return succeed
+
+
+# Those that the workload of logs finds: by a seed, with a part of the failure.
+LOG_WRONG: dict[str, Wrong] = {
+    "does not return every record": Wrong(patched(ConsumerCore, "collect", returns_every_other_record), 0, "is expected"),
+    "reports a record at the next offset": Wrong(patched(Sender, "_succeed", acknowledges_at_the_next_offset), 0, "but it has"),
+}
 WRONG: dict[str, Wrong] = {
     "gives a batch that is sent again another sequence": Wrong(
         patched(TransactionManager, "can_retry", numbers_a_retry_anew), 1, "duplicates"

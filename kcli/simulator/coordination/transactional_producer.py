@@ -4,7 +4,8 @@ what a transactional producer does   how often
 -----------------------------------  ---------------------------------------------------------------------------------
 commits, aborts                      mostly; one of four transactions is aborted
 pauses in a transaction              sometimes for longer than the timeout of the transaction; then it goes on, as a zombie
-leaves a transaction open            sometimes; later it begins again with InitProducerId
+leaves a transaction open            sometimes; later it begins again with InitProducerId. Of the transactions that are
+                                     open when draining begins, some are left to the coordinator's timeout
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kcli.simulator.coordination.stage import Stage
 
 ABORTED_SHARE = 0.25
 PAUSED_SHARE = 0.03
-ABANDONED_SHARE = 0.03
+ABANDONED_SHARE, LAST_ABANDONED_SHARE = 0.03, 0.4  # the second one of those that are open when draining begins
 MAX_PAUSE_MS = 250
 
 
@@ -65,7 +66,8 @@ class TransactionalProducer:
             if rng.random() < PAUSED_SHARE and not self._stage.is_draining:
                 yield rng.randrange(2 * max(TIMEOUTS_MS))
             yield rng.randrange(MAX_PAUSE_MS // 4)
-        if outcome is Outcome.FENCED or outcome is Outcome.OVER or rng.random() < ABANDONED_SHARE:
+        abandoned_share = LAST_ABANDONED_SHARE if self._stage.is_draining else ABANDONED_SHARE
+        if outcome is Outcome.FENCED or outcome is Outcome.OVER or rng.random() < abandoned_share:
             session.abandon()
             return
         is_commit = outcome is Outcome.DONE and rng.random() >= ABORTED_SHARE
