@@ -1,4 +1,4 @@
-"""A client in virtual time: real request frames on a link, responses by correlation id, timeouts; and the tasks that use it.
+"""A raw client in virtual time: request frames on a link, responses by correlation id, timeouts; and the tasks that use it.
 
 A task is a generator. It yields what it waits for:
 
@@ -6,6 +6,7 @@ A task is a generator. It yields what it waits for:
     ---------  --------------------------------------------------------------------------------------------
     int        after that many ms
     Pending    with the response, or with None after a timeout, on a broken link, or if no node is listening
+    Waiting    with None, when it is done: an operation of kcli's own client (kcli.simulator.core_client)
 
 As a real client does, it closes its link after a timeout, and so loses all other requests in flight on the link.
 """
@@ -25,15 +26,12 @@ from kcli.simulator.virtual_time import VirtualTime
 REQUEST_TIMEOUT_MS = 2000
 
 
-class Pending:
-    """A request in flight."""
+class Waiting:
+    """What a task waits for."""
 
-    __slots__ = ("api", "correlation_id", "is_done", "on_done", "response", "version")
+    __slots__ = ("is_done", "on_done", "response")
 
-    def __init__(self, api: Api, version: int, correlation_id: int) -> None:
-        self.api = api
-        self.version = version
-        self.correlation_id = correlation_id
+    def __init__(self) -> None:
         self.is_done = False
         self.response: Message | None = None
         self.on_done: Callable[[], None] = lambda: None
@@ -46,9 +44,21 @@ class Pending:
             self.on_done()
 
 
+class Pending(Waiting):
+    """A request in flight."""
+
+    __slots__ = ("api", "correlation_id", "version")
+
+    def __init__(self, api: Api, version: int, correlation_id: int) -> None:
+        super().__init__()
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+
+
 T = TypeVar("T")
 # A task: `yield` gives it the response of a Pending, and None after a sleep; T is what it returns.
-Task = Generator[int | Pending, Message | None, T]
+Task = Generator[int | Waiting, Message | None, T]
 
 
 def run_task(virtual_time: VirtualTime, task: Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""The connections of a simulated machine to others: what kcli.network.shell.peer_connections is to sockets.
+"""The connections of a simulated machine or client to others: what kcli.network.shell.peer_connections is to sockets.
 
 what                          then
 ----------------------------  -------------------------------------------------------------------------------------
@@ -25,7 +25,10 @@ CONNECT_RETRY_MS = 1000
 
 
 class PeerLinks:
-    """The links of machine `machine_id` to others; `later` and `handle` do nothing after the death of its process."""
+    """The links of machine `machine_id` to others; `later` and `handle` do nothing after the death of its process.
+
+    `name` is that of a client, whose `machine_id` is its port.
+    """
 
     def __init__(
         self,
@@ -33,18 +36,20 @@ class PeerLinks:
         machine_id: int,
         later: Callable[[int, Callable[[], None]], None],
         handle: Callable[[PeerEvent], None],
+        name: str = "",
     ) -> None:
         self.network = network
+        self.name = name
         self.machine_id = machine_id
         self.later = later
         self.handle = handle
-        self._ends: dict[Peer, _PeerEnd] = {}
+        self._ends: dict[Peer, PeerEnd] = {}
 
     def send(self, effect: SendRequest) -> None:
         """Send a request, connecting first if needed."""
         end = self._ends.get(effect.peer)
         if end is None:
-            end = self._ends[effect.peer] = _PeerEnd(self, effect.peer)
+            end = self._ends[effect.peer] = PeerEnd(self, effect.peer)
             self.later(self.network.delay_ms(), end.connect)
         end.send(effect)
 
@@ -54,6 +59,11 @@ class PeerLinks:
         if end is not None and end.link is not None:
             end.link.close(0)
 
+    def close_all(self) -> None:
+        """Close all links."""
+        for peer in list(self._ends):
+            self.close(peer)
+
     def forget(self) -> None:
         """Drop all links: the process is dead. The other sides hear of it, or not."""
         ends, self._ends = self._ends, {}
@@ -61,22 +71,23 @@ class PeerLinks:
             if end.link is not None:
                 end.link.cut(*((0,) if self.network.is_announced() else (0, 1)))
 
-    def is_current(self, end: _PeerEnd) -> bool:
+    def is_current(self, end: PeerEnd) -> bool:
         """Return whether an end is the one that its peer has now."""
         return self._ends.get(end.peer) is end
 
-    def lost(self, end: _PeerEnd, reason: str) -> None:
+    def lost(self, end: PeerEnd, reason: str) -> None:
         """Take the end of a link."""
         if self.is_current(end):
             del self._ends[end.peer]
             self.handle(PeerClosed(end.peer, reason))
 
 
-class _PeerEnd:
+class PeerEnd:
     """This machine's end of a link to a peer; the requests on it in their order."""
 
     def __init__(self, links: PeerLinks, peer: Peer) -> None:
         self.peer = peer
+        self.name = links.name
         self.link: Link | None = None
         self._links = links
         self._unsent: list[SendRequest] = []

@@ -25,6 +25,7 @@ from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.compacted_ledger import CompactedLedger
 from kcli.simulator.consumer import SimulatedConsumer
+from kcli.simulator.core_log_clients import CoreLogConsumer, CoreLogProducer
 from kcli.simulator.curator import Curator, has_compaction
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine, NodeProcess
@@ -44,7 +45,7 @@ COMPACTION_STEPS = 2000
 # Some seeds run for a few busy seconds, others for an hour with cache expiry, checkpoints and retention.
 PAUSE_FACTORS = (1, 1, 20, 200)
 # A phase without faults that takes more steps is a failure.
-MAX_QUIET_STEPS = 60_000
+MAX_QUIET_STEPS = 150_000
 
 NodeFactory = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
 
@@ -71,6 +72,8 @@ class Simulation:
 
     `cleaning_rounds` returns the number of rounds that the node's cleaner has finished.
     """
+
+    has_core_clients = True  # the node serves kcli's own client
 
     def __init__(
         self,
@@ -109,6 +112,8 @@ class Simulation:
         self.producers: list[SimulatedProducer] = []
         self.consumers: list[SimulatedConsumer] = []
         self.keyed_readers: list[SimulatedConsumer] = []
+        self.core_producers: list[CoreLogProducer] = []
+        self.core_consumers: list[CoreLogConsumer] = []
         self._add_clients(directories)
 
     def _pause_factor(self) -> int:
@@ -127,6 +132,9 @@ class Simulation:
             for number in range(rng.choice((1, 2, 3)))
         ]
         self.consumers = [SimulatedConsumer(self.world, f"r{number}", self._rng(f"r{number}")) for number in range(2)]
+        if self.has_core_clients:
+            self.core_producers = [CoreLogProducer(self.world, "cp", self._rng("cp"))]
+            self.core_consumers = [CoreLogConsumer(self.world, "cr", self._rng("cr"))]
         self._add_compaction()
 
     def _add_compaction(self) -> None:
@@ -191,10 +199,12 @@ class Simulation:
 
     def _batches(self) -> int:
         """Return the number of acknowledged batches."""
-        return sum(producer.acknowledged_batches for producer in self.producers)
+        by_cores = sum(producer.acknowledged_batches for producer in self.core_producers)
+        return sum(producer.acknowledged_batches for producer in self.producers) + by_cores
 
     def _records_read(self) -> int:
-        return sum(consumer.record_count for consumer in (*self.consumers, *self.keyed_readers))
+        by_cores = sum(consumer.record_count for consumer in self.core_consumers)
+        return sum(consumer.record_count for consumer in (*self.consumers, *self.keyed_readers)) + by_cores
 
     def _inject_faults(self) -> None:
         self.chaos.start()
@@ -206,6 +216,10 @@ class Simulation:
             world.run(producer.run())
         for consumer in self.consumers:
             world.run(consumer.run())
+        for core_producer in self.core_producers:
+            world.run(core_producer.run())
+        for core_consumer in self.core_consumers:
+            world.run(core_consumer.run())
         if self.curator is not None:
             world.run(self.curator.run())
         for reader in self.keyed_readers:

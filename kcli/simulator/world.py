@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
+from kcli.client.client_config import ClientConfig
 from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.simulator.client import SimulatedClient, Task, run_task
 from kcli.simulator.compacted_ledger import Clocks
+from kcli.simulator.core_client import BROKER_ADDRESS, ClientListener, CoreClient, WireRequest
 from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network
@@ -37,11 +40,20 @@ class World:
         self.faults_allowed = False  # the disk may fail, so that storage errors are allowed responses
         self.tasks_running = 0
         self._client_count = 0
+        network.add_host(ClientListener(network, machine), BROKER_ADDRESS)
 
     def client(self, name: str) -> SimulatedClient:
-        """Create a client."""
+        """Create a raw client."""
         self._client_count += 1
         return SimulatedClient(self.virtual_time, self.network, self.machine, name, FIRST_PORT + self._client_count)
+
+    def core_client(
+        self, name: str, rng: Random, config: ClientConfig, may_repeat: Callable[[WireRequest], bool] = lambda request: False
+    ) -> CoreClient:
+        """Create a process for a core of kcli's own client."""
+        self._client_count += 1
+        port = FIRST_PORT + self._client_count
+        return CoreClient(self.virtual_time, self.network, self.trace, name, port, rng, config, may_repeat)
 
     def clocks(self) -> Clocks:
         """Return the right time, and the largest error that the machine's clock may have had."""

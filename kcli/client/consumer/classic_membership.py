@@ -127,6 +127,7 @@ class ClassicMembership(GroupMember):
     def polled(self, now_ms: int) -> None:
         """See Membership."""
         self.watch.polled(now_ms)
+        self.note_polled()
         if self._received is not None and not self.calls:
             self._complete(*self._received, now_ms)
         if self._may_begin():

@@ -418,7 +418,7 @@ class ConsumerCore:
 
     def group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer needs. Raises IllegalStateError without group.id."""
-        return self._required_membership().group_metadata()
+        return self._required_membership().last_group_metadata()
 
     def enforce_rebalance(self, reason: str, now_ms: int) -> None:
         """Have the group assigned anew. Raises IllegalStateError without group.id."""

@@ -78,6 +78,7 @@ class ConsumerMembership(GroupMember):
     def polled(self, now_ms: int) -> None:
         """See Membership."""
         self.watch.polled(now_ms)
+        self.note_polled()
         if self.member.state is MemberState.STALE and not self.calls:
             self.release(True, self._rejoin, now_ms)
         if self._is_reconcile_due:

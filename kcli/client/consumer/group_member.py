@@ -12,6 +12,8 @@
 
     max.poll.interval.ms without `polled`     the member leaves its group and joins again when `polled` is called next
 
+    a member that has lost its partitions     is for a transactional producer what it was before, until the next `polled`
+
 `kcli.client.consumer.classic_membership` and `consumer_membership` are the two protocols.
 """
 
@@ -25,6 +27,7 @@ from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.listener_calls import ListenerCalls, Then
 from kcli.client.consumer.membership import (
+    NO_GENERATION,
     CallbackKind,
     CloseDone,
     CloseOption,
@@ -74,6 +77,8 @@ class GroupMember(ABC):
         self._is_committing = False
         self._commits_automatically = config.enable_auto_commit
         self._after_release: list[Then] | None = None  # what goes on after the listener's call for all partitions
+        self._last_metadata = GroupMetadata(self.group_id, group_instance_id=self.instance_id)
+        self._has_lost = False  # partitions, since the last `polled`
 
     # ------------------------------------------------------------------------------------------------- of the protocols
 
@@ -102,6 +107,24 @@ class GroupMember(ABC):
         """Have the listener called for all partitions and leave the group; a later subscription joins again."""
 
     # ---------------------------------------------------------------------------------------------------------- polling
+
+    def note_polled(self) -> None:
+        """Take note of the member as it is now: the application gets records as this member."""
+        self._has_lost = False
+        self._note_metadata()
+
+    def _note_metadata(self) -> None:
+        found = self.group_metadata()
+        if found.generation_id != NO_GENERATION:
+            self._last_metadata = found
+
+    def last_group_metadata(self) -> GroupMetadata:
+        """See Membership."""
+        if not self.subscription.has_auto_assigned_partitions:
+            return GroupMetadata(self.group_id, group_instance_id=self.instance_id)
+        if not self._has_lost:
+            self._note_metadata()
+        return self._last_metadata
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """See Membership: a caller that blocks in poll is there, so that its time begins again often enough."""
@@ -214,6 +237,7 @@ class GroupMember(ABC):
 
         Those that the listener has not heard of are taken away at once.
         """
+        self._has_lost = True
         if self.subscription.has_auto_assigned_partitions:
             unheard = self.calls.drop_assigned()
             self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - unheard)

@@ -6,7 +6,9 @@ is not looked up          with group.id the committed offset is asked for, as so
                           at once for a call of `position`, such as one of the rebalance listener
 is committed              it is the position
 is not committed          auto.offset.reset; with none the partition is lost until the application seeks
-has an error              asked for again after retry.backoff.ms; an error that stays is reported, too
+has an error              asked for again after retry.backoff.ms; an error that stays is reported, too, but for one
+                          that says that the member is not in its group any more: it finds that out, and loses the
+                          partitions
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from kcli.client.consumer.subscription_state import (
     SubscriptionState,
     TopicPartitionState,
 )
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
+from kcli.protocol import error_codes
+
+_NOT_IN_GROUP = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.STALE_MEMBER_EPOCH))
 
 
 class InitialPositions:
@@ -81,7 +86,7 @@ class InitialPositions:
         now_ms: int,
     ) -> None:
         if isinstance(found, ClientError):
-            if not found.is_retriable:
+            if not found.is_retriable and not (isinstance(found, KafkaError) and found.code in _NOT_IN_GROUP):
                 self._errors.put(found)
             at_ms = now_ms + self._network.config.retry_backoff_ms
             self._network.timer.schedule(at_ms, lambda now_ms: None)

@@ -123,7 +123,15 @@ class Membership(Protocol):
         ...
 
     def group_metadata(self) -> GroupMetadata:
-        """Return what a transactional producer needs."""
+        """Return the member as it is known to the group, without a generation if it is not."""
+        ...
+
+    def last_group_metadata(self) -> GroupMetadata:
+        """Return what a transactional producer needs: the member that got the records of the last poll.
+
+        If it has lost its generation since, the coordinator refuses the offsets. Without a generation it would accept them,
+        although another member may have the partitions.
+        """
         ...
 
     def next_callback(self) -> RebalanceCallback | None:

@@ -66,7 +66,7 @@ class ShareConsumerCore:
         self.errors: deque[ClientError] = deque()
         self.results: deque[AcknowledgementResult] = deque()
         self.keeps_results = False
-        self.fetcher = ShareFetcher(network, config, self.membership, self.errors, self._resulted)
+        self.fetcher = ShareFetcher(network, config, self.membership, self.errors, self._resulted, self._session_lost)
         self._held: dict[tuple[str, int, int], _Held] = {}
         self._kinds: dict[tuple[str, int, int], AcknowledgeType] = {}
         self._renewing: dict[tuple[str, int, int], _Held] = {}
@@ -222,6 +222,10 @@ class ShareConsumerCore:
                     self._renewed.append((now_ms + (self.fetcher.lock_timeout_ms or math.inf), held))
         if self.keeps_results:
             self.results.append(AcknowledgementResult(partition, frozenset(kinds), error))
+
+    def _session_lost(self, node_id: int) -> None:
+        """Forget renewed records of a session that is over."""
+        self._renewed = [(expires_ms, held) for expires_ms, held in self._renewed if held.node_id != node_id]
 
     def commit(self, done: Flushed, now_ms: int, timeout_ms: int | None = None) -> None:
         """Send the acknowledgements; `done` gets the error of each partition, or None, when all have results.

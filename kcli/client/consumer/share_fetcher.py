@@ -16,7 +16,7 @@
                                                          backoff. The new leader may be named in the answer (KIP-951)
 
 Records are acquired for a time: they are fetched only when they are wanted. An acknowledgement goes to the broker that the
-record came from. Each one has one result, which `resulted` gets.
+record came from. Each one has one result, which `resulted` gets. `session_lost` gets the broker whose session is over.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class ShareFetcher:
         membership: ShareMembership,
         errors: deque[ClientError],
         resulted: Resulted,
+        session_lost: Callable[[int], None],
     ) -> None:
         self.is_wanted = False
         self.lock_timeout_ms: int | None = None
@@ -93,6 +94,7 @@ class ShareFetcher:
         self._membership = membership
         self._errors = errors
         self._resulted = resulted
+        self._session_lost = session_lost
         self._columns = RecordColumns(COLUMN_ROWS)
         self._sessions: dict[int, ShareSession] = {}
         self._pending: dict[int, Saying] = {}  # by broker
@@ -304,6 +306,7 @@ class ShareFetcher:
     def _lose_session(self, node_id: int, session: ShareSession) -> None:
         """Begin a new session; the broker has released what was acquired in the old one."""
         session.reset()
+        self._session_lost(node_id)
         self.buffer = deque(one for one in self.buffer if one.node_id != node_id)
 
     def _wait(self, what: int | PartitionId, now_ms: int) -> None:

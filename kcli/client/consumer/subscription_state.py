@@ -287,7 +287,7 @@ class SubscriptionState:
         """
         if not self._is_auto:
             raise IllegalStateError("a group assigned partitions to a consumer that is not subscribed")
-        return self._assign(dict.fromkeys(partitions))
+        return self._assign(dict.fromkeys(sorted(partitions)))  # a set has no order that a seed repeats
 
     def _assign(self, partitions: Mapping[TopicPartition, object]) -> bool:
         if partitions.keys() == self._states.keys():

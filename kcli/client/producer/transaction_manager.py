@@ -22,7 +22,7 @@
     a batch of an idempotent producer    then
     -----------------------------------  -------------------------------------------------------------------------------------
     OUT_OF_ORDER_SEQUENCE_NUMBER         sent again if an earlier one is not acknowledged; else the epoch rises, and what is in
-                                         flight for the partition is numbered from 0
+                                         flight for the partition is numbered from 0 (transactional: the transaction fails)
     UNKNOWN_PRODUCER_ID                  the same: the broker has lost the producer's state
     failed for good, or expired with     the epoch rises for its partition: later batches must not look like a gap
     others behind it
@@ -330,6 +330,8 @@ class TransactionManager:
                 found.start(self.producer, True)
                 return True
         elif code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+                return False  # the batch before it may be the one that failed: it would be out of order for ever
             # Also one that was numbered anew while it was under way: the answer is about the old sequence. A batch that was
             # overtaken will never be the next one.
             sequence = batch.base_sequence
@@ -356,7 +358,9 @@ class TransactionManager:
         elif not self.is_transactional:
             if adjust_sequences or code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 self._to_renumber.add((batch.topic, batch.partition))
-        elif adjust_sequences:
+        elif adjust_sequences and code != error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # A log may have a batch that is out of order: a broker that was restarted knows the last one only. With its
+            # sequence the next batch would be taken for it, and reported at its offset.
             self.sequences.adjust_for_failed(batch)
 
     def _take_failure(self, error: ClientError) -> None:

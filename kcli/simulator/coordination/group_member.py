@@ -1,7 +1,8 @@
-"""What members of all kinds of groups have in common: they fetch committed offsets, read, and commit or transform.
+"""What raw members of all kinds of groups have in common: they fetch committed offsets, read, and commit or transform.
 
     kind of member                                          module
     ------------------------------------------------------  --------------------
+    of both protocols, on the core of kcli's own consumer   core_member; it is not a GroupMember
     of the classic protocol                                 classic_member
     of the consumer protocol (KIP-848)                      consumer_member
     of the streams protocol (KIP-1071)                      streams_member
@@ -193,12 +194,35 @@ class Offsets:
         return found
 
 
+class WorkingMember(Protocol):
+    """What the work needs of a member, raw or on a core of kcli's own client."""
+
+    group: str
+    name: str
+    instance_id: str | None
+    committed: dict[TopicPartition, int]  # what is known to be committed
+
+    @property
+    def member_id(self) -> str:
+        """The member's id."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The member's generation or epoch."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Task[None]:
+        """Commit offsets as this member."""
+        ...
+
+
 class Work(Protocol):
     """What a member does with the records that it reads."""
 
     isolation: int
 
-    def process(self, member: GroupMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
+    def process(self, member: WorkingMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
         """Process records and commit; return False if the positions have to be fetched again."""
         ...
 
@@ -372,7 +396,7 @@ class CommitWork:
         self._rng = rng
         self._stage = stage
 
-    def process(self, member: GroupMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
+    def process(self, member: WorkingMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
         """Commit the positions after the records, or leave it to a later poll."""
         if self._stage.is_draining or self._rng.random() < 0.4:
             offsets = {

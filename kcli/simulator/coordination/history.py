@@ -26,6 +26,7 @@ from kcli.simulator.coordination.share_history import ShareHistory
 
 TopicPartition = tuple[str, int]
 NUMBER_MARK = "/"  # no topic's name has it
+AGAIN = "again"  # the topic that is deleted and created again
 NO_OFFSET = -1
 NO_GENERATION = -1
 

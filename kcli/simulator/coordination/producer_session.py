@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from random import Random
+from typing import Protocol
 
 from kcli.format.codec_streams import ZSTD
 from kcli.protocol import error_codes
@@ -81,8 +82,50 @@ class Outcome(Enum):
     OVER = auto()
 
 
+class Session(Protocol):
+    """A producer with an id and one transaction after the other: a raw one, or one on a core of kcli's own client."""
+
+    transaction: Transaction | None
+    is_ready: bool
+
+    def start(self) -> Task[Outcome]:
+        """Get a producer id and epoch as a new producer, whatever the one before has left."""
+        ...
+
+    def begin(self) -> Transaction:
+        """Begin a transaction."""
+        ...
+
+    def produce(self, partition: TopicPartition, values: Sequence[bytes]) -> Task[Outcome]:
+        """Write records, in the transaction if there is one."""
+        ...
+
+    def commit_offsets(
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        offsets: Mapping[TopicPartition, int],
+        instance_id: str | None,
+    ) -> Task[Outcome]:
+        """Commit offsets of a group with the transaction."""
+        ...
+
+    def end(self, *, is_commit: bool) -> Task[Outcome]:
+        """Commit or abort the transaction."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave the transaction open."""
+        ...
+
+    def finish(self) -> Task[None]:
+        """Wait until all records have a result."""
+        ...
+
+
 class ProducerSession:
-    """One session; `name` is unique among all sessions."""
+    """One raw session; `name` is unique among all sessions."""
 
     def __init__(self, stage: Stage, name: str, rng: Random, transactional_id: str | None) -> None:
         self.transaction: Transaction | None = None
@@ -284,6 +327,10 @@ class ProducerSession:
                 write.offset = None if code else answer.base_offset + at
             return Outcome.DONE
         return self._outcome(code, "Produce")
+
+    def finish(self) -> Task[None]:
+        """Do nothing: `produce` has waited for the results."""
+        yield from ()
 
     # ----------------------------------------------------------------------------------- partitions and offsets of version 1
 

@@ -29,14 +29,13 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH, SHARE_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.fetching import batch_rows
 from kcli.simulator.coordination.group_member import DIED_SHARE, ENDED_SHARE, HEARTBEAT_MS, LEFT_SHARE, MAX_PAUSE_MS
-from kcli.simulator.coordination.history import Poll, TopicPartition
+from kcli.simulator.coordination.history import TopicPartition
 from kcli.simulator.coordination.share_acknowledging import Choice, choose, encode_batches
-from kcli.simulator.coordination.share_history import RENEW, Acknowledgement, Delivery, LostFetch, ShareTerms, SilentDeath
+from kcli.simulator.coordination.share_history import RENEW, Acknowledgement, ShareTerms
+from kcli.simulator.coordination.share_holding import ShareHolding
 from kcli.simulator.coordination.share_resetting import ShareGroupGate
-from kcli.simulator.coordination.stage import GROUP_KEY, REPEATED_AFTER_MS, RETRIABLE, Caller, Stage
-from kcli.simulator.sent_records import whole_batches
+from kcli.simulator.coordination.stage import GROUP_KEY, RETRIABLE, Caller, Stage
 from kcli.simulator.world import PAUSE_MS
 
 LEAVE_EPOCH, FINAL_EPOCH = -1, -1
@@ -48,11 +47,7 @@ UNNOTICED_SHARE = 0.5  # of the other deaths, perhaps without records
 LAST_SHARE = 0.5  # of the members that die silently when draining begins
 MAX_WAITS_MS = (0, 100, 300, 300)
 _GONE = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND))
-_SESSION = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
-# The member does not hold the records any more, and the broker has changed nothing.
-_REFUSED = frozenset((error_codes.INVALID_RECORD_STATE, error_codes.INVALID_REQUEST))
-
-Held = dict[TopicPartition, dict[int, Delivery]]
+SESSION_ERRORS = frozenset((error_codes.SHARE_SESSION_NOT_FOUND, error_codes.INVALID_SHARE_SESSION_EPOCH))
 
 
 class ShareMember:
@@ -70,7 +65,8 @@ class ShareMember:
         gate: ShareGroupGate | None = None,
     ) -> None:
         self.name = name
-        self.record_count = 0
+        self._earlier_count = 0  # of records in earlier lives
+        self._holding: ShareHolding
         self._stage = stage
         self._group = group
         self._rng = rng
@@ -89,8 +85,9 @@ class ShareMember:
         return 0.6 if self._stage.is_draining else self._acknowledged_share
 
     @property
-    def _holds_records(self) -> bool:
-        return any(self._held.values())
+    def record_count(self) -> int:
+        """How many records the member has got."""
+        return self._earlier_count + self._holding.record_count
 
     def _begin_life(self) -> None:
         """Begin as a new member, with a connection of its own."""
@@ -100,14 +97,17 @@ class ShareMember:
         self._member_epoch = 0
         self._next_beat_ms = 0
         self._assigned: set[TopicPartition] = set()
-        self._stray: set[tuple[TopicPartition, int]] = set()  # offsets that a stray request may acknowledge
+        if self._lives > 1:
+            self._earlier_count += self._holding.record_count
+        stage, caller = self._stage, self._caller
+        self._holding = ShareHolding(stage, self._group, self.name, self._member_id, self._terms, caller.check, self._gate)
         self._end_session()
 
     def _end_session(self) -> None:
         """Forget the session and all records."""
         self._epoch = 0
         self._in_session: set[TopicPartition] = set()
-        self._held: Held = {}
+        self._holding.held = {}
 
     def run(self) -> Task[None]:
         """Read until the workload is over. Raises SimulationFailure."""
@@ -120,10 +120,10 @@ class ShareMember:
             is_draining = self._stage.is_draining and (self._gate is None or self._gate.is_idle)
             if self._assigned or self._in_session:
                 yield from self._fetch()
-            if is_draining and self._dies_at_draining and self._epoch and self._holds_records:
+            if is_draining and self._dies_at_draining and self._epoch and self._holding.holds_records:
                 self._dies_at_draining = False
                 self._die_silently()
-            if self._held and self._rng.random() < self._diligence:
+            if self._holding.held and self._rng.random() < self._diligence:
                 yield from self._acknowledge()
             yield from self._misbehave()
             if self._has_ended:
@@ -185,12 +185,12 @@ class ShareMember:
     def _fetch(self) -> Task[None]:
         """Fetch, in a new session if there is none; a later fetch may acknowledge, too."""
         stage, rng, caller = self._stage, self._rng, self._caller
-        version, sent_ms, life = caller.version(SHARE_FETCH), stage.now_ms, self._life
+        version, sent_ms, life = caller.version(SHARE_FETCH), stage.now_ms, self._holding.life
         choices = self._choose() if self._epoch and rng.random() < self._diligence else {}
         is_renewal = any(one.kind == RENEW for found in choices.values() for one in found)
         if is_renewal:
             version = RENEW_VERSION
-        said = self._say(choices)
+        said = self._holding.say(choices)
         added = self._assigned - self._in_session
         forgotten = self._in_session - self._assigned if self._epoch else set()
         request = stage.world.request(
@@ -211,7 +211,7 @@ class ShareMember:
         wait_ms = 0 if is_renewal else request.max_wait_ms
         response = yield from caller.call(SHARE_FETCH, version, request, wait_ms=wait_ms, may_repeat=self._epoch > 0)
         is_lost = caller.was_sent if response is None else response.error_code != 0
-        self._note_lost(sent_ms, count=is_lost + caller.was_repeated)
+        self._holding.note_lost(sent_ms, count=is_lost + caller.was_repeated)
         if not self._is_answered(response, said, sent_ms, "ShareFetch"):
             return
         assert response is not None
@@ -222,23 +222,14 @@ class ShareMember:
             for part in topic.partitions:
                 codes[name, part.partition_index] = part.acknowledge_error_code
                 if part.error_code:
-                    allowed = self._allowed_errors((name, part.partition_index))
+                    allowed = self._holding.allowed_errors((name, part.partition_index))
                     caller.check(part.error_code, f"ShareFetch of {name}-{part.partition_index}", allowed)
-                    self._note_lost(sent_ms, count=1)
-        self._settle(said, codes, life)
+                    self._holding.note_lost(sent_ms, count=1)
+        self._holding.settle(said, codes, life)
         for topic in response.responses:
             for part in topic.partitions:
                 if not part.error_code:
-                    self._take((stage.topic_name(topic.topic_id), part.partition_index), part, sent_ms, life)
-
-    def _note_lost(self, sent_ms: int, *, count: int) -> None:
-        """Note that a fetch may have acquired records of which no member knows; `count`: if it was executed so often."""
-        lost = LostFetch(self._group, self._member_id, sent_ms, self._stage.now_ms + REPEATED_AFTER_MS)
-        self._stage.history.shares.lost_fetches += [lost] * count
-
-    @property
-    def _life(self) -> int:
-        return self._stage.world.machine.start_count
+                    self._holding.take((stage.topic_name(topic.topic_id), part.partition_index), part, sent_ms, life)
 
     def _forgotten(self, partitions: Iterable[TopicPartition]) -> list[Message]:
         make, topics = self._stage.world.struct, self._stage.topics
@@ -247,55 +238,10 @@ class ShareMember:
             for name, index in sorted(partitions)
         ]
 
-    def _take(self, partition: TopicPartition, part: Message, sent_ms: int, life: int) -> None:
-        """Take the acquired records of a partition."""
-        stage, history = self._stage, self._stage.history
-        values: dict[int, bytes] = {}
-        data = bytes(part.records or b"")
-        for batch in whole_batches(data):
-            if not batch.is_control:
-                values.update((offset, value or b"") for offset, _, value in batch_rows(data, batch))
-        held, records, now_ms = self._held.setdefault(partition, {}), [], stage.now_ms
-        life = life if life == self._life else -1
-        for acquired in part.acquired_records:
-            for offset in range(acquired.first_offset, acquired.last_offset + 1):
-                delivery = Delivery(
-                    history.shares.era_of(self._group, partition),
-                    self._member_id,
-                    partition,
-                    offset,
-                    values.get(offset),
-                    acquired.delivery_count,
-                    sent_ms,
-                    now_ms,
-                    sent_ms + self._terms.lock_ms,
-                    life,
-                )
-                held[offset] = delivery
-                history.shares.deliveries.append(delivery)
-                if offset in values:
-                    records.append((offset, values[offset]))
-        if records:
-            self.record_count += len(records)
-            view, is_committed_only = history.new_view(), self._terms.is_committed_only
-            # The poll has no range: the offsets between the records may be with other members.
-            history.polls.append(Poll(self.name, None, view, partition, 0, 0, records, is_committed_only, now_ms))
-            shown = ", ".join(f"{one.first_offset}-{one.last_offset} ({one.delivery_count})" for one in part.acquired_records)
-            stage.world.trace.add(self.name, f"acquires {shown} of {partition[0]}-{partition[1]}")
-
     # ------------------------------------------------------------------------------------------------------------ acknowledge
 
     def _choose(self) -> dict[TopicPartition, list[Choice]]:
-        return choose(self._rng, self._held, is_draining=self._stage.is_draining)
-
-    def _say(self, choices: Mapping[TopicPartition, list[Choice]]) -> list[Acknowledgement]:
-        """Record acknowledgements that are about to be sent. The offsets of all but renewals are not held any more."""
-        said = [Acknowledgement(one.delivery, one.kind, self._stage.now_ms) for found in choices.values() for one in found]
-        self._stage.history.shares.acknowledgements += said
-        for one in said:
-            if one.kind != RENEW:
-                del self._held[one.delivery.partition][one.delivery.offset]
-        return said
+        return choose(self._rng, self._holding.held, is_draining=self._stage.is_draining)
 
     def _topics(
         self, api: int, added: Iterable[TopicPartition], choices: Mapping[TopicPartition, list[Choice]]
@@ -325,7 +271,7 @@ class ShareMember:
             return
         is_renewal = any(one.kind == RENEW for found in choices.values() for one in found)
         version = RENEW_VERSION if is_renewal else caller.version(SHARE_ACKNOWLEDGE)
-        sent_ms, said, life = stage.now_ms, self._say(choices), self._life
+        sent_ms, said, life = stage.now_ms, self._holding.say(choices), self._holding.life
         request = stage.world.request(
             SHARE_ACKNOWLEDGE,
             group_id=self._group,
@@ -343,95 +289,22 @@ class ShareMember:
             for topic in response.responses
             for part in topic.partitions
         }
-        self._settle(said, codes, life)
+        self._holding.settle(said, codes, life)
         if is_last:
             self._end_session()
 
     def _is_answered(self, response: Message | None, said: list[Acknowledgement], sent_ms: int, what: str) -> bool:
         """Return whether a request was executed in its session, which ends if it was not."""
-        is_stray = self._caller.was_stray
-        for one in said:
-            one.is_stray = is_stray
-            if is_stray:
-                self._stray.add((one.delivery.partition, one.delivery.offset))
-        if response is not None and not response.error_code:
-            for held in self._held.values():
-                for delivery in held.values():
-                    self._confirm(delivery, sent_ms)
-            for one in said:
-                self._confirm(one.delivery, sent_ms)
+        is_executed = response is not None and not response.error_code
+        self._holding.answered(said, sent_ms, is_executed=is_executed, is_stray=self._caller.was_stray)
+        if is_executed:
             self._epoch += 1
             return True
         if response is not None:
-            self._caller.check(response.error_code, what, RETRIABLE | _SESSION)
+            self._caller.check(response.error_code, what, RETRIABLE | SESSION_ERRORS)
             self._stage.world.trace.add(self.name, f"{what} got {error_codes.NAMES[response.error_code]}")
-        for one in said:
-            # A ShareFetch may find its session changed after it has acknowledged.
-            one.is_stray = True
         self._end_session()
         return False
-
-    def _confirm(self, delivery: Delivery, sent_ms: int) -> None:
-        """Note that the session of a delivery was there when a request was executed that was sent at a time."""
-        if (delivery.partition, delivery.offset) not in self._stray:
-            delivery.held_until_ms = max(delivery.held_until_ms, min(sent_ms, delivery.lock_end_ms))
-
-    def _settle(self, said: list[Acknowledgement], codes: Mapping[TopicPartition, int], life: int) -> None:
-        """Note what the broker has answered to acknowledgements, by partition."""
-        by_partition: dict[TopicPartition, list[Acknowledgement]] = {}
-        for one in said:
-            by_partition.setdefault(one.delivery.partition, []).append(one)
-        for partition, found in by_partition.items():
-            code = codes.get(partition, error_codes.NONE)
-            if code == error_codes.NONE:
-                self._accepted(found)
-                continue
-            self._stage.world.trace.add(self.name, f"acknowledgement of {partition} got {error_codes.NAMES[code]}")
-            if code in _REFUSED:
-                self._refused(partition, found, life)
-            else:
-                self._caller.check(code, "an acknowledgement", self._allowed_errors(partition))
-                for one in found:
-                    one.is_stray = True
-            for one in found:
-                self._held.get(partition, {}).pop(one.delivery.offset, None)
-
-    def _allowed_errors(self, partition: TopicPartition) -> frozenset[int]:
-        """Return the errors that a partition may have.
-
-        A leader that does not know yet that the topic or the state is deleted is refused by the share coordinator with
-        INVALID_REQUEST, and answers, as Kafka's does, with UNKNOWN_SERVER_ERROR.
-        """
-        history, gate = self._stage.history, self._gate
-        is_deleted = partition[0] in history.deleted_ms
-        is_strict = history.shares.era(history.shares.era_of(self._group, partition)).is_strict
-        is_reset = gate is not None and not (gate.is_open and is_strict)
-        return RETRIABLE | {error_codes.UNKNOWN_SERVER_ERROR} if is_deleted or is_reset else RETRIABLE
-
-    def _accepted(self, found: list[Acknowledgement]) -> None:
-        for one in found:
-            one.accept(self._stage.now_ms, self._terms.lock_ms)
-
-    def _refused(self, partition: TopicPartition, found: list[Acknowledgement], life: int) -> None:
-        now_ms = self._stage.now_ms
-        for one in found:
-            one.is_refused = not one.is_stray
-        history = self._stage.history
-        era = history.shares.era_of(self._group, partition)
-        is_certain = history.shares.era(era).is_strict and partition[0] not in history.deleted_ms
-        is_held = is_certain and all(
-            one.delivery.lock_end_ms > now_ms
-            and one.delivery.group == era
-            and one.delivery.life == life == self._life
-            and (partition, one.delivery.offset) not in self._stray
-            for one in found
-        )
-        if is_held:
-            offsets = sorted(one.delivery.offset for one in found)
-            self._stage.history.shares.wrong_refusals.append(
-                f"{self.name} held offsets {offsets} of {partition[0]}-{partition[1]} at {now_ms} ms, but its acknowledgement "
-                f"was refused"
-            )
 
     # ----------------------------------------------------------------------------------------------------------------- faults
 
@@ -442,7 +315,7 @@ class ShareMember:
             return
         choice = rng.random()
         if choice < ZOMBIE_SHARE:
-            if not self._held:
+            if not self._holding.held:
                 return
             self._stage.world.trace.add(self.name, "pauses")
             yield rng.randrange(2 * self._terms.lock_ms)
@@ -459,16 +332,13 @@ class ShareMember:
         elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE:
             yield from self._leave()
             yield rng.randrange(PAUSE_MS)
-        elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE + SILENT_SHARE and self._holds_records:
+        elif choice < ZOMBIE_SHARE + DIED_SHARE + LEFT_SHARE + SILENT_SHARE and self._holding.holds_records:
             self._die_silently()
 
     def _die_silently(self) -> None:
         """Begin as another member; the broker gets nothing more from this one, nor the end of its connection."""
-        stage = self._stage
-        held = [one for found in self._held.values() for one in found.values()]
-        held = [one for one in held if (one.partition, one.offset) not in self._stray]
-        stage.world.trace.add(self.name, f"{self._member_id} dies silently with {len(held)} records")
-        stage.history.shares.silent_deaths.append(SilentDeath(self._group, stage.now_ms, held, stage.is_draining))
+        count = self._holding.note_silent_death()
+        self._stage.world.trace.add(self.name, f"{self._member_id} dies silently with {count} records")
         if self._gate is not None:
             self._gate.abandoned.append(self._caller)
         self._begin_life()

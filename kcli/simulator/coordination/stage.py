@@ -9,15 +9,17 @@ is_over      clients end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
+from kcli.client.client_config import ClientConfig
 from kcli.protocol import error_codes
 from kcli.protocol.apis import FIND_COORDINATOR, METADATA
 from kcli.protocol.message import Message
 from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
 from kcli.simulator.coordination.history import NUMBER_MARK, History, TopicPartition, topic_name
+from kcli.simulator.core_client import CoreClient, WireRequest
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS, World
 
@@ -79,6 +81,26 @@ class Stage:
     def now_ms(self) -> int:
         """The virtual time."""
         return self.world.virtual_time.now_ms
+
+    def core_client(
+        self, name: str, rng: Random, config: ClientConfig, may_repeat: Callable[[WireRequest], bool]
+    ) -> CoreClient:
+        """Create a process for a core of kcli's own client; nothing is repeated while the workload drains."""
+        return self.world.core_client(name, rng, config, lambda request: not self.is_draining and may_repeat(request))
+
+    @staticmethod
+    def client_config(rng: Random) -> ClientConfig:
+        """Return random settings that all clients have."""
+        return ClientConfig(
+            request_timeout_ms=rng.choice(TIMEOUTS_MS),
+            retry_backoff_ms=rng.choice((5, 50)),
+            retry_backoff_max_ms=rng.choice((50, 500)),
+            reconnect_backoff_ms=rng.choice((5, 50)),
+            reconnect_backoff_max_ms=rng.choice((50, 300)),
+            socket_connection_setup_timeout_ms=rng.choice(TIMEOUTS_MS),
+            metadata_max_age_ms=rng.choice((1000, 300_000)),
+            allow_auto_create_topics=False,
+        )
 
     def topic(self, name: str) -> StageTopic | None:
         """Return a topic, or the last one of a name that is created again and again; None if there is none yet."""

@@ -4,7 +4,8 @@ what a transactional producer does   how often
 -----------------------------------  ---------------------------------------------------------------------------------
 commits, aborts                      mostly; one of four transactions is aborted
 pauses in a transaction              sometimes for longer than the timeout of the transaction; then it goes on, as a zombie
-leaves a transaction open            sometimes; later it begins again with InitProducerId
+leaves a transaction open            sometimes; later it begins again with InitProducerId. Of the transactions that are
+                                     open when draining begins, some are left to the coordinator's timeout
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 from random import Random
 
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession
+from kcli.simulator.coordination.making_session import make_session
+from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
 
 ABORTED_SHARE = 0.25
 PAUSED_SHARE = 0.03
-ABANDONED_SHARE = 0.03
+ABANDONED_SHARE, LAST_ABANDONED_SHARE = 0.03, 0.4  # the second one of those that are open when draining begins
 MAX_PAUSE_MS = 250
 
 
@@ -26,16 +28,17 @@ class TransactionalProducer:
 
     def __init__(self, stage: Stage, name: str, rng: Random, topic: str, transactional_id: str | None) -> None:
         self._stage = stage
-        self._name = name
+        self.name = name
         self._rng = rng
         self._topic = topic
         self._is_transactional = transactional_id is not None
-        self._session = ProducerSession(stage, name, rng, transactional_id)
+        self.session = make_session(stage, name, rng, transactional_id, topic)
         self._count = 0
+        self.is_idle = False  # it writes nothing more
 
     def run(self) -> Task[None]:
         """Produce until the workload drains. Raises SimulationFailure."""
-        session, rng = self._session, self._rng
+        session, rng = self.session, self._rng
         while not self._stage.is_draining:
             if self._stage.topic(self._topic) is None:
                 yield rng.randrange(1, MAX_PAUSE_MS)
@@ -49,9 +52,11 @@ class TransactionalProducer:
             else:
                 yield from session.produce(self._partition(), self._values())
             yield rng.randrange(MAX_PAUSE_MS)
+        yield from session.finish()
+        self.is_idle = True
 
     def _transaction(self) -> Task[None]:
-        session, rng = self._session, self._rng
+        session, rng = self.session, self._rng
         session.begin()
         outcome = Outcome.DONE
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -61,7 +66,8 @@ class TransactionalProducer:
             if rng.random() < PAUSED_SHARE and not self._stage.is_draining:
                 yield rng.randrange(2 * max(TIMEOUTS_MS))
             yield rng.randrange(MAX_PAUSE_MS // 4)
-        if outcome is Outcome.FENCED or outcome is Outcome.OVER or rng.random() < ABANDONED_SHARE:
+        abandoned_share = LAST_ABANDONED_SHARE if self._stage.is_draining else ABANDONED_SHARE
+        if outcome is Outcome.FENCED or outcome is Outcome.OVER or rng.random() < abandoned_share:
             session.abandon()
             return
         is_commit = outcome is Outcome.DONE and rng.random() >= ABORTED_SHARE
@@ -76,5 +82,5 @@ class TransactionalProducer:
         values = []
         for _ in range(self._rng.choice((1, 1, 2, 3))):
             self._count += 1
-            values.append(f"{self._name}#{self._count}".encode())
+            values.append(f"{self.name}#{self._count}".encode())
         return values

@@ -12,9 +12,10 @@ from random import Random
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import INPUT_MARK
 from kcli.simulator.coordination.fetching import READ_COMMITTED, Fetched
-from kcli.simulator.coordination.group_member import GroupMember
+from kcli.simulator.coordination.group_member import WorkingMember
 from kcli.simulator.coordination.history import TopicPartition
-from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession
+from kcli.simulator.coordination.making_session import make_session
+from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
 
 ABORTED_SHARE = 0.1
@@ -32,9 +33,9 @@ class Transform:
         self._stage = stage
         self._rng = rng
         self._targets = targets
-        self._session = ProducerSession(stage, name, rng, transactional_id)
+        self._session = make_session(stage, name, rng, transactional_id)
 
-    def process(self, member: GroupMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
+    def process(self, member: WorkingMember, fetched: dict[TopicPartition, Fetched]) -> Task[bool]:
         """Write the outputs and commit the positions in a transaction; return False if it is not committed."""
         session, rng = self._session, self._rng
         advanced = {where: one for where, one in fetched.items() if one.position > max(0, member.committed.get(where, 0))}
@@ -66,7 +67,7 @@ class Transform:
                 break
         return outcome
 
-    def _write(self, member: GroupMember, advanced: dict[TopicPartition, Fetched]) -> Task[Outcome]:
+    def _write(self, member: WorkingMember, advanced: dict[TopicPartition, Fetched]) -> Task[Outcome]:
         session, transaction = self._session, self._session.transaction
         assert transaction is not None
         for (source, index), one in advanced.items():

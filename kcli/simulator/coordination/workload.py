@@ -43,11 +43,19 @@ from kcli.simulator.administrator import SET_OPERATION, TOPIC_RESOURCE
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import find_anomaly
-from kcli.simulator.coordination.classic_member import ClassicMember
-from kcli.simulator.coordination.consumer_member import ConsumerMember
+from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
-from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
-from kcli.simulator.coordination.history import FinalRecord, FinalState, TopicPartition, topic_name
+from kcli.simulator.coordination.group_member import CommitWork, Offsets
+from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, TopicPartition, topic_name
+from kcli.simulator.coordination.making_members import (
+    CONSUMER_KIND,
+    EPOCH_KINDS,
+    KINDS,
+    REPARTITIONING_KIND,
+    STREAMS_KIND,
+    GroupMembers,
+    Member,
+)
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter
 from kcli.simulator.coordination.offset_deleting import OffsetDeleter
@@ -57,7 +65,7 @@ from kcli.simulator.coordination.share_history import ShareTerms, group_of
 from kcli.simulator.coordination.share_member import ShareMember
 from kcli.simulator.coordination.share_resetting import ShareGroupGate, ShareResetter
 from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage
-from kcli.simulator.coordination.streams_member import REPARTITION, RepartitioningMember, StreamsMember
+from kcli.simulator.coordination.streams_member import REPARTITION
 from kcli.simulator.coordination.topic_replacing import TopicReplacer
 from kcli.simulator.coordination.transactional_producer import TransactionalProducer
 from kcli.simulator.coordination.transforming import Transform
@@ -68,22 +76,16 @@ from kcli.simulator.world import PAUSE_MS
 
 DEFAULT_STEPS = 9000
 INPUT, OUTPUT = "input", "output"
-STATIC_SHARE = 0.5  # of the classic groups
 SEGMENT_BYTES = "internal.segment.bytes"
 # How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
 MAX_DRAIN_MS = 40_000
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
-AGAIN = "again"
-MEMBER_KINDS: Mapping[str, type[GroupMember]] = {
-    "classic": ClassicMember,
-    "consumer": ConsumerMember,
-    "streams": StreamsMember,
-}
+CORE_SHARE = 0.7  # of the members of share groups
 
-
-_Client = TransactionalProducer | GroupMember | ShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
+AnyShareMember = ShareMember | CoreShareMember
+_Client = TransactionalProducer | Member | AnyShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
 
 
 class CoordinationSimulation(Simulation):
@@ -116,8 +118,8 @@ class CoordinationSimulation(Simulation):
     def _add_clients(self, directories: list[str]) -> None:
         rng = self._rng("clients")
         self.stage = Stage(self.world, loses_power=loses_power(self.seed))
-        self.members: list[GroupMember] = []
-        self.share_members: list[ShareMember] = []
+        self.members: list[Member] = []
+        self.share_members: list[AnyShareMember] = []
         self.transactional_ids: list[str] = []
         self._reader = Caller(self.stage, "reader", self._rng("reader"))
         self._input_partitions = rng.choice((2, 3))
@@ -138,26 +140,27 @@ class CoordinationSimulation(Simulation):
         """Create the members of all groups; which protocols there are depends on the seed."""
         for group, kind in (("reads-1", "classic"), ("reads-2", "consumer"), ("reads-3", "streams")):
             isolation = READ_COMMITTED if self.stage.loses_power else rng.choice((READ_COMMITTED, READ_UNCOMMITTED))
+            made = self._group(group, kind, INPUT)
             for number in range(rng.choice((1, 2, 3))):
                 name = f"{group}.{number}"
                 work = CommitWork(self._rng(f"{name} work"), self.stage, isolation)
-                self._add_member(MEMBER_KINDS[kind], group, name, INPUT, work, may_end=number > 0)
-        group, kind = "maps", rng.choice(tuple(MEMBER_KINDS))
+                self.members.append(made.make(name, self._rng(name), work, may_end=number > 0))
+        group, kind = "maps", rng.choice(KINDS)
         targets = {INPUT: OUTPUT}
-        if kind == "streams":
-            targets = {INPUT: group + REPARTITION, group + REPARTITION: OUTPUT}
+        if kind == STREAMS_KIND:
+            kind, targets = REPARTITIONING_KIND, {INPUT: group + REPARTITION, group + REPARTITION: OUTPUT}
         self.stage.history.transforms[group] = targets
+        made = self._group(group, kind, INPUT)
         for number in range(rng.choice((1, 2))):
             name = f"{group}.{number}"
             transactional_id = f"t-{name}"
             self.transactional_ids.append(transactional_id)
             transform = Transform(self.stage, f"{name}.producer", self._rng(f"{name} work"), transactional_id, targets)
-            member_kind = RepartitioningMember if kind == "streams" else MEMBER_KINDS[kind]
-            self._add_member(member_kind, group, name, INPUT, transform, may_end=number > 0)
+            self.members.append(made.make(name, self._rng(name), transform, may_end=number > 0))
         self.stage.history.readers_of[group] = tuple(targets)
-        group, kind = "results", rng.choice(tuple(MEMBER_KINDS))
+        group, kind = "results", rng.choice(KINDS)
         work = CommitWork(self._rng(f"{group} work"), self.stage, READ_COMMITTED)
-        self._add_member(MEMBER_KINDS[kind], group, group, OUTPUT, work)
+        self.members.append(self._group(group, kind, OUTPUT).make(group, self._rng(group), work))
 
     def _add_share_groups(self, rng: Random) -> None:
         """Create the members of share groups: one that reads the input, and in half of the seeds one for the output."""
@@ -170,8 +173,17 @@ class CoordinationSimulation(Simulation):
         terms = self.stage.history.shares.terms[group] = ShareTerms(topic, limit, lock_ms, is_committed_only)
         for number in range(rng.choice((1, 2, 3))):
             name = f"{group}.{number}"
-            member = ShareMember(self.stage, group, name, self._rng(name), terms, may_end=number > 0, gate=gate)
-            self.share_members.append(member)
+            self.share_members.append(self._share_member(group, name, terms, gate, may_end=number > 0))
+
+    def _share_member(
+        self, group: str, name: str, terms: ShareTerms, gate: ShareGroupGate | None, *, may_end: bool
+    ) -> AnyShareMember:
+        """Make a member: mostly one on kcli's own share consumer, if no administrator sets offsets or deletes the topic."""
+        rng, stage = self._rng(name), self.stage
+        may_be_core = gate is None and terms.topic != AGAIN
+        if may_be_core and self._rng(f"{name} core").random() < CORE_SHARE:
+            return CoreShareMember(stage, group, name, rng, terms, may_end=may_end)
+        return ShareMember(stage, group, name, rng, terms, may_end=may_end, gate=gate)
 
     def _add_administrators(self, rng: Random) -> None:
         """Create administrators and the groups whose offsets or topics they delete; a seed has some of them."""
@@ -188,30 +200,27 @@ class CoordinationSimulation(Simulation):
         if rng.random() < 0.5:
             stage.styles["tp-again"] = True  # a client of transaction.version 1 does not state the ids of topics
             self.writers.append(self._writer("pa", "tp-again", AGAIN))
+            made = self._group("reads-4", CONSUMER_KIND, AGAIN, may_be_core=False)
             for number in range(rng.choice((1, 2))):
                 name = f"reads-4.{number}"
                 work = CommitWork(self._rng(f"{name} work"), stage, READ_COMMITTED)
-                self._add_member(ConsumerMember, "reads-4", name, AGAIN, work, may_end=number > 0)
+                self.members.append(made.make(name, self._rng(name), work, may_end=number > 0))
             self._add_share_group(rng, "shares-4", AGAIN)
             self.replacer = TopicReplacer(stage, AGAIN, self._rng("replacer"), "reads-4")
 
-    def _add_member(
-        self, kind: type[GroupMember], group: str, name: str, topic: str, work: Work, *, may_end: bool = False
-    ) -> None:
+    def _group(self, group: str, kind: str, topic: str, *, may_be_core: bool = True) -> GroupMembers:
+        """Begin a group of a kind."""
         history = self.stage.history
         history.readers_of[group] = (topic,)
-        if kind.is_consumer:
+        if kind in EPOCH_KINDS:
             history.consumer_groups.add(group)
-        member = kind(self.stage, group, name, self._rng(name), topic, work, may_end=may_end)
-        if kind is ClassicMember and self._rng(f"{group} static").random() < STATIC_SHARE:
-            member.instance_id = name
-        self.members.append(member)
+        return GroupMembers(self.stage, group, kind, topic, self._rng(f"{group} members"), may_be_core=may_be_core)
 
     def _batches(self) -> int:
         return sum(write.is_acknowledged for write in self.stage.history.writes.values())
 
     def _records_read(self) -> int:
-        members: list[GroupMember | ShareMember] = [*self.members, *self.share_members]
+        members: list[Member | AnyShareMember] = [*self.members, *self.share_members]
         return sum(member.record_count for member in members)
 
     # ----------------------------------------------------------------------------------------------------------------- phases
@@ -310,7 +319,7 @@ class CoordinationSimulation(Simulation):
         if self.machine.wall_clock.max_behind_ms or self.machine.wall_clock.max_ahead_ms:
             yield from self._end_transactions()
         fetcher = Fetcher(self.stage, self._reader, self._rng("drain"))
-        while not all(one is None or one.is_idle for one in (self.resetter, self.replacer)):
+        while not all(one is None or one.is_idle for one in (self.resetter, self.replacer, *self.writers)):
             yield CHECK_MS
         begin_ms = self.virtual_time.now_ms
         while self.virtual_time.now_ms < begin_ms + MAX_DRAIN_MS:

@@ -14,6 +14,8 @@ from kcli.client.consumer.subscription_state import (
     OffsetAndMetadata,
     SubscriptionState,
 )
+from kcli.client.errors import KafkaError
+from kcli.protocol import error_codes
 from tests.client.clients_of_node import Client
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -78,3 +80,18 @@ def test_before_the_assignment_is_settled_only_awaited_positions_are_found() -> 
     assert partitions == [T1]
     done({T1: OffsetAndMetadata(3)}, 0)
     assert subscriptions.position(T1) == FetchPosition(3) and subscriptions.position(T0) is None
+
+
+def test_a_member_that_is_in_its_group_no_longer_gets_no_error() -> None:
+    """It finds that out with its next heartbeat, and joins again; the application can do nothing about it."""
+    subscriptions, group, positions = consumer(T0)
+    errors = positions._errors
+    positions.poll(0)
+    group.asked.pop()[1](KafkaError(error_codes.UNKNOWN_MEMBER_ID), 0)
+    assert not errors
+    positions.poll(1000)
+    group.asked.pop()[1](KafkaError(error_codes.GROUP_AUTHORIZATION_FAILED), 1000)
+    assert isinstance(errors.take(), KafkaError)
+    positions.poll(2000)
+    group.asked.pop()[1]({T0: OffsetAndMetadata(3)}, 2000)
+    assert subscriptions.position(T0) == FetchPosition(3)

@@ -190,6 +190,24 @@ def test_a_renewed_record_is_returned_again_and_kept(node: ClientsOfNode) -> Non
     assert other.poll(LOCK_MS * 2) == []
 
 
+def test_a_renewed_record_of_a_session_that_is_over_is_fetched_again(node: ClientsOfNode) -> None:
+    """The broker has released it, and may have given it to another member: it comes with its next delivery count."""
+    send(node, b"a", b"b")
+    app = ShareApp(node, "one")
+    first, second = app.poll()
+    app.acknowledge(RENEW, first)
+    assert app.commit() == {("t", 0): None}
+    app.acknowledge(ACCEPT, second)
+    app.client.is_cut = True
+    answers: list[dict[TopicPartition, ClientError | None]] = []
+    app.core.commit(lambda results, now_ms: answers.append(results), node.now_ms, 5000)
+    node.pump()
+    app.client.is_cut = False
+    node.disconnect(app.client)
+    assert isinstance(answers[0]["t", 0], ClientError)
+    assert [(one.value, one.delivery_count) for one in app.poll()] == [(b"a", 2), (b"b", 2)]
+
+
 def test_a_lock_that_is_over_refuses_the_acknowledgement(node: ClientsOfNode) -> None:
     send(node, b"a")
     app = ShareApp(node, "one")

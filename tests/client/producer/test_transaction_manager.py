@@ -264,6 +264,26 @@ def test_an_abortable_error_leaves_only_the_abort() -> None:
     assert producing.call(producing.core.commit_transaction) is None
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_batch_behind_one_out_of_order_keeps_its_sequence(is_written: bool) -> None:
+    """A broker that was restarted may know the last batch only. Each one then gets its own answer: with the sequence of the
+    one before, a record would be reported at the offset of another. In a transaction that has failed none is tried again."""
+    producing = begun()
+    producing.network.holds = True
+    producing.send(b"a", b"b")
+    code = error_codes.DUPLICATE_SEQUENCE_NUMBER if is_written else error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producing.broker.results += [{"error_code": error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER}, {"error_code": code}]
+    producing.network.disconnect()
+    producing.network.advance(10_000)
+    assert producing.sent() == [(0, 0), (0, 1), (0, 2), (0, 1), (0, 2)]
+    assert isinstance(producing.results[1], KafkaError) and isinstance(producing.results[2], KafkaError) != is_written
+    assert producing.call(producing.core.abort_transaction) is None
+    producing.core.begin_transaction()
+    producing.send(b"next")
+    producing.network.advance(100)
+    assert producing.sent()[-1] == (1, 0)
+
+
 def test_with_version_2_each_transaction_has_its_epoch_and_adds_no_partitions() -> None:
     producing = Producing(transactional_id="x")
     producing.broker.features = {"transaction.version": 2}

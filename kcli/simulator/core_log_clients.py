@@ -1,0 +1,238 @@
+"""A producer and a consumer of the workload of logs on the cores of kcli's own client, next to the raw ones.
+
+    client            settings                         what is checked
+    ----------------  -------------------------------  -------------------------------------------------------------------
+    CoreLogProducer   acks 0, 1 or all, not            an acknowledged record is at its offset, unchanged
+                      idempotent, retries
+    CoreLogConsumer   auto.offset.reset=none, so that  the offsets of a partition are continuous, from a seek or an error to
+                      each jump is an error that the   the next one; each record was sent to it, and is unchanged
+                      application gets
+
+An idempotent core is not here: when a broker has forgotten its last batches, for a reason that is no fault, it writes them
+again with the next epoch, as the Java client does, which looks like a fault to the ledger. (The coordination workload
+has one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from kcli.client.client_config import ClientConfig
+from kcli.client.cluster import TopicPartition
+from kcli.client.consumer.consumer import ConsumerCore
+from kcli.client.consumer.consumer_config import ConsumerConfig
+from kcli.client.consumer.consumer_record import ConsumerRecord
+from kcli.client.consumer.subscription_state import EARLIEST, LATEST
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
+from kcli.client.producer.producer import ProducerCore, Record
+from kcli.client.producer.producer_batch import RecordMetadata
+from kcli.client.producer.producer_config import ProducerConfig
+from kcli.format.records import Header
+from kcli.protocol import error_codes
+from kcli.simulator.client import Task
+from kcli.simulator.core_client import CoreClient
+from kcli.simulator.ledger import TopicLedger
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
+from kcli.simulator.producer import MAX_AHEAD_MS, RETRIABLE
+from kcli.simulator.sent_records import RecordMaker, SentRecord
+from kcli.simulator.world import PAUSE_MS, World
+
+# A record of a topic that was deleted must not reach a later one of its name: less than the administrator waits.
+DELIVERY_MS = 5000
+MAX_UNDER_WAY = 30  # records
+POLL_MS = 200
+# The topic, or a part of its data, is not there now.
+_PASSING = RETRIABLE | {error_codes.NETWORK_EXCEPTION, error_codes.OFFSET_NOT_AVAILABLE, error_codes.UNKNOWN_LEADER_EPOCH}
+
+
+def _client(world: World, name: str, rng: Random) -> CoreClient:
+    config = ClientConfig(
+        request_timeout_ms=rng.choice((500, 2000)),
+        retry_backoff_ms=rng.choice((5, 100)),
+        reconnect_backoff_max_ms=rng.choice((50, 500)),
+        socket_connection_setup_timeout_ms=1000,
+        metadata_max_age_ms=rng.choice((1000, 300_000)),
+        allow_auto_create_topics=False,
+    )
+    return world.core_client(name, rng, config)
+
+
+class CoreLogProducer:
+    """One producer that is not idempotent: its records may be written twice."""
+
+    def __init__(self, world: World, name: str, rng: Random) -> None:
+        self.acknowledged_batches = 0  # counts records, each in its batch or in one with others
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._maker = RecordMaker(name, rng)
+        self._under_way = 0
+
+    def run(self) -> Task[None]:
+        """Produce until the simulation ends. Raises SimulationFailure."""
+        world, rng = self._world, self._rng
+        client = _client(world, self._name, rng)
+        config = ProducerConfig(
+            acks=rng.choice(("0", "1", "all")),
+            enable_idempotence=False,
+            batch_size=rng.choice((0, 200, 1000)),
+            linger_ms=rng.choice((0, 20)),
+            max_block_ms=1000,
+            delivery_timeout_ms=DELIVERY_MS,
+            compression_type=rng.choice(("none", "gzip", "snappy", "lz4", "zstd")),
+        )
+        core = ProducerCore(client.network, config, client.log)
+        client.run(core.poll)
+        while not world.is_ending:
+            partitions = [
+                (topic, one) for topic in world.ledger.live_topics() for one in topic.partitions if not topic.facts.is_compacted
+            ]
+            for topic, partition in rng.sample(partitions, min(2, len(partitions))):
+                for sent in self._maker.make(rng.choice((1, 1, 2, 5)), client.now_ms):
+                    yield from self._send(client, core, topic, partition, sent, config.acks)
+            if self._under_way > MAX_UNDER_WAY or rng.random() < 0.2:
+                yield from client.ask(core.flush)
+            yield rng.randrange(1, 120) * world.pause_factor
+        yield from client.ask(core.flush)
+        client.close()
+
+    def _send(
+        self,
+        client: CoreClient,
+        core: ProducerCore,
+        topic: TopicLedger,
+        partition: PartitionLedger,
+        sent: SentRecord,
+        acks: str,
+    ) -> Task[None]:
+        if topic.deletion_requested:
+            return
+        partition.send([sent], is_idempotent=False)
+        self._under_way += 1
+
+        def delivered(found: RecordMetadata | None, error: Exception | None) -> None:
+            self._under_way -= 1
+            if found is not None and acks != "0" and found.offset >= 0:
+                partition.acknowledge(found.offset, [sent])
+                self.acknowledged_batches += 1
+            elif error is not None:
+                self._check(error, topic)
+
+        headers = tuple((header.key, header.value) for header in sent.headers)
+        record = Record(topic.facts.name, sent.value, sent.key, headers, partition.index, sent.timestamp, delivered)
+        error = yield from client.ask(partial(core.send, record))
+        if error is not None:
+            delivered(None, error)
+
+    def _check(self, error: Exception, topic: TopicLedger) -> None:
+        """Raise SimulationFailure for an error that a valid record may not have."""
+        if topic.deletion_requested or isinstance(error, KafkaTimeoutError):
+            return
+        is_behind = self._world.machine.wall_clock.max_behind_ms >= MAX_AHEAD_MS
+        allowed = _PASSING | {error_codes.INVALID_TIMESTAMP} if is_behind else _PASSING
+        if not (isinstance(error, KafkaError) and error.code in allowed):
+            raise SimulationFailure(f"{self._name}: a valid record was not written: {type(error).__name__}: {error}")
+
+
+class CoreLogConsumer:
+    """One consumer without a group, which reads one topic after the other."""
+
+    def __init__(self, world: World, name: str, rng: Random) -> None:
+        self.record_count = 0
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._client: CoreClient
+        self._core: ConsumerCore
+        self._topic: TopicLedger | None = None
+        self._next: dict[int, int] = {}  # the offset that must come next, of partitions that have had a record
+        self._power_losses = 0
+
+    def run(self) -> Task[None]:
+        """Read until the simulation ends. Raises SimulationFailure."""
+        world, rng = self._world, self._rng
+        self._client = _client(world, self._name, rng)
+        config = ConsumerConfig(
+            auto_offset_reset="none",
+            max_poll_records=rng.choice((1, 7, 500)),
+            fetch_max_wait_ms=rng.choice((0, 100)),
+            max_partition_fetch_bytes=rng.choice((1, 500, 1 << 20)),
+        )
+        self._core = ConsumerCore(self._client.network, config)
+        self._client.run(self._core.poll)
+        while not world.is_ending:
+            if self._topic is None or self._topic.deletion_requested or self._has_lost() or rng.random() < 0.02:
+                self._choose()
+            if self._topic is None:
+                yield PAUSE_MS
+                continue
+            records = yield from self._poll(rng.randrange(POLL_MS))
+            if not (self._topic.deletion_requested or self._has_lost()):
+                for record in records:
+                    self._take(self._topic, record)
+            yield rng.randrange(1, 60) * world.pause_factor
+        self._client.close()
+
+    def _has_lost(self) -> bool:
+        """Return whether power was lost: the client may have records that the log does not have any more."""
+        return self._power_losses != self._world.machine.disk.power_losses
+
+    def _choose(self) -> None:
+        """Read another topic, from the start or the end of its partitions."""
+        call, core = self._client.call, self._core
+        self._power_losses = self._world.machine.disk.power_losses
+        if self._topic is not None:
+            call(core.unsubscribe)
+        topics = self._world.ledger.live_topics()
+        self._topic, self._next = (self._rng.choice(topics) if topics else None), {}
+        if self._topic is not None:
+            partitions = [(self._topic.facts.name, one.index) for one in self._topic.partitions]
+            call(partial(core.assign, partitions))
+            for where in partitions:
+                self._reset(where, LATEST if self._rng.random() < 0.2 else EARLIEST)
+
+    def _reset(self, where: TopicPartition, strategy: object) -> None:
+        reset: Callable[[int], None] = partial(self._core.reset, [where], strategy)  # type: ignore[arg-type]
+        self._client.call(reset)
+        self._next.pop(where[1], None)
+
+    def _poll(self, timeout_ms: int) -> Task[list[ConsumerRecord]]:
+        client, core = self._client, self._core
+        client.call(core.begin_poll)
+        end_ms = client.now_ms + timeout_ms
+        while True:
+            try:
+                client.call(core.raise_error)
+            except ClientError as error:
+                self._failed(error)
+            records = client.call(core.collect)
+            left_ms = end_ms - client.now_ms
+            if records or left_ms <= 0:
+                return records
+            yield client.start(partial(core.await_work, timeout_ms=left_ms))
+            client.call(core.polled)
+
+    def _failed(self, error: ClientError) -> None:
+        """Go on after an error of a position. Raises SimulationFailure for one that is not allowed."""
+        self._world.trace.add(self._name, f"{type(error).__name__}: {error}")
+        if isinstance(error, OffsetOutOfRangeError):
+            for where in error.offsets:  # DeleteRecords, retention, or records that a power loss took
+                self._reset(where, EARLIEST)
+        elif not (isinstance(error, KafkaTimeoutError) or (isinstance(error, KafkaError) and error.code in _PASSING)):
+            raise SimulationFailure(f"{self._name}: a poll has failed: {type(error).__name__}: {error}")
+
+    def _take(self, topic: TopicLedger, record: ConsumerRecord) -> None:
+        """Compare a record with the ledger. Raises SimulationFailure."""
+        ledger, offset = topic.partitions[record.partition], record.offset
+        expected = self._next.get(record.partition, offset)
+        is_behind = topic.facts.is_compacted and offset > expected
+        if record.topic != topic.facts.name or not (offset == expected or is_behind or ledger.is_hole(expected, offset)):
+            ledger.fail(f"{self._name} got offset {offset} of {record.topic}, but {expected} is expected")
+        assert isinstance(record.key, bytes | None) and isinstance(record.value, bytes | None)
+        headers = tuple(Header(key.encode(), value) for key, value in record.headers)
+        ledger.read(offset, SentRecord(record.timestamp, record.key, record.value, headers), "was read")
+        ledger.read_epoch(offset, record.leader_epoch)
+        self._next[record.partition] = offset + 1
+        self.record_count += 1
