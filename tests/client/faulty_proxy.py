@@ -19,6 +19,7 @@ import random
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 DELAY_S = 0.6
 FAULTS = ("cut", "cut", "delay", "swallow")
@@ -30,7 +31,7 @@ class FaultyProxy:
     """Passes on frames; `counts` says how often each fault was met."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.target_port = 0
+        self.target: Callable[[], int] = lambda: 0  # the port of the broker, which is asked for with each connection
         self.share = 0.0
         self.counts: Counter[str] = Counter()
         self._rng = rng
@@ -65,7 +66,7 @@ class FaultyProxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    broker = socket.create_connection(("127.0.0.1", self.target_port))
+                    broker = socket.create_connection(("127.0.0.1", self.target()))
                 except OSError:  # it is not there yet
                     client.close()
                     continue

@@ -55,10 +55,26 @@ MEMBER: dict[str, Setting] = {
 }
 
 
-class Cluster(NamedTuple):
-    """A server behind a proxy; `direct` are the settings for clients that meet no faults."""
+BROKER_SETTINGS = (
+    "offsets.topic.num.partitions=1",
+    "transaction.state.log.num.partitions=1",
+    "share.coordinator.state.topic.num.partitions=1",
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.heartbeat.interval.ms=300",
+    "group.consumer.min.heartbeat.interval.ms=300",
+    "group.consumer.session.timeout.ms=4000",
+    "group.consumer.min.session.timeout.ms=4000",
+    "group.share.heartbeat.interval.ms=500",
+    "group.share.min.heartbeat.interval.ms=500",
+    "group.share.min.record.lock.duration.ms=1000",
+    "group.share.record.lock.duration.ms=3000",
+)
 
-    server: LiveServer
+
+class Cluster(NamedTuple):
+    """A broker behind a proxy; `faulty` are the settings for clients."""
+
     proxy: FaultyProxy
     faulty: dict[str, Setting]
 
@@ -77,36 +93,25 @@ class Cluster(NamedTuple):
         return found
 
 
+def cluster_behind(proxy: FaultyProxy) -> Cluster:
+    return Cluster(proxy, {"bootstrap.servers": f"127.0.0.1:{proxy.port}", **SETTINGS})
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with FaultyProxy(random.Random(7)) as proxy:
-        settings = (
-            f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}",
-            "offsets.topic.num.partitions=1",
-            "transaction.state.log.num.partitions=1",
-            "share.coordinator.state.topic.num.partitions=1",
-            "group.initial.rebalance.delay.ms=0",
-            "group.min.session.timeout.ms=1000",
-            "group.consumer.heartbeat.interval.ms=300",
-            "group.consumer.min.heartbeat.interval.ms=300",
-            "group.consumer.session.timeout.ms=4000",
-            "group.consumer.min.session.timeout.ms=4000",
-            "group.share.heartbeat.interval.ms=500",
-            "group.share.min.heartbeat.interval.ms=500",
-            "group.share.min.record.lock.duration.ms=1000",
-            "group.share.record.lock.duration.ms=3000",
-        )
+        settings = (f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}", *BROKER_SETTINGS)
         with LiveServer(tmp_path_factory.mktemp("faults") / "home", *settings) as server:
-            proxy.target_port = server.port
-            yield Cluster(server, proxy, {"bootstrap.servers": f"127.0.0.1:{proxy.port}", **SETTINGS})
+            proxy.target = lambda: server.port
+            yield cluster_behind(proxy)
 
 
 @pytest.fixture
 def cluster(running: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster with a topic of two partitions that has the name of the test."""
     running.proxy.share = 0
-    with running.server.client() as client:
-        client.create_topic(name_of(request), 2)
+    with Admin(running.faulty) as admin:
+        value_of(admin.create_topics([NewTopic(name_of(request), 2, 1)])[name_of(request)])
     running.proxy.counts.clear()
     running.proxy.share = SHARE
     yield running
@@ -286,7 +291,9 @@ def test_an_administrator(cluster: Cluster, topic: str) -> None:
             begin = time.monotonic()
             made = admin.create_topics([NewTopic(name, 2, 1)])[name]
             assert not isinstance(made, ClientError) or (isinstance(made, KafkaError) and made.name == "TOPIC_ALREADY_EXISTS")
-            assert name in admin.list_topics()
+            end = time.monotonic() + PATIENCE_S
+            while name not in admin.list_topics() or isinstance(admin.describe_topics([name])[name], ClientError):
+                assert time.monotonic() < end  # the metadata of a broker may be a moment behind those of the controller
             assert len(value_of(admin.describe_topics([name])[name]).partitions) == 2
             assert value_of(admin.list_offsets({(name, 0): -1})[name, 0]).offset == 0
             gone = admin.delete_topics([name])[name]
