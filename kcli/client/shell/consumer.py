@@ -7,7 +7,8 @@
 
 The thread receives and sends. The caller's thread decodes the records, in `poll`, and calls the rebalance listener, the
 interceptors and the callbacks of commit_async; what a callback raises is raised by the call that called it. One thread uses a
-consumer at a time, only `wakeup` may be called by others. Times are in seconds. Calls raise a ClientError
+consumer at a time, only `wakeup` may be called by others. A `with` block that ends with an exception commits nothing
+automatically, since the records of the last poll may not be worked on. Times are in seconds. Calls raise a ClientError
 (kcli.client.errors); those that ask a broker raise KafkaTimeoutError after `timeout`, default.api.timeout.ms by default.
 """
 

@@ -64,7 +64,11 @@ class ConsumerBase(ABC):
         self._call(lambda now_ms: self._core.subscribe(topics, listener, now_ms))
 
     def subscribe_pattern(self, pattern: str, listener: ConsumerRebalanceListener | None = None) -> None:
-        """Let the group assign partitions of all topics whose whole names match a regular expression."""
+        """Let the group assign partitions of all topics whose whole names match a regular expression.
+
+        With group.protocol=consumer the coordinator matches (RE2 syntax), internal topics included as with Apache Kafka:
+        exclude.internal.topics is for classic groups.
+        """
         self._call(lambda now_ms: self._core.subscribe_pattern(pattern, listener, now_ms))
 
     def assign(self, partitions: Iterable[Pair]) -> None:
