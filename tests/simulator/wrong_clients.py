@@ -47,11 +47,6 @@ def does_not_wait_for_batches(real: Any) -> Any:
     return init
 
 
-def ignores_failed_records(real: Any) -> Any:
-    """Neither the epoch of the producer changes nor the state of its transaction."""
-    return lambda self, batch, error, **options: self.sequences.remove_in_flight(batch)
-
-
 def commits_what_it_has_not_returned(real: Any) -> Any:
     """Up to the end of each partition."""
 
@@ -125,9 +120,6 @@ WRONG: dict[str, Wrong] = {
     ),
     "commits a transaction before its records are written": Wrong(
         patched(TransactionRequests, "__init__", does_not_wait_for_batches), 0
-    ),
-    "goes on after a batch that has failed as if it were written": Wrong(
-        patched(TransactionManager, "failed", ignores_failed_records), 8, "duplicates"
     ),
     "commits offsets of records that it has not returned": Wrong(
         patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), 12, "unseen_writes"
