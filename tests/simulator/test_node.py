@@ -81,13 +81,13 @@ def test_300_seeds() -> None:
 @pytest.mark.parametrize("threshold", [200, 1000])
 def test_a_seed_is_the_same_whenever_garbage_is_collected(threshold: int) -> None:
     """Nothing of a process that died may act on the disk of the next one: a seed once lost a file to such a cleaning round."""
-    expected = simulate(106)
+    expected = simulate(137)
     assert expected.failure == "" and expected.cleaning_rounds > 0
     thresholds = gc.get_threshold()
     gc.collect()
     gc.set_threshold(threshold, 3, 3)
     try:
-        assert simulate(106) == expected
+        assert simulate(137) == expected
     finally:
         gc.set_threshold(*thresholds)
 
@@ -113,8 +113,8 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
 
 @pytest.mark.ci
 def test_logs_are_cleaned_meanwhile() -> None:
-    """Some hundred rounds in thirty seeds, and readers who began at the start came to the end."""
-    outcomes = [simulate(seed) for seed in range(30)]
+    """Some hundred rounds in forty seeds, and readers who began at the start came to the end."""
+    outcomes = [simulate(seed) for seed in range(40)]
     assert sum(outcome.cleaning_rounds for outcome in outcomes) > 200
     assert sum(outcome.whole_views for outcome in outcomes) > 50
 

@@ -12,7 +12,6 @@ from wrong_coordinators import Wrong, patched
 
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.fetcher import Fetcher
-from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.offset_commits import OffsetCommits
 from kcli.client.consumer.share_fetcher import ShareFetcher
@@ -59,10 +58,6 @@ def commits_what_it_has_not_returned(real: Any) -> Any:
         return found
 
     return all_consumed
-
-
-def has_no_generation(real: Any) -> Any:
-    return lambda self: self.group_metadata()
 
 
 def reports_each_commit_as_done(real: Any) -> Any:
@@ -123,9 +118,6 @@ WRONG: dict[str, Wrong] = {
     ),
     "commits offsets of records that it has not returned": Wrong(
         patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), 12, "unseen_writes"
-    ),
-    "commits offsets in transactions without its generation": Wrong(
-        patched(GroupMember, "last_group_metadata", has_no_generation), 202, "unprocessed_inputs"
     ),
     "reports each commit as done": Wrong(
         patched(OffsetCommits, "commit", reports_each_commit_as_done), 0, "offset_regressions"

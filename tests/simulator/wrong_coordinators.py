@@ -491,12 +491,12 @@ WRONG: dict[str, Wrong] = {
         patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0, "stuck_transactions"
     ),
     "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 6, "aborted_reads"),
-    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 19),
+    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 49),
     "shows offsets of aborted transactions": Wrong(
         patched(GroupState, "apply_marker", commits_every_marker), 20, "offset_regressions"
     ),
     "shows offsets while a transaction is open": Wrong(
-        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 39, "offset_regressions"
+        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 62, "offset_regressions"
     ),
     "drops offsets of committed transactions": Wrong(
         patched(GroupState, "apply_marker", drops_pending_offsets), 0, "unprocessed_inputs"
