@@ -39,16 +39,22 @@ ACCEPT, RELEASE, REJECT, RENEW = (
 )
 
 
+# Of a node with share groups whose members are noticed soon.
+SHARE_SETTINGS = (
+    "offsets.topic.num.partitions=1",
+    "share.coordinator.state.topic.num.partitions=1",
+    "group.share.heartbeat.interval.ms=500",
+    "group.share.min.heartbeat.interval.ms=500",
+    "group.share.session.timeout.ms=5000",
+    "group.share.min.session.timeout.ms=5000",
+)
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[ClientsOfNode]:
     node = ClientsOfNode(
         tmp_path,
-        "offsets.topic.num.partitions=1",
-        "share.coordinator.state.topic.num.partitions=1",
-        "group.share.heartbeat.interval.ms=500",
-        "group.share.min.heartbeat.interval.ms=500",
-        "group.share.session.timeout.ms=5000",
-        "group.share.min.session.timeout.ms=5000",
+        *SHARE_SETTINGS,
         f"group.share.record.lock.duration.ms={LOCK_MS}",
     )
     node.create_topic("t", 1)

@@ -13,7 +13,7 @@ import pytest
 
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.errors import ClientError, DisconnectedError, KafkaError, KafkaTimeoutError
-from tests.client.consumer.test_share_consumer import ACCEPT, RELEASE, RENEW, ShareApp, read_from_the_start
+from tests.client.consumer.test_share_consumer import ACCEPT, RELEASE, RENEW, SHARE_SETTINGS, ShareApp, read_from_the_start
 from tests.client.faulty_node import FAULTS, SHORT_TIMEOUTS, Fault, FaultyNode
 from tests.server.whole_node import batch
 
@@ -28,12 +28,7 @@ WITHIN_MS = 60_000
 def node(tmp_path: Path) -> Iterator[FaultyNode]:
     node = FaultyNode(
         tmp_path,
-        "offsets.topic.num.partitions=1",
-        "share.coordinator.state.topic.num.partitions=1",
-        "group.share.heartbeat.interval.ms=500",
-        "group.share.min.heartbeat.interval.ms=500",
-        "group.share.session.timeout.ms=5000",
-        "group.share.min.session.timeout.ms=5000",
+        *SHARE_SETTINGS,
         "group.share.min.record.lock.duration.ms=1000",
         f"group.share.record.lock.duration.ms={LOCK_MS}",
     )
