@@ -8,9 +8,9 @@
                       each jump is an error that the   the next one; each record was sent to it, and is unchanged
                       application gets
 
-An idempotent core is not here: when a broker has forgotten its last batches, for a reason that is no fault, it writes them
-again with the next epoch, as the Java client does, which looks like a fault to the ledger. (The coordination workload
-has one.)
+There is no idempotent producer here. After a power failure a broker may have lost what it knew of a producer. The producer then
+writes its last batches again with the next epoch, as the Java client does, and the ledger would take the second copies for a
+fault of the broker. The coordination workload has idempotent producers.
 """
 
 from __future__ import annotations
