@@ -79,10 +79,6 @@ class PartitionSequences:
         expected = 0 if self.last_acked == NO_SEQUENCE else increment_sequence(self.last_acked, 1)
         return sequence == expected
 
-    def is_overtaken(self, sequence: int) -> bool:
-        """Return whether a sequence is not above the last acknowledged one."""
-        return self.last_acked != NO_SEQUENCE and (self.last_acked - sequence & _MASK) < _HALF
-
 
 class Sequences:
     """The sequences of all partitions of one producer; `producer` is its newest id and epoch."""

@@ -332,11 +332,10 @@ class TransactionManager:
         elif code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if self.state in (State.ABORTABLE_ERROR, State.ABORTING):
                 return False  # the batch before it may be the one that failed: it would be out of order for ever
-            # Also one that was numbered anew while it was under way: the answer is about the old sequence. A batch that was
-            # overtaken will never be the next one.
-            sequence = batch.base_sequence
-            may_be_next_later = not found.is_next(sequence) and not found.is_overtaken(sequence)
-            if key not in self.sequences.unresolved and (batch.is_sequence_reset or may_be_next_later):
+            # Also one that was numbered anew while it was under way: the answer is about the old sequence. A batch behind which
+            # others are acknowledged may be in the log of a broker that was restarted and knows the last one only: with another
+            # sequence it would be written twice.
+            if key not in self.sequences.unresolved and (batch.is_sequence_reset or not found.is_next(batch.base_sequence)):
                 return True
         else:
             return code in error_codes.RETRIABLE

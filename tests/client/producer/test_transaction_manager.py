@@ -10,6 +10,7 @@ from kcli.client.errors import (
     ConfigError,
     IllegalStateError,
     KafkaError,
+    KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionAbortedError,
@@ -164,18 +165,19 @@ def test_the_first_batch_of_a_partition_is_sent_alone() -> None:
     producing.release()
 
 
-def test_a_batch_that_others_have_overtaken_raises_the_epoch() -> None:
-    """The broker had forgotten the producer, refused a batch and took the next one: the first one can have no sequence now."""
-    producing = Producing()
+def test_a_batch_that_others_have_overtaken_is_not_written_twice() -> None:
+    """Its answer was lost, and the broker that was restarted knows the last batch only: it may have this one, too."""
+    producing = Producing(delivery_timeout_ms=31_000)
     producing.send(b"a")
     producing.hold_from_produce_on()
-    out_of_order = {"error_code": error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-    producing.broker.results += [{"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}, {}, out_of_order]
+    producing.broker.results.append({"error_code": error_codes.NOT_LEADER_OR_FOLLOWER})
     producing.send(b"b", b"c")
+    producing.broker.results += [{"error_code": error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER}] * 1000
     producing.release()
-    producing.network.advance(5000)
-    assert producing.sent() == [(0, 0), (0, 1), (0, 2), (0, 1), (1, 0)]
-    assert producing.broker.written[0] == [b"a", b"c", b"b"] and producing.results == [0, 1, 2]
+    producing.network.advance(40_000)
+    assert producing.broker.written[0] == [b"a", b"c"] and producing.results[1] == 1
+    assert {one for one in producing.sent() if one != (0, 1)} == {(0, 0), (0, 2)}, "it keeps its sequence"
+    assert isinstance(producing.results[2], KafkaTimeoutError | KafkaError)
 
 
 def test_a_batch_that_failed_for_good_raises_the_epoch() -> None:
