@@ -158,6 +158,9 @@ class ShareConsumerCore:
             wanted = self.config.max_poll_records if most is None else most
             found = self.fetcher.take(wanted, now_ms, key_deserializer, value_deserializer)
             held = [_Held(record, one.node_id, (one.topic_id, record.partition)) for one, record in found]
+        if held:
+            # A fetch now could get the same records once more, if their lock expires before they are acknowledged.
+            self.fetcher.is_wanted = False
         for one in held:
             self._held[_place(one.record)] = one
         return [one.record for one in held]

@@ -170,8 +170,11 @@ class ShareHolding:
                 self._check(code, "an acknowledgement", self.allowed_errors(partition))
                 for one in found:
                     one.is_stray = True
+            held = self.held.get(partition, {})
             for one in found:
-                self.held.get(partition, {}).pop(one.delivery.offset, None)
+                # The same answer, or one before, may have given the record to the member once more.
+                if held.get(one.delivery.offset) is one.delivery:
+                    del held[one.delivery.offset]
 
     def allowed_errors(self, partition: TopicPartition) -> frozenset[int]:
         """Return the errors that a partition may have.

@@ -241,6 +241,23 @@ def test_records_that_waited_too_long_are_not_returned(node: ClientsOfNode) -> N
     assert app.commit() == {("t", 0): None}
 
 
+def test_a_poll_that_returns_records_fetches_no_others(node: ClientsOfNode) -> None:
+    """A fetch could get the same records again, when their lock ends: their acknowledgement would then be for the wrong one."""
+    send(node, b"a")
+    app = ShareApp(node, "one")
+    app.core.polled(node.now_ms)
+    node.until(lambda: bool(app.core.fetcher.buffer))
+    node.advance(LOCK_MS - 100)
+    found = app.core.collect(node.now_ms)
+    app.core.poll(node.now_ms)  # as after each call of a shell
+    app.core.poll_ended()
+    node.advance(1000)
+    app.acknowledge(ACCEPT, *found)
+    error = app.commit()["t", 0]
+    assert isinstance(error, KafkaError) and error.name == "INVALID_RECORD_STATE"
+    assert [(one.value, one.delivery_count) for one in app.poll()] == [(b"a", 2)]
+
+
 def test_close_releases_what_is_not_acknowledged(node: ClientsOfNode) -> None:
     send(node, b"a", b"b")
     app = ShareApp(node, "one")
