@@ -2,6 +2,7 @@
 
     which of two equally loaded processes of a streams group gets a task
     the order in which an assignment of a classic group lists its topics; which of several partitions moves back
+    the order of the producers in a snapshot
 
 A HashMap is read by the buckets of its table; keys of one bucket are in the order of insertion. The table is doubled when it
 has more than 3/4 as many entries. Buckets with eight keys, which Java makes trees of, are not modelled. A PriorityQueue is a
@@ -36,6 +37,19 @@ def hash_map_order(keys: Iterable[str], capacity: int = _DEFAULT_CAPACITY, *, is
         if not is_computed and len(inserted) * 4 > table * 3:
             table *= 2
     return sorted(reversed(inserted) if is_computed else inserted, key=lambda key: _spread(java_hash(key)) & table - 1)
+
+
+def long_map_order(keys: Iterable[int], most: int = 0) -> list[int]:
+    """Return int64 keys, which are in the order of insertion, in the iteration order of a HashMap<Long, ...>.
+
+    `most` is the largest number of entries that the map has had: its table never shrinks.
+    """
+    ordered = list(keys)
+    table = _DEFAULT_CAPACITY
+    while max(len(ordered), most) * 4 > table * 3:
+        table *= 2
+    # The hash code of a Long is the exclusive or of its two halves.
+    return sorted(ordered, key=lambda key: _spread(key ^ key >> 32) & table - 1)
 
 
 def text_order(text: str) -> bytes:

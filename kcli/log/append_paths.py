@@ -115,7 +115,7 @@ def append_checked(
     _LEADER_EPOCH.pack_into(data, BATCH_PARTITION_LEADER_EPOCH_AT, leader_epoch)
     pending = None
     if batch.producer_id >= 0:
-        known = find_repeated(log.producers, batch) if origin is AppendOrigin.CLIENT else None
+        known = find_repeated(log.producers, batch, local) if origin is AppendOrigin.CLIENT else None
         if known is not None:
             return _duplicate(log, known, batch, leader_epoch)
         pending = begin_append(log.producers, batch, origin, transaction_version)

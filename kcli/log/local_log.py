@@ -16,13 +16,14 @@ it later.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn, OffsetIndex
-from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES, RecordBatch
 from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
 from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
@@ -32,7 +33,11 @@ from kcli.log.loading.recovering_segment import RecoveringSegment
 from kcli.log.log_config import LogConfig, append_rules
 from kcli.log.log_segment import LogSegment
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.segment_appender import SegmentAppender
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 # The number of positions at which reads ended that are kept: one for each reader of a partition.
 READ_HINTS = 32
@@ -278,6 +283,24 @@ class LocalLog:
                 return position
             position += length + LOG_OVERHEAD_BYTES
         return -1
+
+    def headers_before(self, offset: int, most: int) -> Iterator[RecordBatch | LegacyBatch]:
+        """Yield the headers of the batches before the one that contains `offset`, the last one first. Raises OSError.
+
+        At most `most` headers are read. Those between two index entries are read at once, usually index.interval.bytes.
+        """
+        segment, end = self.locate(offset)
+        for at in range(self.segments.index(segment), -1, -1):
+            segment = self.segments[at]
+            file, positions = self.files.get(segment.log_path), self.index_of(segment).positions
+            for start in (*reversed(positions[: bisect_left(positions, end)]), 0):
+                headers = list(islice(HeaderReader(file, start, end).headers(), most + 1))
+                most -= len(headers)
+                if most < 0:
+                    return
+                yield from reversed(headers)
+                end = start
+            end = self.segments[at - 1].size_bytes
 
     def clear_read_hints(self) -> None:
         """Discard the kept positions: the positions of offsets have changed."""

@@ -24,6 +24,10 @@ The first case is the common one; its only new object is the BatchMetadata.
       for its verification
     not transactional while a transaction is open       InvalidTransactionStateError
 
+After a start the entry of a producer has one batch, as in its snapshot, though the client may send several again that were
+under way when the broker stopped. Kafka refuses them with OUT_OF_ORDER_SEQUENCE_NUMBER, whereupon clients write them again with
+a new epoch: the records are in the log twice. Here such a batch is looked for in the log, once for each producer and start.
+
 Sequences are checked in batches of clients only, epochs in all but replicated batches. A marker's epoch must not be below the
 producer's (with transaction version 2 it must be above, unless the marker repeats one), nor the coordinator's epoch below its
 last one.
@@ -37,7 +41,7 @@ from typing import NamedTuple
 from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.primitives import INT32_MAX, FormatError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, read_header
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, RecordBatch, read_header
 from kcli.format.records import read_record
 from kcli.log.errors import (
     CoordinatorFencedError,
@@ -49,6 +53,7 @@ from kcli.log.errors import (
 from kcli.log.local_log import LocalLog
 from kcli.log.log_validator import AppendOrigin, ValidBatch
 from kcli.log.producer_state_manager import (
+    BATCHES_RETAINED,
     BatchMetadata,
     CompletedTxn,
     ProducerAppendInfo,
@@ -58,6 +63,8 @@ from kcli.log.producer_state_manager import (
 )
 
 _INT16_MAX = 2**15 - 1
+# The most batch headers, of all producers, that are read to find a producer's earlier batches; each takes some microseconds.
+HEADERS_SEARCHED = 1000
 
 
 class PendingTransaction(NamedTuple):
@@ -70,10 +77,35 @@ class PendingTransaction(NamedTuple):
 Pending = ProducerStateEntry | PendingTransaction
 
 
-def find_repeated(producers: ProducerStateManager, batch: ValidBatch) -> BatchMetadata | None:
-    """Return the kept batch that a client's batch repeats, or None."""
+def find_repeated(producers: ProducerStateManager, batch: ValidBatch, local: LocalLog) -> BatchMetadata | None:
+    """Return the kept batch that a client's batch repeats, or None. Raises OSError."""
     entry = producers.producers.get(batch.producer_id)
-    return None if entry is None else find_duplicate(entry, batch)
+    if entry is None or (known := find_duplicate(entry, batch)) is not None:
+        return None if entry is None else known
+    is_earlier = (
+        entry.may_have_earlier_batches
+        and batch.producer_epoch == entry.producer_epoch
+        and batch.last_sequence < entry.batches[0].last_sequence
+    )
+    if not is_earlier:
+        return None
+    entry.may_have_earlier_batches = False
+    _restore_batches(entry, local)
+    return find_duplicate(entry, batch)
+
+
+def _restore_batches(entry: ProducerStateEntry, local: LocalLog) -> None:
+    """Add the batches of the log before the first kept one, until there are five, or its epoch ends."""
+    first = entry.batches[0]
+    for header in local.headers_before(first.last_offset - first.offset_delta, HEADERS_SEARCHED):
+        if not isinstance(header, RecordBatch) or header.producer_id != entry.producer_id:
+            continue
+        if header.producer_epoch != entry.producer_epoch or len(entry.batches) == BATCHES_RETAINED:
+            return
+        if not header.is_control:
+            delta = header.last_offset - header.base_offset
+            batch = BatchMetadata(header.last_sequence, header.last_offset, delta, header.max_timestamp)
+            entry.batches.appendleft(batch)
 
 
 def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: AppendOrigin, transaction_version: int) -> Pending:

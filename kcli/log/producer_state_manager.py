@@ -18,8 +18,9 @@ marker.
 Sequences and epochs are not checked here, since recovered and replicated batches were checked by their leader (Kafka:
 AppendOrigin.REPLICATION); kcli.log.producer_appends checks the batches of clients.
 
-Snapshots (`N.snapshot`) contain the state up to offset N. tests/oracle compares their bytes with those of Kafka, which writes
-the producers in the order of a Java HashMap: hence `hash_map_order`.
+Snapshots (`N.snapshot`) contain the state up to offset N, of each producer the last batch only; producer_appends finds the
+earlier ones in the log when one of them comes again. tests/oracle compares their bytes with those of Kafka, which writes
+the producers in the order of a Java HashMap: hence `long_map_order`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
+from kcli.format.java_order import long_map_order
 from kcli.format.primitives import CorruptSnapshotError, FormatError
 from kcli.format.producer_snapshot import ProducerEntry, decode_producer_snapshot, encode_producer_snapshot
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
@@ -91,9 +93,21 @@ class TxnMetadata:
 
 
 class ProducerStateEntry:
-    """The state of one producer; its epoch is -1 before its first batch, timestamps are in ms."""
+    """The state of one producer; its epoch is -1 before its first batch, timestamps are in ms.
 
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch", "producer_id")
+    `may_have_earlier_batches`: the entry comes from a snapshot, which has the last batch only, so that the log may contain
+    earlier batches of the epoch that belong to the last five.
+    """
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "may_have_earlier_batches",
+        "producer_epoch",
+        "producer_id",
+    )
 
     def __init__(
         self,
@@ -109,6 +123,7 @@ class ProducerStateEntry:
         self.last_timestamp = last_timestamp
         self.current_txn_first_offset = current_txn_first_offset
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_RETAINED)
+        self.may_have_earlier_batches = False
 
     def add_batch(self, producer_epoch: int, batch: BatchMetadata) -> None:
         """Add a batch; the first one of an epoch removes the others."""
@@ -120,6 +135,7 @@ class ProducerStateEntry:
         """Set the epoch; a change removes the batches."""
         if producer_epoch != self.producer_epoch:
             self.batches.clear()
+            self.may_have_earlier_batches = False
             self.producer_epoch = producer_epoch
 
     def without_batches(self) -> ProducerStateEntry:
@@ -168,6 +184,7 @@ class ProducerStateEntry:
         if entry.has_batch:
             batch = BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
             state.add_batch(entry.producer_epoch, batch)
+            state.may_have_earlier_batches = True
         return state
 
 
@@ -376,7 +393,7 @@ class ProducerStateManager:
 
     def snapshot_entries(self) -> list[ProducerEntry]:
         """Return the producers in the order in which Kafka writes them."""
-        ordered = hash_map_order(self.producers, self._most_producers)
+        ordered = long_map_order(self.producers, self._most_producers)
         return [self.producers[producer_id].to_snapshot() for producer_id in ordered]
 
     def _describe_snapshot(self) -> str:
@@ -474,25 +491,3 @@ class ProducerStateManager:
             self.remove_snapshot(snapshot_offset, f"the log begins again at offset {offset}")
         self._last_snapshot_offset = 0
         self.map_end_offset = offset
-
-
-# The first number of buckets of a Java HashMap; it doubles when the map has more than 3/4 as many entries.
-_FIRST_TABLE = 16
-
-
-def hash_map_order(keys: Iterable[int], most: int = 0) -> list[int]:
-    """Return int64 keys, which are in the order of insertion, in the iteration order of a Java HashMap<Long, ...>.
-
-    `most` is the largest number of entries that the map has had: its table never shrinks.
-    """
-    ordered = list(keys)
-    table = _FIRST_TABLE
-    while max(len(ordered), most) * 4 > table * 3:
-        table *= 2
-
-    def bucket(key: int) -> int:
-        number = key & 0xFFFF_FFFF_FFFF_FFFF
-        folded = (number ^ number >> 32) & 0xFFFF_FFFF
-        return (folded ^ folded >> 16) & table - 1
-
-    return sorted(ordered, key=bucket)

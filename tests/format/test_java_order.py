@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcli.format.java_order import HashSet, hash_map_order, text_order
+from kcli.format.java_order import HashSet, hash_map_order, long_map_order, text_order
 
 
 def test_texts_of_one_bucket_are_in_the_order_of_insertion() -> None:
@@ -51,3 +51,13 @@ def test_a_hash_set_takes_negative_hashes_as_java_does() -> None:
 def test_texts_are_ordered_by_utf16_code_units() -> None:
     texts = ["\uff5e", "a", "\U0001f600", "b", "", "ab"]
     assert sorted(texts, key=text_order) == ["", "a", "ab", "b", "\U0001f600", "\uff5e"]
+
+
+def test_the_order_of_numbers() -> None:
+    """16 buckets at first, twice as many when 3/4 are taken; the high half of a key counts, negative keys too."""
+    assert long_map_order([1008, 1001, 1004, 1006]) == [1008, 1001, 1004, 1006]
+    assert long_map_order([17, 1, 16]) == [16, 17, 1]
+    assert long_map_order([1001, 1004], most=13) == [1001, 1004]
+    assert long_map_order(range(100, 0, -1)) == list(range(1, 101))
+    assert long_map_order([1 << 32, 0]) == [0, 1 << 32]
+    assert long_map_order([-1, 3]) == [-1, 3]

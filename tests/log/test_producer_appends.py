@@ -97,7 +97,7 @@ def test_a_refused_batch_leaves_the_producer_as_it_was(live: LiveLog) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_restart_knows_the_producers(live: LiveLog, clean: bool) -> None:
-    """From the snapshot of a clean stop the last batch is known; rebuilt from the log, all five are."""
+    """The snapshot of a clean stop has the last batch; all five are known again, whether the log was rebuilt or not."""
     for at in range(7):
         live.append(of_producer(7, at), of_producer(8, 2 * at, 2))
     if clean:
@@ -107,9 +107,59 @@ def test_a_restart_knows_the_producers(live: LiveLog, clean: bool) -> None:
     assert live.log.append_as_leader(of_producer(7, 6), 0, NOW_MS).duplicate
     assert live.log.append_as_leader(of_producer(8, 12, 2), 0, NOW_MS).last_offset == 20
     assert type(live.refused(of_producer(7, 8))) is OutOfOrderSequenceError
-    if not clean:
-        assert live.log.append_as_leader(of_producer(7, 2), 0, NOW_MS).duplicate
+    for at in (2, 4):
+        repeated = live.log.append_as_leader(of_producer(7, at), 0, NOW_MS)
+        assert (repeated.duplicate, repeated.first_offset, repeated.last_offset) == (True, 3 * at, 3 * at)
+    assert type(live.refused(of_producer(7, 1))) is OutOfOrderSequenceError
     live.append(of_producer(7, 7), of_producer(8, 14))
+
+
+def test_batches_under_way_at_a_restart_stand_once(tmp_path: Path) -> None:
+    """Those before the last one are found in the log: in earlier segments, and also after newer batches of the producer."""
+    live = LiveLog(tmp_path, LogConfig(segment_bytes=1000, index_interval_bytes=100))
+    for at in range(6):
+        live.append(of_producer(7, 3 * at, 3), *(new_batch() for _ in range(9)), of_producer(8, at))
+    assert len(live.sizes()) > 5
+    live.stop()
+    live.append(of_producer(7, 18), of_producer(7, 19))
+    for at in (3, 4, 5):
+        info = live.log.append_as_leader(of_producer(7, 3 * at, 3), 0, NOW_MS)
+        assert (info.duplicate, info.first_offset, info.last_offset) == (True, 13 * at, 13 * at + 2)
+    # The sixth from the end; another size; another epoch.
+    assert type(live.refused(of_producer(7, 6, 3))) is OutOfOrderSequenceError
+    assert type(live.refused(of_producer(7, 9, 2))) is OutOfOrderSequenceError
+    assert type(live.refused(of_producer(7, 9, 3, epoch=1))) is OutOfOrderSequenceError
+    assert live.log.append_as_leader(of_producer(8, 2), 0, NOW_MS).duplicate
+
+
+def test_earlier_batches_are_those_of_the_epoch(live: LiveLog) -> None:
+    """A batch of an earlier epoch is not taken for one of the present epoch, nor is a marker."""
+    live.append(of_producer(7, 0), of_producer(7, 1), of_producer(7, 0, epoch=1, transactional=True))
+    live.append(marker(7, abort=False, epoch=1), of_producer(7, 1, epoch=1), of_producer(7, 2, epoch=1))
+    live.stop()
+    for at, offset in ((0, 2), (1, 4)):
+        info = live.log.append_as_leader(of_producer(7, at, epoch=1, transactional=not at), 0, NOW_MS)
+        assert (info.duplicate, info.first_offset) == (True, offset)
+    entry = live.log.producers.producers[7]
+    assert [batch.last_offset for batch in entry.batches] == [2, 4, 5]
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(998, True), (1000, False)])
+def test_the_search_for_earlier_batches_is_short(tmp_path: Path, others: int, is_found: bool) -> None:
+    """It reads 1,000 headers, once for each producer, and is not repeated by a client that goes on to send such batches."""
+    disk = _CountingDisk()
+    live = LiveLog(tmp_path, disk=disk)
+    live.append(of_producer(7, 0), *(new_batch([b"v" * 100]) for _ in range(others)), of_producer(7, 1))
+    live.stop()
+    before = disk.read_bytes
+    if is_found:
+        assert live.log.append_as_leader(of_producer(7, 0), 0, NOW_MS).duplicate
+    else:
+        live.refused(of_producer(7, 0))
+    assert 0 < disk.read_bytes - before < 1000 * 256
+    before = disk.read_bytes
+    live.refused(of_producer(7, 0, 2))
+    assert disk.read_bytes == before
 
 
 def test_producers_expire(live: LiveLog) -> None:

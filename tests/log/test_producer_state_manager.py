@@ -15,7 +15,6 @@ from kcli.log.producer_state_manager import (
     CompletedTxn,
     InvalidTxnStateError,
     ProducerStateManager,
-    hash_map_order,
 )
 
 
@@ -173,13 +172,3 @@ def test_a_snapshot_without_an_offset_is_refused(tmp_path: Path) -> None:
     (tmp_path / "backup.snapshot").write_bytes(b"")
     with pytest.raises(FormatError, match=r"backup\.snapshot"):
         ProducerStateManager(OsDisk(), str(tmp_path))
-
-
-def test_the_order_of_a_java_hash_map() -> None:
-    """16 buckets at first, twice as many when 3/4 are taken; the high half of a key counts, negative keys too."""
-    assert hash_map_order([1008, 1001, 1004, 1006]) == [1008, 1001, 1004, 1006]
-    assert hash_map_order([17, 1, 16]) == [16, 17, 1]
-    assert hash_map_order([1001, 1004], most=13) == [1001, 1004]
-    assert hash_map_order(range(100, 0, -1)) == list(range(1, 101))
-    assert hash_map_order([1 << 32, 0]) == [0, 1 << 32]
-    assert hash_map_order([-1, 3]) == [-1, 3]
