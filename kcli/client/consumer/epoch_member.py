@@ -29,8 +29,10 @@
 
     last epoch   -1: the member leaves    -2: a static member comes back (its partitions stay assigned)
 
-A heartbeat has the fields that changed since the last one that was answered; after a failure it has all of them. One is under
-way at a time. The member makes its id itself, from version 1 on; in version 0 the coordinator does.
+A heartbeat has the fields that changed since the last one that was answered; after a failure it has all of them. So has the one
+after the next change of the epoch without an assignment: the coordinator may have executed the lost heartbeat late, and then
+the assignment was in its answer. One heartbeat is under way at a time. The member makes its id itself, from version 1 on; in
+version 0 the coordinator does.
 """
 
 from __future__ import annotations
@@ -121,6 +123,7 @@ class EpochMember:
         self._is_wanted = False
         self._is_full = True
         self._is_join_lost = False  # a join had no answer
+        self._may_miss_assignment = False  # a heartbeat had no answer, and no epoch has come without an assignment since
 
     @property
     def is_active(self) -> bool:
@@ -166,7 +169,7 @@ class EpochMember:
         """Send no more heartbeats of this life."""
         self._run += 1
         self._is_under_way = self._is_wanted = False
-        self._is_full = True
+        self._is_full, self._may_miss_assignment = True, False
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -211,7 +214,9 @@ class EpochMember:
         if code:
             self._refused(code, answer.error_message, now_ms)
             return
-        self._failures, self._is_full = 0, False
+        is_missed = self._may_miss_assignment and answer.assignment is None and answer.member_epoch != self.epoch
+        self._failures, self._is_full = 0, is_missed
+        self._may_miss_assignment &= not is_missed
         self._interval_ms = answer.heartbeat_interval_ms
         self.epoch = answer.member_epoch
         self.member_id = answer.member_id or self.member_id
@@ -259,7 +264,7 @@ class EpochMember:
 
     def _again(self, now_ms: int) -> None:
         """Send the heartbeat again, with all fields: it is not known which ones the coordinator got."""
-        self._is_full = True
+        self._is_full = self._may_miss_assignment = True
         delay_ms = self._backoff.delay_ms(self._failures, self._network.rng)
         self._failures += 1
         self._schedule(now_ms + delay_ms)

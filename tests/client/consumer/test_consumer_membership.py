@@ -5,7 +5,7 @@ The members are on a whole node of kcli, in virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,10 @@ from kcli.client.consumer.consumer_membership import ConsumerMembership
 from kcli.client.consumer.epoch_member import MemberState
 from kcli.client.consumer.membership import CloseOption
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import CommitFailedError, KafkaError
+from kcli.client.errors import ClientError, CommitFailedError, KafkaError
 from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT
+from kcli.protocol.message import Message
 from tests.client.clients_of_node import ClientsOfNode
 from tests.client.consumer.group_app import GroupApp
 
@@ -83,6 +85,37 @@ def test_members_come_and_go(node: ClientsOfNode) -> None:
     assert all(offset in (5, 10, None) for offset in committed.values()) and 5 in committed.values()
     apps[1].kill()
     settle(node, apps[2])
+
+
+def test_an_assignment_whose_answer_is_lost_is_asked_for(node: ClientsOfNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat without an answer is executed after the next one; the answer with the new epoch has no assignment then."""
+    app = member_app(node, "a")
+    app.subscribe("t")
+    settle(node, app)
+    member = member_of(app).member
+    sent: list[tuple[Message, Callable[[Message | ClientError, int], None]]] = []
+
+    def keep(api_key: int, message: Message, answered: Callable[[Message | ClientError, int], None], now_ms: int) -> None:
+        sent.append((message, answered))
+
+    monkeypatch.setattr(member._coordinator, "send", keep)
+
+    def answer(epoch: int) -> bool:
+        """Answer the next heartbeat without an assignment -> whether the heartbeat has all fields."""
+        node.until(lambda: bool(sent))
+        message, answered = sent.pop()
+        fields = {"member_id": member.member_id, "member_epoch": epoch, "heartbeat_interval_ms": 500, "assignment": None}
+        answered(API_KEYS[CONSUMER_GROUP_HEARTBEAT].response.new(**fields), node.now_ms)
+        return message.topic_partitions is not None and message.rebalance_timeout_ms != -1
+
+    epoch = member.epoch
+    assert not answer(epoch + 1) and not answer(epoch + 1), "all answers have come"
+    node.until(lambda: bool(sent))
+    sent.pop()[1](KafkaError(error_codes.COORDINATOR_NOT_AVAILABLE), node.now_ms)
+    assert answer(epoch + 1) and not answer(epoch + 1)
+    assert not answer(epoch + 2)
+    assert answer(epoch + 2)
+    assert not answer(epoch + 3) and not answer(epoch + 3), "once for each lost answer"
 
 
 def test_a_partition_is_given_back_before_another_member_gets_it(node: ClientsOfNode) -> None:
