@@ -78,7 +78,7 @@ DEFAULT_STEPS = 9000
 INPUT, OUTPUT = "input", "output"
 SEGMENT_BYTES = "internal.segment.bytes"
 # How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
-MAX_DRAIN_MS = 40_000
+MAX_DRAIN_MS = 100_000  # a member may transform one record in each transaction, after a pause of ten seconds
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
