@@ -77,8 +77,10 @@ from kcli.simulator.world import PAUSE_MS
 DEFAULT_STEPS = 9000
 INPUT, OUTPUT = "input", "output"
 SEGMENT_BYTES = "internal.segment.bytes"
-# How long the groups may take to read the rest; a member that has died holds its partitions for the time of its session.
-MAX_DRAIN_MS = 100_000  # a member may transform one record in each transaction, after a pause of ten seconds
+# How long the groups may take to read the rest, and how long they may get no further: a member that has died holds its
+# partitions for the time of its session; one may transform a single record in each transaction, after a long pause.
+MAX_DRAIN_MS = 100_000
+MAX_STANDSTILL_MS = 40_000
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
@@ -321,14 +323,17 @@ class CoordinationSimulation(Simulation):
         fetcher = Fetcher(self.stage, self._reader, self._rng("drain"))
         while not all(one is None or one.is_idle for one in (self.resetter, self.replacer, *self.writers)):
             yield CHECK_MS
-        begin_ms = self.virtual_time.now_ms
-        while self.virtual_time.now_ms < begin_ms + MAX_DRAIN_MS:
+        begin_ms = moved_ms = self.virtual_time.now_ms
+        state: object = None
+        while self.virtual_time.now_ms < min(begin_ms + MAX_DRAIN_MS, moved_ms + MAX_STANDSTILL_MS):
             yield CHECK_MS
             ends = yield from fetcher.end_offsets(self._partitions(), READ_COMMITTED)
             marks = yield from fetcher.end_offsets(self._partitions(), READ_UNCOMMITTED)
             if len(ends) < len(self._partitions()) or ends != marks:
                 continue
             committed = yield from self._committed()
+            if state != (state := (ends, committed)):
+                moved_ms = self.virtual_time.now_ms
             if all(
                 committed[group].get(partition, 0) >= end or (end == 0)
                 for group, topics in self.stage.history.readers_of.items()
