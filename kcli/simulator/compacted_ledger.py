@@ -91,6 +91,8 @@ class CompactedLedger(PartitionLedger):
             self.known = {offset: identity for offset, identity in self.known.items() if offset < last_batch_end}
             missing = {offset for offset in self.known if offset not in found and offset not in must}
             has_lost = has_lost or bool(missing)
+            # Those that seem cleaned may be lost all the same, and then seem too young for it at a later start.
+            self.known = {offset: identity for offset, identity in self.known.items() if offset not in missing}
             self.offset_of = {identity: offset for identity, offset in self.offset_of.items() if offset not in missing}
             self.durable |= found
         self.losses += has_lost
