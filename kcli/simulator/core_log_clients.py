@@ -5,8 +5,9 @@
     CoreLogProducer   acks 0, 1 or all, not            an acknowledged record is at its offset, unchanged
                       idempotent, retries
     CoreLogConsumer   auto.offset.reset=none, so that  the offsets of a partition are continuous, from a seek or an error to
-                      each jump is an error that the   the next one; each record was sent to it, and is unchanged
-                      application gets
+                      each jump is an error that the   the next one; each record was sent to it, and is unchanged. After a
+                      application gets                 power failure: no record of a later leader epoch comes while the one
+                                                       before it was lost, without an error (KIP-320)
 
 There is no idempotent producer here. After a power failure a broker may have lost what it knew of a producer. The producer then
 writes its last batches again with the next epoch, as the Java client does, and the ledger would take the second copies for a
@@ -148,7 +149,9 @@ class CoreLogConsumer:
         self._core: ConsumerCore
         self._topic: TopicLedger | None = None
         self._next: dict[int, int] = {}  # the offset that must come next, of partitions that have had a record
+        self._last: dict[int, tuple[ConsumerRecord, bytes]] = {}  # the last record of partitions, and its identity
         self._power_losses = 0
+        self._is_after_loss = False  # the log may not have the records any more that the client has
 
     def run(self) -> Task[None]:
         """Read until the simulation ends. Raises SimulationFailure."""
@@ -163,30 +166,32 @@ class CoreLogConsumer:
         self._core = ConsumerCore(self._client.network, config)
         self._client.run(self._core.poll)
         while not world.is_ending:
-            if self._topic is None or self._topic.deletion_requested or self._has_lost() or rng.random() < 0.02:
+            self._is_after_loss = self._is_after_loss or self._has_lost()
+            self._power_losses = world.machine.disk.power_losses
+            if self._topic is None or self._topic.deletion_requested or rng.random() < (0.05 if self._is_after_loss else 0.02):
                 self._choose()
             if self._topic is None:
                 yield PAUSE_MS
                 continue
             records = yield from self._poll(rng.randrange(POLL_MS))
-            if not (self._topic.deletion_requested or self._has_lost()):
+            if not self._topic.deletion_requested:
                 for record in records:
                     self._take(self._topic, record)
             yield rng.randrange(1, 60) * world.pause_factor
         self._client.close()
 
     def _has_lost(self) -> bool:
-        """Return whether power was lost: the client may have records that the log does not have any more."""
+        """Return whether power was lost since the last poll began."""
         return self._power_losses != self._world.machine.disk.power_losses
 
     def _choose(self) -> None:
         """Read another topic, from the start or the end of its partitions."""
         call, core = self._client.call, self._core
-        self._power_losses = self._world.machine.disk.power_losses
+        self._is_after_loss = False
         if self._topic is not None:
             call(core.unsubscribe)
         topics = self._world.ledger.live_topics()
-        self._topic, self._next = (self._rng.choice(topics) if topics else None), {}
+        self._topic, self._next, self._last = (self._rng.choice(topics) if topics else None), {}, {}
         if self._topic is not None:
             partitions = [(self._topic.facts.name, one.index) for one in self._topic.partitions]
             call(partial(core.assign, partitions))
@@ -197,6 +202,7 @@ class CoreLogConsumer:
         reset: Callable[[int], None] = partial(self._core.reset, [where], strategy)  # type: ignore[arg-type]
         self._client.call(reset)
         self._next.pop(where[1], None)
+        self._last.pop(where[1], None)
 
     def _poll(self, timeout_ms: int) -> Task[list[ConsumerRecord]]:
         client, core = self._client, self._core
@@ -226,13 +232,30 @@ class CoreLogConsumer:
     def _take(self, topic: TopicLedger, record: ConsumerRecord) -> None:
         """Compare a record with the ledger. Raises SimulationFailure."""
         ledger, offset = topic.partitions[record.partition], record.offset
-        expected = self._next.get(record.partition, offset)
-        is_behind = topic.facts.is_compacted and offset > expected
-        if record.topic != topic.facts.name or not (offset == expected or is_behind or ledger.is_hole(expected, offset)):
-            ledger.fail(f"{self._name} got offset {offset} of {record.topic}, but {expected} is expected")
         assert isinstance(record.key, bytes | None) and isinstance(record.value, bytes | None)
         headers = tuple(Header(key.encode(), value) for key, value in record.headers)
-        ledger.read(offset, SentRecord(record.timestamp, record.key, record.value, headers), "was read")
-        ledger.read_epoch(offset, record.leader_epoch)
-        self._next[record.partition] = offset + 1
+        sent = SentRecord(record.timestamp, record.key, record.value, headers)
         self.record_count += 1
+        if self._is_after_loss or self._has_lost():
+            self._check_truncation(ledger, record)
+        else:
+            expected = self._next.get(record.partition, offset)
+            is_behind = topic.facts.is_compacted and offset > expected
+            if record.topic != topic.facts.name or not (offset == expected or is_behind or ledger.is_hole(expected, offset)):
+                ledger.fail(f"{self._name} got offset {offset} of {record.topic}, but {expected} is expected")
+            ledger.read(offset, sent, "was read")
+            ledger.read_epoch(offset, record.leader_epoch)
+        self._next[record.partition] = offset + 1
+        self._last[record.partition] = record, sent.identity
+
+    def _check_truncation(self, ledger: PartitionLedger, record: ConsumerRecord) -> None:
+        """Check that the record before this one was not lost, unless both were fetched before. Raises SimulationFailure."""
+        if record.partition not in self._last:
+            return
+        before, identity = self._last[record.partition]
+        found = ledger.known.get(before.offset, identity)
+        if record.leader_epoch > before.leader_epoch and found != identity:
+            ledger.fail(
+                f"{self._name} got offset {record.offset} and no error, though a power failure took the record before it: "
+                f"offset {before.offset} was {identity!r}, and is {found!r}"
+            )

@@ -104,9 +104,17 @@ def acknowledges_at_the_next_offset(real: Any) -> Any:
     return succeed
 
 
+def validates_no_position(real: Any) -> Any:
+    """Whatever leader epochs the metadata tell."""
+    return lambda self, partition, cluster, may_validate=True: real(self, partition, cluster, may_validate=False)
+
+
 # Those that the workload of logs finds: by a seed, with a part of the failure.
 LOG_WRONG: dict[str, Wrong] = {
     "does not return every record": Wrong(patched(ConsumerCore, "collect", returns_every_other_record), 0, "is expected"),
+    "does not notice that a log was truncated": Wrong(
+        patched(SubscriptionState, "maybe_validate", validates_no_position), 12, "a power failure took the record before it"
+    ),
     "reports a record at the next offset": Wrong(patched(Sender, "_succeed", acknowledges_at_the_next_offset), 0, "but it has"),
 }
 WRONG: dict[str, Wrong] = {
