@@ -87,11 +87,11 @@ class CompactedLedger(PartitionLedger):
                 if self.offset_of.get(identity) == offset:
                     del self.offset_of[identity]
         if has_lost_power:
-            # A segment that was begun behind them may be there, empty, so that the log ends above what is lost.
-            self.known = {offset: identity for offset, identity in self.known.items() if offset < last_batch_end}
-            missing = {offset for offset in self.known if offset not in found and offset not in must}
-            has_lost = has_lost or bool(missing)
-            # Those that seem cleaned may be lost all the same, and then seem too young for it at a later start.
+            # A segment that was begun behind them may be there, empty, so that the log ends above what is lost. And what seems
+            # cleaned may be lost all the same; it may then seem too young for the cleaner at a later start.
+            lost_end = {offset for offset in self.known if offset >= last_batch_end}
+            missing = lost_end | {offset for offset in self.known if offset not in found and offset not in must}
+            has_lost = has_lost or bool(missing - lost_end)
             self.known = {offset: identity for offset, identity in self.known.items() if offset not in missing}
             self.offset_of = {identity: offset for identity, offset in self.offset_of.items() if offset not in missing}
             self.durable |= found
