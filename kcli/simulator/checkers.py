@@ -57,7 +57,8 @@ class DiskChecker:
         self._clocks = clocks
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
-        self._has_lost_power = False  # since the last start: what readers see is what the device has
+        # Those that were not checked since the last power loss: what readers see is what the device has.
+        self._lost_power: set[PartitionLedger] = set()
         # After a power loss there may be holes in records that were not flushed. If the process is killed after retention has
         # renamed segments and before it has written the leader epochs, the epochs keep their entries, as in Kafka.
         self._has_crashed = False
@@ -72,23 +73,29 @@ class DiskChecker:
         if not self._was_ready:
             return
         self._was_ready = False
-        for partition in self._partitions():
-            kept = self._kept(self._disk, partition)
-            self._must_reach[partition] = self._must_reach.get(partition, _NOTHING).and_also(kept)
+        for partition in self._served():
+            self._must_reach[partition] = self._kept(self._disk, partition)
 
     def power_lost(self) -> None:
         """Note what must survive a power loss; to be called before the disk loses anything."""
         self._has_crashed = True
         self._note_device()
         self._was_ready = False
-        self._has_lost_power = True
+        self._lost_power = set(self._partitions())
         self._must_reach = dict(self._on_device)
 
     def stopped(self) -> None:
         """Note what must survive after a clean stop: every record."""
         self._was_ready = False
-        for partition in self._partitions():
+        for partition in self._served():
             self._must_reach[partition] = self._on_device[partition] = self._kept(self._disk, partition)
+
+    def _served(self) -> list[PartitionLedger]:
+        """Return the partitions that the running process has; the others are in a directory that it could not read.
+
+        Of those it is not known yet what they lost when power was lost before, if it was.
+        """
+        return [partition for partition in self._partitions() if partition not in self._must_reach]
 
     def _note_device(self) -> None:
         if not self._was_ready:
@@ -129,10 +136,11 @@ class DiskChecker:
             if isinstance(partition, CompactedLedger):
                 found = image.identities()
                 last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
-                partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
+                has_lost_power = partition in self._lost_power
+                partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=has_lost_power)
+            self._lost_power.discard(partition)
         # A power loss takes records that were never flushed, but not the checkpoints with their offsets.
         self.verify(*self.allowed_at_start, may_miss_records=True, may_have_holes=self._has_crashed)
-        self._has_lost_power = False
 
     def finished(self) -> None:
         """Check the disk at the end of the simulation, after a clean stop. Raises SimulationFailure."""
