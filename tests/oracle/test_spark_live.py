@@ -40,12 +40,14 @@ TOPIC, PARTITIONS = "live", 8
 OVERLAP = 1000
 WAIT_SECONDS = 60
 
-# Makes the topic and sends as fast as it can until its stdin is closed; prints how many records were acknowledged.
+# Makes the topic and sends, at most so many records a second, until its stdin is closed; prints how many were acknowledged.
+# Without a limit the many reads of the slow tier would take 50 GB.
+MOST_PER_SECOND = 30_000
 WRITER = """
-import select, sys
+import select, sys, time
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-topic, partitions = sys.argv[2], int(sys.argv[3])
+topic, partitions, most_per_second = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 admin = AdminClient({"bootstrap.servers": sys.argv[1]})
 admin.create_topics([NewTopic(topic, partitions, 1, config={"segment.bytes": "4194304"})])[topic].result(60)
 count = 0
@@ -55,6 +57,7 @@ def delivered(error, message):
     count += 1
 producer = Producer({"bootstrap.servers": sys.argv[1], "linger.ms": 1, "queue.buffering.max.messages": 20000})
 number = 0
+begin = time.monotonic()
 print("ready", flush=True)
 while number % 100 or not select.select([sys.stdin], [], [], 0)[0]:
     try:
@@ -63,6 +66,8 @@ while number % 100 or not select.select([sys.stdin], [], [], 0)[0]:
     except BufferError:
         producer.poll(0.01)
     producer.poll(0)
+    if number % 1000 == 0:
+        time.sleep(max(0, begin + number / most_per_second - time.monotonic()))
 assert producer.flush(60) == 0 and count == number
 print(count, flush=True)
 """
@@ -73,7 +78,7 @@ class Writer:
 
     def __init__(self, bootstrap: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", WRITER, bootstrap, TOPIC, str(PARTITIONS)]
+        command = [sys.executable, "-c", WRITER, bootstrap, TOPIC, str(PARTITIONS), str(MOST_PER_SECOND)]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
