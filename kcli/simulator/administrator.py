@@ -13,8 +13,9 @@ After a request without a response, the administrator checks later whether it wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
@@ -26,10 +27,9 @@ from kcli.protocol.apis import (
     INCREMENTAL_ALTER_CONFIGS,
     METADATA,
 )
-from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.ledger import TopicLedger
-from kcli.simulator.partition_ledger import SimulationFailure, TopicFacts
+from kcli.simulator.ledger import TopicId, TopicLedger
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure, TopicFacts
 from kcli.simulator.producer import RETRIABLE
 from kcli.simulator.world import PAUSE_MS, World
 
@@ -52,6 +52,22 @@ ALTERABLE = {
 }
 
 
+class Answer(NamedTuple):
+    """The answer to a request about one thing."""
+
+    code: int
+    message: str | None = None
+    low_watermark: int = -1  # of DeleteRecords
+
+
+class FoundTopic(NamedTuple):
+    """A topic that the cluster has."""
+
+    topic_id: TopicId
+    name: str
+    partition_count: int
+
+
 class Administrator:
     """The administrator of a simulation."""
 
@@ -68,7 +84,7 @@ class Administrator:
     def run(self) -> Task[None]:
         """Send requests until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        yield from world.negotiate_versions(self._client)
+        yield from self._begin()
         audited_start = 0
         while not world.is_ending:
             if audited_start != world.machine.start_count:
@@ -89,6 +105,14 @@ class Administrator:
             elif choice < 0.8:
                 yield from self.audit()
             yield rng.randrange(700) * world.pause_factor
+
+        self._ended()
+
+    def _begin(self) -> Task[None]:
+        yield from self._world.negotiate_versions(self._client)
+
+    def _ended(self) -> None:
+        """Do nothing: the connections of a raw client stay."""
 
     # ----------------------------------------------------------------------------------------------------------- topics
 
@@ -125,29 +149,54 @@ class Administrator:
         world, rng = self._world, self._rng
         name, configs = self._name(), self._configs()
         facts = self._facts(name, configs)
+        count = rng.choice((1, 1, 2, 4))
+        world.trace.add(self.name, f"create {name} {count} {configs}")
+        world.ledger.in_doubt[name] = facts, configs
+        answer = yield from self._ask_to_create(name, count, configs)
+        # A broker that is shutting down gets no new replicas.
+        if answer is not None and answer.code not in (error_codes.NONE, *RETRIABLE, error_codes.INVALID_REPLICATION_FACTOR):
+            raise SimulationFailure(f"topic {name} was refused with error {answer.code}: {answer.message}")
+        yield from self.audit()
+
+    def _ask_to_create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Task[Answer | None]:
+        world = self._world
         entries = [world.struct(CREATE_TOPICS, "CreatableTopicConfig", name=key, value=value) for key, value in configs.items()]
         wanted = world.struct(
             CREATE_TOPICS,
             "CreatableTopic",
             name=name,
-            num_partitions=rng.choice((1, 1, 2, 4)),
+            num_partitions=partition_count,
             replication_factor=1,
             configs=entries,
         )
-        version = world.version(rng, CREATE_TOPICS)
-        world.trace.add(self.name, f"create {name} {wanted.num_partitions} {configs}")
-        world.ledger.in_doubt[name] = facts, configs
-        response = yield self._client.send(
-            CREATE_TOPICS, version, world.request(CREATE_TOPICS, topics=[wanted], timeout_ms=1000)
-        )
-        if response is not None:
-            code = response.topics[0].error_code
-            # A broker that is shutting down gets no new replicas.
-            if code and code not in (*RETRIABLE, error_codes.INVALID_REPLICATION_FACTOR):
-                raise SimulationFailure(f"topic {name} was refused with error {code}: {response.topics[0].error_message}")
-        yield from self.audit()
+        request = world.request(CREATE_TOPICS, topics=[wanted], timeout_ms=1000)
+        response = yield self._client.send(CREATE_TOPICS, world.version(self._rng, CREATE_TOPICS), request)
+        return None if response is None else Answer(response.topics[0].error_code, response.topics[0].error_message)
 
     def _delete(self, topic: TopicLedger) -> Task[None]:
+        world = self._world
+        topic.deletion_requested = True
+        world.trace.add(self.name, f"delete {topic.facts.name}")
+        refusals = 0
+        ask = self._asking_to_delete(topic)
+        while refusals < MAX_ATTEMPTS:
+            answer = yield from ask()
+            if answer is not None:
+                if answer.code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID):
+                    break
+                if answer.code not in RETRIABLE:
+                    raise SimulationFailure(f"deleting {topic.facts.name} returned error {answer.code}")
+                refusals += 1
+            if world.is_ending:
+                return
+            yield PAUSE_MS
+        else:
+            raise SimulationFailure(f"topic {topic.facts.name} cannot be deleted")
+        topic.is_deleted = True
+        self._free_names.append((world.virtual_time.now_ms + REUSE_AFTER_MS, topic.facts.name))
+
+    def _asking_to_delete(self, topic: TopicLedger) -> Callable[[], Task[Answer | None]]:
+        """Return what sends one and the same request, by name or by id."""
         world = self._world
         version = world.version(self._rng, DELETE_TOPICS)
         if version >= DELETE_BY_ID_VERSION:
@@ -161,37 +210,29 @@ class Administrator:
             request = world.request(DELETE_TOPICS, topics=[state], timeout_ms=1000)
         else:
             request = world.request(DELETE_TOPICS, topic_names=[topic.facts.name], timeout_ms=1000)
-        topic.deletion_requested = True
-        world.trace.add(self.name, f"delete {topic.facts.name}")
-        refusals = 0
-        while refusals < MAX_ATTEMPTS:
+
+        def ask() -> Task[Answer | None]:
             response = yield self._client.send(DELETE_TOPICS, version, request)
-            if response is not None:
-                code = response.responses[0].error_code
-                if code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID):
-                    break
-                if code not in RETRIABLE:
-                    raise SimulationFailure(f"deleting {topic.facts.name} returned error {code}")
-                refusals += 1
-            if world.is_ending:
-                return
-            yield PAUSE_MS
-        else:
-            raise SimulationFailure(f"topic {topic.facts.name} cannot be deleted")
-        topic.is_deleted = True
-        self._free_names.append((world.virtual_time.now_ms + REUSE_AFTER_MS, topic.facts.name))
+            return None if response is None else Answer(response.responses[0].error_code)
+
+        return ask
 
     def _create_partition(self, topic: TopicLedger) -> Task[None]:
         world = self._world
         count = len(topic.partitions) + 1
         if count > 6:
             return
+        answer = yield from self._ask_to_grow(topic, count)
+        world.trace.add(self.name, f"grow {topic.facts.name} to {count}: {answer and answer.code}")
+        if answer is not None and answer.code == error_codes.NONE:
+            topic.grow(count)
+
+    def _ask_to_grow(self, topic: TopicLedger, count: int) -> Task[Answer | None]:
+        world = self._world
         wanted = world.struct(CREATE_PARTITIONS, "CreatePartitionsTopic", name=topic.facts.name, count=count, assignments=None)
         request = world.request(CREATE_PARTITIONS, topics=[wanted], timeout_ms=1000, validate_only=False)
         response = yield self._client.send(CREATE_PARTITIONS, world.version(self._rng, CREATE_PARTITIONS), request)
-        world.trace.add(self.name, f"grow {topic.facts.name} to {count}: {response and response.results[0].error_code}")
-        if response is not None and response.results[0].error_code == error_codes.NONE:
-            topic.grow(count)
+        return None if response is None else Answer(response.results[0].error_code)
 
     # -------------------------------------------------------------------------------------------------- records, configs
 
@@ -204,24 +245,31 @@ class Administrator:
         if not topic.facts.is_only_compacted:
             partition.deleted_end = max(partition.deleted_end, offset)
         start = world.machine.start_count
-        wanted = world.struct(DELETE_RECORDS, "DeleteRecordsPartition", partition_index=partition.index, offset=offset)
-        of_topic = world.struct(DELETE_RECORDS, "DeleteRecordsTopic", name=topic.facts.name, partitions=[wanted])
-        request = world.request(DELETE_RECORDS, topics=[of_topic], timeout_ms=1000)
         world.trace.add(self.name, f"delete records of {partition} below {offset}")
-        response = yield self._client.send(DELETE_RECORDS, world.version(rng, DELETE_RECORDS), request)
-        if response is None or world.machine.start_count != start:
+        answer = yield from self._ask_to_delete_records(topic, partition, offset)
+        if answer is None or world.machine.start_count != start:
             return
-        answer = response.topics[0].partitions[0]
-        if answer.error_code == error_codes.NONE:
+        if answer.code == error_codes.NONE:
             if topic.facts.is_only_compacted:
                 partition.fail(f"DeleteRecords below {offset} was accepted, but its topic is only compacted")
             if answer.low_watermark < offset:
                 partition.fail(f"DeleteRecords below {offset} returned the log start offset {answer.low_watermark}")
             partition.low_watermark = max(partition.low_watermark, answer.low_watermark)
-        elif answer.error_code == error_codes.POLICY_VIOLATION and topic.facts.is_compacted:
+        elif answer.code == error_codes.POLICY_VIOLATION and topic.facts.is_compacted:
             return
-        elif answer.error_code not in (*RETRIABLE, error_codes.OFFSET_OUT_OF_RANGE):
-            partition.fail(f"DeleteRecords returned error {answer.error_code}")
+        elif answer.code not in (*RETRIABLE, error_codes.OFFSET_OUT_OF_RANGE):
+            partition.fail(f"DeleteRecords returned error {answer.code}")
+
+    def _ask_to_delete_records(self, topic: TopicLedger, partition: PartitionLedger, offset: int) -> Task[Answer | None]:
+        world = self._world
+        wanted = world.struct(DELETE_RECORDS, "DeleteRecordsPartition", partition_index=partition.index, offset=offset)
+        of_topic = world.struct(DELETE_RECORDS, "DeleteRecordsTopic", name=topic.facts.name, partitions=[wanted])
+        request = world.request(DELETE_RECORDS, topics=[of_topic], timeout_ms=1000)
+        response = yield self._client.send(DELETE_RECORDS, world.version(self._rng, DELETE_RECORDS), request)
+        if response is None:
+            return None
+        found = response.topics[0].partitions[0]
+        return Answer(found.error_code, low_watermark=found.low_watermark)
 
     def _alter(self, topic: TopicLedger) -> Task[None]:
         rng = self._rng
@@ -229,7 +277,26 @@ class Administrator:
         yield from self._set(topic, name, rng.choice(ALTERABLE[name]))
 
     def _set(self, topic: TopicLedger, name: str, value: str) -> Task[None]:
-        world, rng = self._world, self._rng
+        topic.configs.pop(name, None)
+        is_alone = not topic.unanswered_alterations[name]
+        topic.alterations[name] += 1
+        topic.unanswered_alterations[name] += 1
+        number = topic.alterations[name]
+        self._world.trace.add(self.name, f"alter {topic.facts.name}: {name}={value}")
+        answer = yield from self._ask_to_alter(topic, name, value)
+        if answer is None:
+            return
+        topic.unanswered_alterations[name] -= 1
+        if answer.code in RETRIABLE:
+            return
+        if answer.code and not topic.deletion_requested:
+            raise SimulationFailure(f"{name}={value} was refused: {answer.message}")
+        # Which of two alterations under way at a time is applied last, is not known.
+        if is_alone and number == topic.alterations[name]:
+            topic.configs[name] = value
+
+    def _ask_to_alter(self, topic: TopicLedger, name: str, value: str) -> Task[Answer | None]:
+        world = self._world
         entry = world.struct(
             INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=name, config_operation=SET_OPERATION, value=value
         )
@@ -241,24 +308,9 @@ class Administrator:
             configs=[entry],
         )
         request = world.request(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False)
-        topic.configs.pop(name, None)
-        is_alone = not topic.unanswered_alterations[name]
-        topic.alterations[name] += 1
-        topic.unanswered_alterations[name] += 1
-        number = topic.alterations[name]
-        world.trace.add(self.name, f"alter {topic.facts.name}: {name}={value}")
-        version = world.version(rng, INCREMENTAL_ALTER_CONFIGS)
+        version = world.version(self._rng, INCREMENTAL_ALTER_CONFIGS)
         response = yield self._client.send(INCREMENTAL_ALTER_CONFIGS, version, request)
-        if response is None:
-            return
-        topic.unanswered_alterations[name] -= 1
-        if response.responses[0].error_code in RETRIABLE:
-            return
-        if response.responses[0].error_code:
-            raise SimulationFailure(f"{name}={value} was refused: {response.responses[0].error_message}")
-        # Which of two alterations under way at a time is applied last, is not known.
-        if is_alone and number == topic.alterations[name]:
-            topic.configs[name] = value
+        return None if response is None else Answer(response.responses[0].error_code, response.responses[0].error_message)
 
     # ------------------------------------------------------------------------------------------------------------ audits
 
@@ -269,10 +321,9 @@ class Administrator:
         """
         problem = ""
         for _ in range(MAX_ATTEMPTS):
-            version = self._world.versions[METADATA][1]
-            request = self._world.request(METADATA, topics=None, allow_auto_topic_creation=False)
-            response = yield self._client.send(METADATA, version, request)
-            problem = NO_RESPONSE if response is None else self._compare(response)
+            before = {key: (topic.is_deleted, len(topic.partitions)) for key, topic in self._world.ledger.topics.items()}
+            found = yield from self._ask_for_topics()
+            problem = NO_RESPONSE if found is None else self._compare(found, before)
             if not problem:
                 yield from self._audit_configs()
                 return
@@ -282,24 +333,38 @@ class Administrator:
         if self._world.machine.is_up and problem != NO_RESPONSE:
             raise SimulationFailure(problem)
 
-    def _compare(self, response: Message) -> str:
-        """Return what is wrong with a Metadata response, or ""; topics in doubt that exist are added to the ledger."""
+    def _ask_for_topics(self) -> Task[list[FoundTopic] | None]:
+        version = self._world.versions[METADATA][1]
+        request = self._world.request(METADATA, topics=None, allow_auto_topic_creation=False)
+        response = yield self._client.send(METADATA, version, request)
+        if response is None:
+            return None
+        return [FoundTopic(bytes(topic.topic_id), topic.name, len(topic.partitions)) for topic in response.topics]
+
+    def _compare(self, topics: list[FoundTopic], before: Mapping[TopicId, tuple[bool, int]]) -> str:
+        """Return what is wrong with the topics of the cluster, or ""; topics in doubt that exist are added to the ledger.
+
+        `before` has what was known at the time of the request: whether a topic was deleted, and its number of partitions.
+        """
         ledger = self._world.ledger
-        seen = {bytes(topic.topic_id): topic for topic in response.topics}
+        seen = {topic.topic_id: topic for topic in topics}
         for topic_id, found in seen.items():
             if topic_id not in ledger.topics and found.name in ledger.in_doubt:
-                facts, configs = ledger.in_doubt.pop(found.name)
-                topic = TopicLedger(topic_id, facts, len(found.partitions))
+                facts, configs = ledger.in_doubt[found.name]
+                if found.name not in ledger.may_be_created_again:
+                    del ledger.in_doubt[found.name]
+                topic = TopicLedger(topic_id, facts, found.partition_count)
                 topic.configs.update(configs)
                 ledger.topics[topic_id] = topic
-        for topic_id, topic in ledger.topics.items():
+        for topic_id, (was_deleted, count) in before.items():
+            topic = ledger.topics[topic_id]
             if topic_id not in seen:
                 if not topic.deletion_requested:
                     return f"topic {topic.facts.name} is missing"
-            elif topic.is_deleted:
+            elif was_deleted:
                 return f"topic {topic.facts.name} exists again after its deletion"
-            elif len(seen[topic_id].partitions) < len(topic.partitions):
-                return f"topic {topic.facts.name} has {len(seen[topic_id].partitions)} partitions, not {len(topic.partitions)}"
+            elif seen[topic_id].partition_count < count:
+                return f"topic {topic.facts.name} has {seen[topic_id].partition_count} partitions, not {count}"
         unknown = [found.name for topic_id, found in seen.items() if topic_id not in ledger.topics]
         return f"no client created the topics {unknown}" if unknown else ""
 
@@ -309,6 +374,17 @@ class Administrator:
         if not topics or DESCRIBE_CONFIGS not in world.versions:
             return
         topic = self._rng.choice(topics)
+        before = dict(topic.configs)
+        found = yield from self._ask_for_configs(topic)
+        if found is None:
+            return
+        for name, value in topic.configs.items():
+            # Another administrator may have changed a config while the request was in flight. Kafka hides internal configs.
+            if before.get(name) == value and not name.startswith("internal.") and found.get(name) != value:
+                raise SimulationFailure(f"{topic.facts.name} has {name}={found.get(name)}, not {value}")
+
+    def _ask_for_configs(self, topic: TopicLedger) -> Task[dict[str, str | None] | None]:
+        world = self._world
         resource = world.struct(
             DESCRIBE_CONFIGS,
             "DescribeConfigsResource",
@@ -317,12 +393,7 @@ class Administrator:
             configuration_keys=None,
         )
         request = world.request(DESCRIBE_CONFIGS, resources=[resource])
-        before = dict(topic.configs)
         response = yield self._client.send(DESCRIBE_CONFIGS, world.version(self._rng, DESCRIBE_CONFIGS), request)
         if response is None or response.results[0].error_code in RETRIABLE:
-            return
-        found = {config.name: config.value for config in response.results[0].configs}
-        for name, value in topic.configs.items():
-            # Another administrator may have changed a config while the request was in flight. Kafka hides internal configs.
-            if before.get(name) == value and not name.startswith("internal.") and found.get(name) != value:
-                raise SimulationFailure(f"{topic.facts.name} has {name}={found.get(name)}, not {value}")
+            return None
+        return {config.name: config.value for config in response.results[0].configs}

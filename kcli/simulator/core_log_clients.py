@@ -1,4 +1,4 @@
-"""A producer and a consumer of the workload of logs on the cores of kcli's own client, next to the raw ones.
+"""A producer, a consumer and an administrator of the workload of logs on kcli's own client, next to the raw ones.
 
     client            settings                         what is checked
     ----------------  -------------------------------  -------------------------------------------------------------------
@@ -8,6 +8,8 @@
                       each jump is an error that the   the next one; each record was sent to it, and is unchanged. After a
                       application gets                 power failure: no record of a later leader epoch comes while the one
                                                        before it was lost, without an error (KIP-320)
+    CoreLogAdmin      of the raw administrator         what the raw one checks, with the operations of Admin: an operation
+                                                       ends in its result, in an allowed error, or in a timeout
 
 There is no idempotent producer here. After a power failure a broker may have lost what it knew of a producer. The producer then
 writes its last batches again with the next epoch, as the Java client does, and the ledger would take the second copies for a
@@ -16,10 +18,33 @@ fault of the broker. The coordination workload has idempotent producers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
+from typing import TypeVar
 
+from kcli.client.admin.configs import (
+    AlterConfigOp,
+    AlterOperation,
+    ConfigResource,
+    ResourceType,
+    describe_configs,
+    incremental_alter_configs,
+)
+from kcli.client.admin.driver import AdminCore
+from kcli.client.admin.operation import Operation as AdminOperation
+from kcli.client.admin.operation import Outcomes
+from kcli.client.admin.partitions import delete_records
+from kcli.client.admin.topics import (
+    NewPartitions,
+    NewTopic,
+    TopicDescription,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_topics,
+    list_topics,
+)
 from kcli.client.client_config import ClientConfig
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer import ConsumerCore
@@ -30,8 +55,11 @@ from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, Offse
 from kcli.client.producer.producer import ProducerCore, Record
 from kcli.client.producer.producer_batch import RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.records import Header
 from kcli.protocol import error_codes
+from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS
+from kcli.simulator.administrator import Administrator, Answer, FoundTopic
 from kcli.simulator.client import Task
 from kcli.simulator.core_client import CoreClient
 from kcli.simulator.ledger import TopicLedger
@@ -40,6 +68,9 @@ from kcli.simulator.producer import MAX_AHEAD_MS, RETRIABLE
 from kcli.simulator.sent_records import RecordMaker, SentRecord
 from kcli.simulator.world import PAUSE_MS, World
 
+_Result = TypeVar("_Result")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 # A record of a topic that was deleted must not reach a later one of its name: less than the administrator waits.
 DELIVERY_MS = 5000
 MAX_UNDER_WAY = 30  # records
@@ -48,7 +79,7 @@ POLL_MS = 200
 _PASSING = RETRIABLE | {error_codes.NETWORK_EXCEPTION, error_codes.OFFSET_NOT_AVAILABLE, error_codes.UNKNOWN_LEADER_EPOCH}
 
 
-def _client(world: World, name: str, rng: Random) -> CoreClient:
+def _client(world: World, name: str, rng: Random, default_api_timeout_ms: int = 60_000) -> CoreClient:
     config = ClientConfig(
         request_timeout_ms=rng.choice((500, 2000)),
         retry_backoff_ms=rng.choice((5, 100)),
@@ -56,6 +87,7 @@ def _client(world: World, name: str, rng: Random) -> CoreClient:
         socket_connection_setup_timeout_ms=1000,
         metadata_max_age_ms=rng.choice((1000, 300_000)),
         allow_auto_create_topics=False,
+        default_api_timeout_ms=default_api_timeout_ms,
     )
     return world.core_client(name, rng, config)
 
@@ -259,3 +291,101 @@ class CoreLogConsumer:
                 f"{self._name} got offset {record.offset} and no error, though a power failure took the record before it: "
                 f"offset {before.offset} was {identity!r}, and is {found!r}"
             )
+
+
+class CoreLogAdmin(Administrator):
+    """One administrator with topics of its own, which also alters and deletes those of the raw one."""
+
+    name = "ca"
+    topic_prefix = "own"
+
+    def __init__(self, world: World, rng: Random) -> None:
+        super().__init__(world, rng)
+        self._process = _client(world, self.name, rng, default_api_timeout_ms=rng.choice((1500, 6000)))
+        self._core = AdminCore(self._process.network)
+        self._process.run(self._core.poll)
+
+    def _begin(self) -> Task[None]:
+        while not self._world.versions:  # of the raw administrator, whose checks ask for them
+            yield PAUSE_MS
+
+    def _ended(self) -> None:
+        self._process.close()
+
+    def _ask(self, operation: AdminOperation[_Result]) -> Task[_Result | None]:
+        """Execute an operation; return its result, None after a timeout. Raises SimulationFailure."""
+        result: _Result | ClientError = yield from self._process.ask(partial(self._core.start, operation))
+        if isinstance(result, KafkaTimeoutError):
+            return None
+        if isinstance(result, ClientError):
+            raise SimulationFailure(f"{self.name}: {type(result).__name__}: {result}")
+        return result
+
+    def _answer(
+        self, operation: AdminOperation[Outcomes[_Key, _Value]], key: _Key
+    ) -> Task[tuple[Answer, _Value | None] | None]:
+        """Return the answer about one key, and its value; None after a timeout. Raises SimulationFailure."""
+        outcomes = yield from self._ask(operation)
+        outcome = None if outcomes is None else outcomes[key]
+        if outcomes is None or isinstance(outcome, KafkaTimeoutError):
+            return None
+        if isinstance(outcome, KafkaError):
+            return Answer(outcome.code, str(outcome)), None
+        if isinstance(outcome, ClientError):
+            raise SimulationFailure(f"{self.name}: {type(outcome).__name__}: {outcome}")
+        return Answer(error_codes.NONE), outcome
+
+    def _ask_to_create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Task[Answer | None]:
+        lost = self._process.stray_counts[CREATE_TOPICS]
+        new = NewTopic(name, partition_count, 1, configs=configs)
+        found = yield from self._answer(create_topics([new]), name)
+        if self._process.stray_counts[CREATE_TOPICS] > lost:
+            self._world.ledger.may_be_created_again.add(name)
+            if found is not None and found[0].code == error_codes.TOPIC_ALREADY_EXISTS:
+                return None
+        return found and found[0]
+
+    def _asking_to_delete(self, topic: TopicLedger) -> Callable[[], Task[Answer | None]]:
+        key = topic.facts.name if self._rng.random() < 0.5 else Uuid(topic.topic_id)
+
+        def ask() -> Task[Answer | None]:
+            found = yield from self._answer(delete_topics([key]), key)
+            return found and found[0]
+
+        return ask
+
+    def _ask_to_grow(self, topic: TopicLedger, count: int) -> Task[Answer | None]:
+        name = topic.facts.name
+        found = yield from self._answer(create_partitions({name: NewPartitions(count)}), name)
+        return found and found[0]
+
+    def _ask_to_delete_records(self, topic: TopicLedger, partition: PartitionLedger, offset: int) -> Task[Answer | None]:
+        where = topic.facts.name, partition.index
+        found = yield from self._answer(delete_records({where: offset}), where)
+        if found is None or found[1] is None:
+            return found and found[0]
+        return found[0]._replace(low_watermark=found[1])
+
+    def _ask_to_alter(self, topic: TopicLedger, name: str, value: str) -> Task[Answer | None]:
+        lost = self._process.stray_counts[INCREMENTAL_ALTER_CONFIGS]
+        resource = ConfigResource(ResourceType.TOPIC, topic.facts.name)
+        change = AlterConfigOp(name, AlterOperation.SET, value)
+        found = yield from self._answer(incremental_alter_configs({resource: [change]}), resource)
+        # A request that was lost may be applied later, when the value is another one.
+        is_lost = self._process.stray_counts[INCREMENTAL_ALTER_CONFIGS] > lost
+        return None if found is None or is_lost else found[0]
+
+    def _ask_for_topics(self) -> Task[list[FoundTopic] | None]:
+        listed = yield from self._ask(list_topics())
+        described = None if listed is None else (yield from self._ask(describe_topics(listed)))
+        if listed is None or described is None:
+            return None
+        found = {name: one for name, one in described.items() if isinstance(one, TopicDescription)}
+        return [FoundTopic(bytes(one.topic_id), name, len(one.partitions)) for name, one in found.items()]
+
+    def _ask_for_configs(self, topic: TopicLedger) -> Task[dict[str, str | None] | None]:
+        resource = ConfigResource(ResourceType.TOPIC, topic.facts.name)
+        found = yield from self._answer(describe_configs([resource]), resource)
+        if found is None or found[1] is None:
+            return None
+        return {name: entry.value for name, entry in found[1].items()}

@@ -40,6 +40,8 @@ class Ledger:
         self.producer_ids: set[int] = set()
         # Topics whose creation was requested and not confirmed yet: their facts and configs.
         self.in_doubt: dict[str, tuple[TopicFacts, dict[str, str]]] = {}
+        # Those of them whose request was sent again: the first one may be executed late, when the topic was deleted.
+        self.may_be_created_again: set[str] = set()
 
     def live_topics(self) -> list[TopicLedger]:
         """Return the topics whose deletion was not requested."""

@@ -25,7 +25,7 @@ from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.compacted_ledger import CompactedLedger
 from kcli.simulator.consumer import SimulatedConsumer
-from kcli.simulator.core_log_clients import CoreLogConsumer, CoreLogProducer
+from kcli.simulator.core_log_clients import CoreLogAdmin, CoreLogConsumer, CoreLogProducer
 from kcli.simulator.curator import Curator, has_compaction
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine, NodeProcess
@@ -114,6 +114,7 @@ class Simulation:
         self.keyed_readers: list[SimulatedConsumer] = []
         self.core_producers: list[CoreLogProducer] = []
         self.core_consumers: list[CoreLogConsumer] = []
+        self.core_admin: CoreLogAdmin | None = None
         self._add_clients(directories)
 
     def _pause_factor(self) -> int:
@@ -135,6 +136,7 @@ class Simulation:
         if self.has_core_clients:
             self.core_producers = [CoreLogProducer(self.world, "cp", self._rng("cp"))]
             self.core_consumers = [CoreLogConsumer(self.world, "cr", self._rng("cr"))]
+            self.core_admin = CoreLogAdmin(self.world, self._rng("ca"))
         self._add_compaction()
 
     def _add_compaction(self) -> None:
@@ -220,6 +222,8 @@ class Simulation:
             world.run(core_producer.run())
         for core_consumer in self.core_consumers:
             world.run(core_consumer.run())
+        if self.core_admin is not None:
+            world.run(self.core_admin.run())
         if self.curator is not None:
             world.run(self.curator.run())
         for reader in self.keyed_readers:
