@@ -282,7 +282,9 @@ class TransactionRequests:
                 manager.fail_abortable(error)
             manager.drop_pending_partitions()
             if manager.state is State.ABORTING and api_key == END_TXN:
-                # An abort that the coordinator does not take, since it has forgotten the producer: nothing is left to abort.
+                # The coordinator refuses the abort. InitProducerId ends the transaction if it is open: without it, the next
+                # commit could commit its records, too.
+                manager.must_bump_epoch = True
                 self._end_transaction(None, now_ms)
 
     def _again(self, now_ms: int, delay_ms: int | None = None) -> None:
