@@ -103,6 +103,7 @@ class TransactionRequests:
         # The call that has succeeded without a caller who waited; it is to be repeated, and ends at once.
         self._unclaimed: str | None = None
         self._is_end_due = False
+        self._ends_in_version_2: bool | None = None  # of the EndTxn that is due, set when it is sent first
 
     # ------------------------------------------------------------------------------------------------------------- calls
 
@@ -150,6 +151,7 @@ class TransactionRequests:
             for commit in commits:
                 commit.done(TransactionAbortedError("the transaction was aborted"), self._network.timer.clock_ms)
         self._is_commit, self._is_end_due, self._call = is_commit, True, _COMMIT if is_commit else _ABORT
+        self._ends_in_version_2 = None
         self._waiting.append(done)
 
     def send_offsets(self, group: GroupMetadata, offsets: Offsets, done: CallDone) -> None:
@@ -213,11 +215,12 @@ class TransactionRequests:
         elif self._commits:
             self._send_offsets(self._commits[0], now_ms)
         elif self._is_end_due and not self._has_incomplete():
-            # Here, so that the transaction ends in the version in which it was.
-            was_version_2 = manager.is_version_2
+            if self._ends_in_version_2 is None:
+                # The transaction ends in the version in which it was, also by an EndTxn that is sent again.
+                self._ends_in_version_2 = manager.is_version_2
             manager.take_version(self._network.feature_level(FEATURE))
             if manager.has_started:
-                self._send_end(was_version_2, now_ms)
+                self._send_end(self._ends_in_version_2, now_ms)
             else:
                 self._end_transaction(None, now_ms)
 

@@ -320,6 +320,25 @@ def test_an_abort_that_is_refused_ends_with_a_new_epoch(level: int, code: int) -
     assert [epoch for epoch, _ in producing.sent()] == [0, 1]
 
 
+def test_a_transaction_ends_in_the_version_in_which_it_was() -> None:
+    """An EndTxn that is sent again, too: the coordinator takes another version for a second end, and refuses it."""
+    producing = Producing(transactional_id="x")
+    level = 1
+    producing.network.client.feature_level = lambda name: level  # type: ignore[method-assign]
+    assert producing.call(producing.core.init_transactions) is None
+    producing.core.begin_transaction()
+    producing.send(b"first")
+    producing.network.advance(1000)
+    level = 2
+    producing.codes[apis.END_TXN] = [error_codes.COORDINATOR_LOAD_IN_PROGRESS]
+    assert producing.call(producing.core.commit_transaction) is None
+    assert producing.broker.versions_seen(apis.END_TXN) == [4, 4]
+    producing.core.begin_transaction()
+    producing.send(b"second")
+    assert producing.call(producing.core.commit_transaction) is None
+    assert producing.broker.versions_seen(apis.END_TXN) == [4, 4, 5]
+
+
 def test_a_fenced_producer_can_only_be_closed() -> None:
     producing = begun()
     producing.codes[apis.END_TXN] = [error_codes.PRODUCER_FENCED]
