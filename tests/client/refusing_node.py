@@ -15,6 +15,7 @@ node with the code in them: these requests change nothing, except that ShareFetc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +86,13 @@ class RefusingNode(FaultyNode):
             if self.met < run:
                 break
         self._refusal = None
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Refuse nothing."""
+        refusal, self._refusal = self._refusal, None
+        yield
+        self._refusal = refusal
 
     @property
     def is_refused(self) -> bool:
