@@ -264,6 +264,8 @@ class OffsetCommits:
             for entry in topic.partitions:
                 if entry.error_code:
                     self._coordinator.check(entry.error_code)
+                    if entry.error_code == error_codes.UNKNOWN_TOPIC_ID:
+                        self._network.request_update()
                     finished(_fetch_error(name, entry.partition_index, entry.error_code), now_ms)
                     return
                 if entry.committed_offset != NO_OFFSET and (name, entry.partition_index) in found:

@@ -229,3 +229,13 @@ def test_errors_of_a_read() -> None:
     assert isinstance(unstable.fetch(PLACE), KafkaTimeoutError) and len(unstable.sent) > 2
     refused = Commits(10, read(error_codes.TOPIC_AUTHORIZATION_FAILED), FakeMember())
     assert isinstance(refused.fetch(PLACE), KafkaError)
+
+
+def test_an_unknown_topic_id_has_the_metadata_asked_for() -> None:
+    """Of a topic that was made again, whose old id the coordinator does not know any more."""
+    run = Commits(10, read(error_codes.UNKNOWN_TOPIC_ID), FakeMember())
+    assert isinstance(run.fetch(PLACE), KafkaTimeoutError)
+    assert run.client.network.is_update_wanted
+    other = Commits(10, read(error_codes.UNSTABLE_OFFSET_COMMIT), FakeMember())
+    assert isinstance(other.fetch(PLACE), KafkaTimeoutError)
+    assert not other.client.network.is_update_wanted
