@@ -98,6 +98,10 @@ class GroupMember(ABC):
     def may_commit_again(self, used: GroupMetadata, partitions: Iterable[TopicPartition]) -> bool:
         """See CommittingMember."""
 
+    def owns(self, partitions: Iterable[TopicPartition]) -> bool:
+        """See CommittingMember."""
+        return all(self.subscription.is_assigned(one) for one in partitions)
+
     @abstractmethod
     def _expire_poll(self, now_ms: int) -> None:
         """Leave the group because the application does not poll."""
