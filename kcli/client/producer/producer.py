@@ -46,7 +46,7 @@ from kcli.client.producer.record_accumulator import RecordAccumulator
 from kcli.client.producer.record_appender import RecordAppender
 from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import State
-from kcli.client.producer.transaction_requests import CallDone, Offsets, TransactionRequests
+from kcli.client.producer.transaction_requests import CallDone, Left, Offsets, TransactionRequests
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.state.topic_names import topic_name_fault
@@ -401,9 +401,8 @@ class ProducerCore:
         def finish(now_ms: int) -> None:
             self._closing = None
             deadline.cancel()
-            for batch in self.accumulator.abort_batches(
-                ProducerClosedError("the producer was closed before the record was sent")
-            ):
+            error = ProducerClosedError("the producer was closed before the record was sent")
+            for batch in self.accumulator.abort_batches(error):
                 self._batch_ended(batch, now_ms)
             if self._requests is not None:
                 self._requests.fail_all(ProducerClosedError("the producer was closed"), now_ms)
@@ -435,21 +434,21 @@ class ProducerCore:
             raise IllegalStateError("the producer has no transactions: set transactional.id")
         return self._requests
 
-    def init_transactions(self, done: Done[None], now_ms: int) -> None:
+    def init_transactions(self, done: Done[None], now_ms: int) -> Left:
         """Begin to use the transactional id: fence older producers, and end their transaction."""
-        self._call(lambda one: self._of_transactions().init_transactions(one), "init_transactions()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().init_transactions(one), "init_transactions()", done, now_ms)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Raises IllegalStateError, TransactionAbortableError, TransactionFatalError."""
         self._of_transactions().begin()
 
-    def commit_transaction(self, done: Done[None], now_ms: int) -> None:
+    def commit_transaction(self, done: Done[None], now_ms: int) -> Left:
         """Send all records and commit the transaction."""
-        self._call(lambda one: self._of_transactions().end(one, is_commit=True), "commit_transaction()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().end(one, is_commit=True), "commit_transaction()", done, now_ms)
 
-    def abort_transaction(self, done: Done[None], now_ms: int) -> None:
+    def abort_transaction(self, done: Done[None], now_ms: int) -> Left:
         """Abort the transaction; records that were not sent are dropped."""
-        self._call(lambda one: self._of_transactions().end(one, is_commit=False), "abort_transaction()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().end(one, is_commit=False), "abort_transaction()", done, now_ms)
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata, done: Done[None], now_ms: int) -> None:
         """Make offsets of a consumer group a part of the transaction."""
@@ -460,7 +459,7 @@ class ProducerCore:
             lambda one: self._of_transactions().send_offsets(group, offsets, one), "send_offsets_to_transaction()", done, now_ms
         )
 
-    def _call(self, start: Callable[[CallDone], None], name: str, done: Done[None], now_ms: int) -> None:
+    def _call(self, start: Callable[[CallDone], None], name: str, done: Done[None], now_ms: int) -> Left:
         """Start a call that ends within max.block.ms for its caller."""
         is_over = False
 
@@ -471,10 +470,13 @@ class ProducerCore:
                 deadline.cancel()
                 done(result, now_ms)
 
-        def expired(now_ms: int) -> None:
-            reason = self.network.failure_reason()
+        def leave() -> None:
             if self._requests is not None:
                 self._requests.leave(finished)
+
+        def expired(now_ms: int) -> None:
+            reason = self.network.failure_reason()
+            leave()
             finished(KafkaTimeoutError(f"{name} did not end in {self.config.max_block_ms} ms (max.block.ms): {reason}"), now_ms)
 
         deadline = self.network.timer.schedule(now_ms + self.config.max_block_ms, expired)
@@ -482,6 +484,7 @@ class ProducerCore:
             start(finished)
         except ClientError as error:
             finished(error, now_ms)
+        return leave
 
     # ----------------------------------------------------------------------------------------------------------- metrics
 

@@ -61,6 +61,8 @@ _INIT, _COMMIT, _ABORT = "init_transactions()", "commit_transaction()", "abort_t
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 # Gets None or the error of a call, once, and the time.
 CallDone = Callable[[ClientError | None, int], None]
+# Takes the news that the caller of a call waits no longer.
+Left = Callable[[], None]
 
 
 class _OffsetCommit:

@@ -35,7 +35,7 @@ from kcli.client.producer.partitioner import Partitioner
 from kcli.client.producer.producer import NO_TIMESTAMP, Done, ProducerCore, Record
 from kcli.client.producer.producer_batch import Callback, Headers, RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
-from kcli.client.producer.transaction_requests import Offsets
+from kcli.client.producer.transaction_requests import Left, Offsets
 from kcli.client.serializers import Serializer, find_serializer, serialize
 from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.client.shell.client_loop import ClientLoop
@@ -233,7 +233,7 @@ class Producer(_ProducerBase, RecordSender):
         while self._deferred:
             self._deferred.popleft()()
 
-    def _wait(self, operation: Callable[[Done[_Result], int], None], timeout: float | None = None) -> _Result:
+    def _wait(self, operation: Callable[[Done[_Result], int], object], timeout: float | None = None) -> _Result:
         """Start an operation and return its result. Raises the ClientError that it ends with, and TimeoutError."""
         self._check_thread()
         future: Future[_Result] = self._thread.future()
@@ -360,9 +360,22 @@ class AsyncProducer(_ProducerBase):
         """Return the partitions of a topic. Raises ClientError."""
         return await self._client.start(partial(self._core.partitions_for, topic))
 
+    async def _transact(self, call: Callable[[Done[None], int], Left]) -> None:
+        """Wait for a call of transactions; a caller that is cancelled can repeat it, and gets the result of this one."""
+        left: list[Left] = []
+
+        def cancelled() -> None:
+            for leave in left:
+                leave()
+
+        def begin(done: Done[None], now_ms: int) -> None:
+            left.append(call(done, now_ms))
+
+        await self._client.start(begin, cancelled)
+
     async def init_transactions(self) -> None:
         """Begin to use the transactional id: fence older producers, and end their transaction. Raises ClientError."""
-        await self._client.start(self._core.init_transactions)
+        await self._transact(self._core.init_transactions)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Raises ClientError."""
@@ -370,11 +383,11 @@ class AsyncProducer(_ProducerBase):
 
     async def commit_transaction(self) -> None:
         """Send all records and commit the transaction. Raises ClientError."""
-        await self._client.start(self._core.commit_transaction)
+        await self._transact(self._core.commit_transaction)
 
     async def abort_transaction(self) -> None:
         """Abort the transaction; records that were not sent are dropped. Raises ClientError."""
-        await self._client.start(self._core.abort_transaction)
+        await self._transact(self._core.abort_transaction)
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Make offsets of a consumer group a part of the transaction. Raises ClientError."""

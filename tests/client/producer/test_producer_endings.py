@@ -170,6 +170,22 @@ def test_init_transactions_that_ended_after_its_caller_can_be_repeated() -> None
     producing.core.begin_transaction()
 
 
+def test_a_commit_whose_caller_has_left_can_be_repeated() -> None:
+    """As one whose time was over: it was committed, and no caller knows."""
+    producing = begun()
+    producing.network.holds = True
+    found: list[Any] = []
+    leave = producing.core.commit_transaction(lambda result, now_ms: found.append(result), producing.network.now_ms)
+    producing.network.pump()
+    leave()
+    producing.network.release()
+    assert len(producing.broker.seen(apis.END_TXN)) == 1 and found == [None]
+    with pytest.raises(IllegalStateError, match=r"commit_transaction\(\)"):
+        producing.core.begin_transaction()
+    assert started(producing, producing.core.commit_transaction) == [None]
+    producing.core.begin_transaction()
+
+
 def test_a_record_that_is_withdrawn_is_not_sent() -> None:
     producing = Producing()
     record, other = Record("t", b"withdrawn"), Record("t", b"sent")

@@ -96,6 +96,25 @@ def test_a_send_that_is_cancelled_is_taken_back(server: str) -> None:
     asyncio.run(test())
 
 
+def test_a_call_of_transactions_that_is_cancelled_is_left_to_be_repeated(server: str) -> None:
+    """Otherwise the repeated call would fail after the first one has succeeded without a caller."""
+
+    async def test() -> None:
+        producer = AsyncProducer({"bootstrap.servers": server, "transactional.id": "x"})
+        requests = producer._core._requests
+        assert requests is not None
+        calling = asyncio.create_task(producer.init_transactions())
+        await asyncio.sleep(0)
+        assert len(requests._waiting) == 1 and not requests._left
+        calling.cancel()
+        assert requests._left == requests._waiting
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await producer.close(0)
+
+    asyncio.run(test())
+
+
 def test_an_exception_of_the_loop_ends_the_operations_that_wait(server: str) -> None:
     async def test() -> None:
         complaints: list[object] = []
