@@ -6,12 +6,13 @@ No broker answers here: a listening socket accepts connections, and no more.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from kcli.client.errors import ClientError, ProducerClosedError
+from kcli.client.errors import ClientError, IllegalStateError, ProducerClosedError
 from kcli.client.shell.producer import AsyncProducer, Producer
 from tests.server.shell.driven_node import silent_port
 
@@ -79,6 +80,21 @@ def test_an_exception_of_the_thread_ends_the_calls_that_wait(server: str) -> Non
     caller.join(PATIENCE_S)
     assert caller.error is problem
     producer.close(0)
+
+
+def test_a_callback_that_ends_the_thread_ends_the_calls_that_wait(server: str) -> None:
+    """sys.exit() in a callback of delivery; a caller in flush would wait for ever."""
+    producer = Producer({"bootstrap.servers": server})
+    caller = _Caller(producer)
+    caller.begin()
+    with producer._lock:
+        producer._defer(sys.exit)
+    caller.join(PATIENCE_S)
+    assert isinstance(caller.error, IllegalStateError) and "SystemExit" in str(caller.error)
+    with pytest.raises(IllegalStateError):
+        producer.flush()
+    with pytest.raises(IllegalStateError):
+        producer.close()
 
 
 def test_a_send_that_is_cancelled_is_taken_back(server: str) -> None:
