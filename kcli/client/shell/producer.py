@@ -157,6 +157,10 @@ def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, 
         future.set_result(metadata)
 
 
+def _ignore(error: ClientError | None, now_ms: int) -> None:
+    """Take the end of a call whose caller does not wait."""
+
+
 def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
     if not future.done():  # else an exception of the thread has ended it
         settle(future, result)
@@ -292,11 +296,16 @@ class Producer(_ProducerBase, RecordSender):
             return
         timeout_ms = math.ceil((FOREVER_S if timeout is None else timeout) * 1000)
         if self._thread.is_current():
-            timeout_ms = 0
-            self._thread.call(lambda now_ms: self._core.close(timeout_ms, lambda error, now_ms: None, now_ms))
-        else:
+            self._thread.call(partial(self._core.close, 0, _ignore))
+            self._thread.close()
+            return
+        try:
             self._wait(partial(self._core.close, timeout_ms))
-        self._thread.close()
+        except KeyboardInterrupt:
+            self._thread.call(partial(self._core.close, 0, _ignore))
+            raise
+        finally:
+            self._thread.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -402,8 +411,13 @@ class AsyncProducer(_ProducerBase):
         if self._is_closed:
             return
         self._is_closed = True
-        await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
-        self._client.close()
+        try:
+            await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
+        except asyncio.CancelledError:
+            self._client.call(partial(self._core.close, 0, _ignore))
+            raise
+        finally:
+            self._client.close()
         await self._client.drained()
 
     async def __aenter__(self) -> AsyncProducer:

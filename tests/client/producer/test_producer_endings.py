@@ -94,6 +94,19 @@ def refusing(*args: Any) -> int:
     raise KeyError("no such region")
 
 
+def test_a_second_close_without_time_ends_the_first_one() -> None:
+    """The caller of the first one was interrupted or cancelled."""
+    producing = Producing()
+    producing.send(b"a")
+    assert producing.results == [0]
+    producing.network.holds = True
+    producing.send(b"b")
+    first = started(producing, producing.core.close, 60_000)
+    assert not first
+    assert started(producing, producing.core.close, 0) == [None] and first == [None]
+    assert isinstance(producing.results[-1], ProducerClosedError)
+
+
 def test_a_partitioner_that_fails_fails_the_record() -> None:
     """Also of a record that waits for metadata, whose caller would see nothing of an exception of the client's thread."""
     producing = Producing()

@@ -131,6 +131,25 @@ def test_a_call_of_transactions_that_is_cancelled_is_left_to_be_repeated(server:
     asyncio.run(test())
 
 
+def test_a_close_that_is_cancelled_closes_at_once(server: str) -> None:
+    """What is left fails, and no connection and no timer stays behind."""
+
+    async def test() -> None:
+        producer = AsyncProducer({"bootstrap.servers": server, "transactional.id": "x"})
+        calling = asyncio.create_task(producer.init_transactions())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        assert not calling.done() and not closing.done()
+        closing.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            results = await asyncio.gather(calling, closing, return_exceptions=True)
+        assert isinstance(results[0], ProducerClosedError) and isinstance(results[1], asyncio.CancelledError)
+        assert producer._client._is_closed
+
+    asyncio.run(test())
+
+
 def test_an_exception_of_the_loop_ends_the_operations_that_wait(server: str) -> None:
     async def test() -> None:
         complaints: list[object] = []
