@@ -320,6 +320,18 @@ def test_an_abort_that_is_refused_ends_with_a_new_epoch(level: int, code: int) -
     assert [epoch for epoch, _ in producing.sent()] == [0, 1]
 
 
+def test_an_abort_after_init_transactions_failed_gets_a_producer_id() -> None:
+    """KIP-1050 allows the error there, too; a producer without an id could send nothing, and its records would expire."""
+    producing = Producing(transactional_id="x")
+    producing.codes[apis.INIT_PRODUCER_ID] = [error_codes.TRANSACTION_ABORTABLE]
+    assert isinstance(producing.call(producing.core.init_transactions), TransactionAbortableError)
+    assert producing.call(producing.core.abort_transaction) is None
+    assert len(producing.broker.seen(apis.INIT_PRODUCER_ID)) == 2
+    producing.core.begin_transaction()
+    producing.send(b"a")
+    assert producing.call(producing.core.commit_transaction) is None and producing.results == [0]
+
+
 def test_a_transaction_ends_in_the_version_in_which_it_was() -> None:
     """An EndTxn that is sent again, too: the coordinator takes another version for a second end, and refuses it."""
     producing = Producing(transactional_id="x")
