@@ -48,6 +48,7 @@ from kcli.protocol.message import Message
 FIRST_VERSION_WITH_IDS = 10
 FIRST_VERSION_WITH_GROUPS = 8
 NO_OFFSET = -1
+_FINAL_OF_FETCH = frozenset((error_codes.UNKNOWN_TOPIC_OR_PARTITION,))  # as in Kafka: the caller asks for what is not there
 FENCED = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION, error_codes.FENCED_INSTANCE_ID))
 LEFT_GROUP = (
     "the member is not part of its group any more, so its partitions may have been assigned to another member: poll more often "
@@ -140,7 +141,7 @@ class OffsetCommits:
             done({}, now_ms)
             return
         attempt = partial(self._try_fetch, frozenset(partitions))
-        Retrying(self._network, "OffsetFetch", attempt, done, now_ms + timeout_ms).start(now_ms)
+        Retrying(self._network, "OffsetFetch", attempt, done, now_ms + timeout_ms, _FINAL_OF_FETCH).start(now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- commits
 

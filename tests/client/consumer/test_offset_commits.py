@@ -230,8 +230,10 @@ def test_errors_of_a_read() -> None:
     assert isinstance(again.fetch(PLACE), dict) and len(again.sent) == 2
     unstable = Commits(10, read(error_codes.UNSTABLE_OFFSET_COMMIT), FakeMember())
     assert isinstance(unstable.fetch(PLACE), KafkaTimeoutError) and len(unstable.sent) > 2
-    refused = Commits(10, read(error_codes.TOPIC_AUTHORIZATION_FAILED), FakeMember())
-    assert isinstance(refused.fetch(PLACE), KafkaError)
+    for code in (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.UNKNOWN_TOPIC_OR_PARTITION):
+        refused = Commits(10, read(code), FakeMember())
+        error = refused.fetch(PLACE)
+        assert isinstance(error, KafkaError) and error.code == code and len(refused.sent) == 1
 
 
 def test_an_unknown_topic_id_has_the_metadata_asked_for() -> None:
