@@ -9,9 +9,10 @@
 
     an answer                                            then
     ---------------------------------------------------  ---------------------------------------------------------------------
-    SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,  a new session; acknowledgements under way have failed
-    no answer
-    any other error of the whole                         the application gets it, if it stays; again after the backoff
+    SHARE_SESSION_NOT_FOUND, _LIMIT_REACHED,             the next request begins a new session; acknowledgements under way
+    INVALID_SHARE_SESSION_EPOCH, no answer               have failed
+    any other error of the whole answer                  the request is sent again after the backoff; the application gets an
+                                                         error that stays
     an error of a partition                              the metadata are asked for; the partition is fetched again after the
                                                          backoff. The new leader may be named in the answer (KIP-951). The
                                                          application gets errors that stay, and CORRUPT_MESSAGE

@@ -15,9 +15,9 @@
     AddOffsetsToTxn, TxnOffsetCommit                                           transaction and group coordinator
     EndTxn                                                                     transaction coordinator
 
-A call whose caller has stopped waiting can be repeated, and nothing else can be called before: it gets the result of the first
-one, whether that has ended or not. Errors are
-judged by kcli.client.producer.transaction_answers. A request is sent again until its answer is final.
+If the caller of a call has stopped waiting, the call can be repeated, and nothing else can be called before. The repeated call
+gets the result of the first one, also if that has ended already. kcli.client.producer.transaction_answers decides what an error
+means. A request is sent again until its answer is final.
 """
 
 from __future__ import annotations
