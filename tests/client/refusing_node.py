@@ -14,12 +14,12 @@ node with the code in them: these requests change nothing, except that ShareFetc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kcli.network.events import SendRequest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
@@ -39,7 +39,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.framing import encode_response, read_request_header, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.events import Connection
-from tests.client.clients_of_node import SIZE_BYTES, _Link
+from tests.client.clients_of_node import SIZE_BYTES, Client, _Link
 from tests.client.faulty_node import FaultyNode
 
 MOST_POSITIONS = 12  # requests of one API that meet a code, each in a run of its own
@@ -75,13 +75,15 @@ class RefusingNode(FaultyNode):
         self.met = 0
         self._refusal: Refusal | None = None
         self._at = 0
-        self._rewritten: SendRequest | None = None
+        self._at_random: tuple[dict[int, list[Refusal]], float, random.Random] | None = None
+        # The answers that the node gives and that get a code, by their client and request.
+        self._rewritten: dict[tuple[Client, int], Refusal] = {}
         super().__init__(directory, *overrides)
 
     def refusals(self, refusal: Refusal) -> Iterator[int]:
         """Yield 1, 2, 3 ...; the n-th request of run n that can be refused is refused. The last run may have no refusal."""
         for run in range(1, MOST_POSITIONS + 1):
-            self.requests, self._at, self._refusal, self.met, self._rewritten = [], run, refusal, 0, None
+            self.requests, self._at, self._refusal, self.met = [], run, refusal, 0
             yield run
             if self.met < run:
                 break
@@ -90,9 +92,27 @@ class RefusingNode(FaultyNode):
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Refuse nothing."""
-        refusal, self._refusal = self._refusal, None
+        before = self._refusal, self._at_random
+        self._refusal = self._at_random = None
         yield
-        self._refusal = refusal
+        self._refusal, self._at_random = before
+
+    @contextmanager
+    def refusing_at_random(self, refusals: Iterable[Refusal], share: float, seed: int) -> Iterator[None]:
+        """Refuse a share of the requests, each with one of the refusals; `met` counts them."""
+        by_api: dict[int, list[Refusal]] = {}
+        for one in refusals:
+            by_api.setdefault(one.api_key, []).append(one)
+        self.met, self._at_random = 0, (by_api, share, random.Random(seed))
+        yield
+        self._at_random = None
+
+    def _refusal_of(self, api_key: int) -> Refusal | None:
+        """Return what a request may be refused with."""
+        if self._at_random is None:
+            return self._refusal if self._refusal is not None and self._refusal.api_key == api_key else None
+        by_api, share, rng = self._at_random
+        return rng.choice(by_api[api_key]) if api_key in by_api and rng.random() < share else None
 
     @property
     def is_refused(self) -> bool:
@@ -104,10 +124,10 @@ class RefusingNode(FaultyNode):
             effect = link.waiting[0]
             frame = bytes(effect.frame[SIZE_BYTES:])
             api_key, version, correlation_id, _, position = read_request_header(frame)
-            refusal = self._refusal
-            if refusal is not None and api_key == refusal.api_key:
+            refusal = self._refusal_of(api_key)
+            if refusal is not None:
                 if refusal.is_executed or (api_key in (FETCH, SHARE_FETCH) and refusal.struct) or api_key == METADATA:
-                    self._rewritten = effect
+                    self._rewritten[link.client, effect.request_id] = refusal
                 else:
                     request, _ = API_KEYS[api_key].request.decode(frame, version, position)
                     answer = _untouched(api_key, request, version)
@@ -122,13 +142,13 @@ class RefusingNode(FaultyNode):
     def _answered(self, connection: Connection, frame: bytes) -> None:
         link = self._links.get(connection.connection_id)
         sent = None if link is None else link.under_way
-        if sent is not None and sent is self._rewritten and self._refusal is not None:
-            self._rewritten = None
+        refusal = None if link is None or sent is None else self._rewritten.pop((link.client, sent.request_id), None)
+        if sent is not None and refusal is not None:
             api_key, version, correlation_id, _, _ = read_request_header(bytes(sent.frame[SIZE_BYTES:]))
             api = API_KEYS[api_key]
             _, position = read_response_header(frame[SIZE_BYTES:], api, version)
             answer, _ = api.response.decode(frame[SIZE_BYTES:], version, position)
-            if self._put_code(answer, self._refusal):
+            if self._put_code(answer, refusal):
                 frame = bytes(encode_response(correlation_id, api, version, answer))
         super()._answered(connection, frame)
 
@@ -139,7 +159,7 @@ class RefusingNode(FaultyNode):
         if not found:
             return False
         self.met += 1
-        if self.met != self._at:
+        if self._at_random is None and self.met != self._at:
             return False
         for one in found:
             for field in type(one).__slots__:

@@ -132,6 +132,10 @@ class Refused(Reading):
             self.node.advance(100)
             return []
 
+    def check_code(self, code: int) -> None:
+        """Check that an acknowledgement has failed for the reason of this run, or for what follows from it."""
+        assert code in (self.refusal.code, codes.INVALID_RECORD_STATE, *OF_SESSIONS), codes.NAMES[code]
+
     def take(self, app: ShareApp, kinds: dict[int, AcknowledgeType]) -> None:
         """Take the results of acknowledgements; what the broker has refused is not applied, unless it was executed."""
         while app.core.results:
@@ -141,7 +145,7 @@ class Refused(Reading):
                 self.ended |= accepted
                 continue
             assert isinstance(result.error, KafkaError), result.error
-            assert result.error.code in (self.refusal.code, codes.INVALID_RECORD_STATE, *OF_SESSIONS), result.error
+            self.check_code(result.error.code)
             self.failed += 1
             if self.refusal.is_executed or (self.refusal.api_key == apis.SHARE_FETCH and self.refusal.struct):
                 self.unsure |= accepted
