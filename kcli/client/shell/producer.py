@@ -149,7 +149,7 @@ def header_bytes(headers: AnyHeaders) -> Headers:
 
 
 def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, error: Exception | None) -> None:
-    if not future.set_running_or_notify_cancel():
+    if future.done() or not future.set_running_or_notify_cancel():
         return  # the caller waits no longer
     if error is not None:
         future.set_exception(error)
@@ -204,8 +204,12 @@ class Producer(_ProducerBase, RecordSender):
 
     def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **words: Any) -> RecordMetadata:
         """Send a record and return where it is. Raises ClientError."""
-        future: Future[RecordMetadata] = Future()
-        self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        future: Future[RecordMetadata] = self._thread.future()
+        try:
+            self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        except BaseException:
+            future.cancel()
+            raise
         self._check_thread()
         return future.result()
 

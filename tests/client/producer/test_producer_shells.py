@@ -97,6 +97,27 @@ def test_a_callback_that_ends_the_thread_ends_the_calls_that_wait(server: str) -
         producer.close()
 
 
+def test_a_callback_that_ends_the_thread_ends_send_and_wait(server: str) -> None:
+    producer = Producer({"bootstrap.servers": server})
+    is_sent = threading.Event()
+    errors: list[BaseException] = []
+    producer.send = lambda *args, **words: is_sent.set()  # type: ignore[method-assign]
+
+    def send() -> None:
+        try:
+            producer.send_and_wait("t", b"a")
+        except BaseException as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=send, daemon=True)
+    caller.start()
+    assert is_sent.wait(PATIENCE_S)
+    with producer._lock:
+        producer._defer(sys.exit)
+    caller.join(PATIENCE_S)
+    assert [type(one) for one in errors] == [IllegalStateError]
+
+
 def test_a_send_that_is_cancelled_is_taken_back(server: str) -> None:
     async def test() -> None:
         producer = AsyncProducer({"bootstrap.servers": server})
