@@ -216,6 +216,24 @@ def test_a_truncated_log_is_found_when_the_leader_changes(strategy: str) -> None
         assert cluster.held[-1].node_id == 2 and asked(cluster) == {0: 6}
 
 
+def test_a_leader_without_an_offset_is_asked_again_after_the_backoff() -> None:
+    """An answer without an error and without an offset; it was asked again at once, and again."""
+    cluster = FakeCluster(auto_offset_reset="latest")
+    answers = 0
+
+    def handle(node_id: int, message: Any, version: int) -> Any:
+        nonlocal answers
+        answers += 1
+        return listed({0: -1 if answers < 3 else 7})(node_id, message, version)
+
+    cluster.handlers[LIST_OFFSETS] = handle
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.advance(120)  # with the metadata
+    assert answers == 1
+    cluster.advance(1000)
+    assert answers == 3 and asked(cluster) == {0: 7}
+
+
 def test_a_topic_that_was_made_again_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its leader epochs begin again: with the epoch of the old topic the broker would answer UNKNOWN_LEADER_EPOCH for ever."""
     cluster = reading()
