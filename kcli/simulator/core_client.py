@@ -165,7 +165,7 @@ class CoreClient:
         self._execute()
         return result
 
-    def start(self, function: Callable[[Done[_Result], int], None]) -> Operation[_Result]:
+    def start(self, function: Callable[[Done[_Result], int], object]) -> Operation[_Result]:
         """Start an operation, `function(done, now_ms)`; what it raises is its result."""
         operation = Operation[_Result]()
         try:
@@ -174,7 +174,7 @@ class CoreClient:
             operation.end(error)
         return operation
 
-    def ask(self, function: Callable[[Done[_Result], int], None]) -> Task[_Result | ClientError]:
+    def ask(self, function: Callable[[Done[_Result], int], object]) -> Task[_Result | ClientError]:
         """Start an operation, wait for its end, and return its result or error."""
         operation = self.start(function)
         yield operation

@@ -27,8 +27,8 @@
     the generation is lost                                    partitions
     --------------------------------------------------------  --------------------------------------------------------
     UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION                     lost, at the next `polled`; then it joins again
-    max.poll.interval.ms without `polled`                     the member leaves; its partitions are lost, and it joins
-                                                              again, at the next `polled`
+    max.poll.interval.ms without `polled`                     the member leaves (a static one only sends no heartbeats); its
+                                                              partitions are lost, and it joins again, at the next `polled`
     FENCED_INSTANCE_ID                                        lost; the error stays
 
 No records of lost partitions are returned, from the moment on at which the generation is lost.
@@ -462,7 +462,8 @@ class ClassicMembership(GroupMember):
         """See GroupMember."""
         if self.state is State.UNJOINED:
             return
-        self._send_leave("max.poll.interval.ms passed without a poll", lambda error, now_ms: None, now_ms)
+        if not self.instance_id:  # a static member has session.timeout.ms to come back
+            self._send_leave("max.poll.interval.ms passed without a poll", lambda error, now_ms: None, now_ms)
         self._reset()
         self.request_rejoin("the application polls again")
 

@@ -131,7 +131,7 @@ class ConsumerMembership(GroupMember):
     def may_commit_again(self, used: GroupMetadata, partitions: Iterable[TopicPartition]) -> bool:
         """See CommittingMember."""
         is_newer = self.member.epoch > used.generation_id
-        return is_newer and all(self.subscription.is_assigned(one) for one in partitions)
+        return is_newer and self.owns(partitions)
 
     # -------------------------------------------------------------------------------------------------------- heartbeats
 

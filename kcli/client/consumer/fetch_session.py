@@ -14,8 +14,8 @@
     full with an id            the next one is incremental, with epoch 1
     incremental                the next epoch; partitions that had nothing new are not in the answer
     FETCH_SESSION_ID_NOT_FOUND the broker dropped the session: a new one
-    INVALID_FETCH_SESSION_..., the session is closed by the next full request, which makes a new one
-    partitions that were not
+    any other error            the next full request closes the session and makes a new one
+    partitions that were not   the same
     asked for or are missing
     no answer                  the same: it is not known whether the broker took the request
 

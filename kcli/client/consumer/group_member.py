@@ -12,7 +12,8 @@
 
     max.poll.interval.ms without `polled`     the member leaves its group and joins again when `polled` is called next
 
-    a member that has lost its partitions     is for a transactional producer what it was before, until the next `polled`
+    a member that has lost its partitions     `last_group_metadata` has its last generation until the next `polled`, so that a
+                                              transactional producer cannot commit offsets of the lost partitions
 
 `kcli.client.consumer.classic_membership` and `consumer_membership` are the two protocols.
 """
@@ -97,6 +98,10 @@ class GroupMember(ABC):
     @abstractmethod
     def may_commit_again(self, used: GroupMetadata, partitions: Iterable[TopicPartition]) -> bool:
         """See CommittingMember."""
+
+    def owns(self, partitions: Iterable[TopicPartition]) -> bool:
+        """See CommittingMember."""
+        return all(self.subscription.is_assigned(one) for one in partitions)
 
     @abstractmethod
     def _expire_poll(self, now_ms: int) -> None:

@@ -6,9 +6,9 @@ is not looked up          with group.id the committed offset is asked for, as so
                           at once for a call of `position`, such as one of the rebalance listener
 is committed              it is the position
 is not committed          auto.offset.reset; with none the partition is lost until the application seeks
-has an error              asked for again after retry.backoff.ms; an error that stays is reported, too, but for one
-                          that says that the member is not in its group any more: it finds that out, and loses the
-                          partitions
+has an error              asked for again after retry.backoff.ms, and an error that stays is reported. An error that
+                          says that the member is not in its group any more is not reported: the member loses the
+                          partitions anyway
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@
     any other                               the error
 
 A commit without `timeout_ms` is sent once. A caller that does not wait for a commit before it starts the next one gets them in
-the order of its calls, since all use one connection; only a commit that is tried again may overtake.
+the order of its calls, since all use one connection. A commit that is tried again leaves out the partitions of which a newer
+commit has succeeded; after a rebalance it fails if one of its partitions is not assigned any more.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from kcli.protocol.message import Message
 FIRST_VERSION_WITH_IDS = 10
 FIRST_VERSION_WITH_GROUPS = 8
 NO_OFFSET = -1
+_FINAL_OF_FETCH = frozenset((error_codes.UNKNOWN_TOPIC_OR_PARTITION,))  # as in Kafka: the caller asks for what is not there
 FENCED = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION, error_codes.FENCED_INSTANCE_ID))
 LEFT_GROUP = (
     "the member is not part of its group any more, so its partitions may have been assigned to another member: poll more often "
@@ -78,6 +80,10 @@ class CommittingMember(Protocol):
         """Return whether a newer epoch is known than a request had, and whether the partitions are still assigned."""
         ...
 
+    def owns(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether all these partitions are assigned to the member."""
+        ...
+
 
 class _StaleEpochError(KafkaError):
     """A member epoch that is older than the member's own now."""
@@ -88,6 +94,15 @@ class _StaleEpochError(KafkaError):
         return True
 
 
+class _Commit:
+    """One commit, whose number is that of the call; `generation_id` is that of its first attempt."""
+
+    def __init__(self, number: int, offsets: Offsets) -> None:
+        self.number = number
+        self.offsets = offsets
+        self.generation_id: int | None = None
+
+
 class OffsetCommits:
     """The commits and fetches of offsets of one member."""
 
@@ -96,6 +111,8 @@ class OffsetCommits:
         self._group_id = group_id
         self._coordinator = coordinator
         self._member = member
+        self._commit_count = 0
+        self._succeeded: dict[TopicPartition, int] = {}  # the number of the newest commit of a partition that succeeded
 
     def commit(
         self,
@@ -114,7 +131,8 @@ class OffsetCommits:
             done(result if isinstance(result, ClientError) else None, now_ms)
 
         deadline_ms = None if timeout_ms is None else now_ms + timeout_ms
-        attempt = partial(self._try_commit, offsets)
+        self._commit_count += 1
+        attempt = partial(self._try_commit, _Commit(self._commit_count, offsets))
         Retrying(self._network, "the commit of offsets", attempt, finished, deadline_ms, final_codes).start(now_ms)
 
     def committed(self, partitions: Collection[TopicPartition], done: CommittedDone, now_ms: int, timeout_ms: int) -> None:
@@ -123,18 +141,28 @@ class OffsetCommits:
             done({}, now_ms)
             return
         attempt = partial(self._try_fetch, frozenset(partitions))
-        Retrying(self._network, "OffsetFetch", attempt, done, now_ms + timeout_ms).start(now_ms)
+        Retrying(self._network, "OffsetFetch", attempt, done, now_ms + timeout_ms, _FINAL_OF_FETCH).start(now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- commits
 
-    def _try_commit(self, offsets: Offsets, finished: Finished[bool], now_ms: int, timeout_ms: int) -> None:
+    def _try_commit(self, commit: _Commit, finished: Finished[bool], now_ms: int, timeout_ms: int) -> None:
+        number = commit.number
+        offsets = {one: offset for one, offset in commit.offsets.items() if self._succeeded.get(one, 0) < number}
+        if not offsets:
+            finished(True, now_ms)
+            return
         member = self._member.commit_identity()
         if isinstance(member, ClientError):
             finished(member, now_ms)
             return
+        if commit.generation_id is None:
+            commit.generation_id = member.generation_id
+        elif commit.generation_id != member.generation_id and not self._member.owns(offsets):
+            finished(CommitFailedError(f"the offsets are not committed: {LEFT_GROUP}"), now_ms)
+            return
         ids = self._topic_ids(offsets)
         request = partial(self._commit_request, offsets, member, ids)
-        answered = partial(self._committed, offsets, member, ids, finished)
+        answered = partial(self._committed, number, offsets, member, ids, finished)
         self._coordinator.send(OFFSET_COMMIT, request, answered, now_ms, timeout_ms, _max_version(ids))
 
     def _commit_request(self, offsets: Offsets, member: GroupMetadata, ids: Mapping[str, bytes], version: int) -> Message:
@@ -165,6 +193,7 @@ class OffsetCommits:
 
     def _committed(
         self,
+        number: int,
         offsets: Offsets,
         member: GroupMetadata,
         ids: Mapping[str, bytes],
@@ -180,6 +209,8 @@ class OffsetCommits:
         for topic in answer.topics:
             name = topic.name or topics.get(topic.topic_id, "")
             codes |= {(name, entry.partition_index): entry.error_code for entry in topic.partitions if entry.error_code}
+        for partition in offsets.keys() - codes.keys():
+            self._succeeded[partition] = max(self._succeeded.get(partition, 0), number)
         for code in FENCED.intersection(codes.values()):
             self._member.fenced(code, member, now_ms)
         error = self._commit_error(codes, offsets, member)
@@ -264,6 +295,8 @@ class OffsetCommits:
             for entry in topic.partitions:
                 if entry.error_code:
                     self._coordinator.check(entry.error_code)
+                    if entry.error_code == error_codes.UNKNOWN_TOPIC_ID:
+                        self._network.request_update()
                     finished(_fetch_error(name, entry.partition_index, entry.error_code), now_ms)
                     return
                 if entry.committed_offset != NO_OFFSET and (name, entry.partition_index) in found:

@@ -142,17 +142,27 @@ class OffsetFetcher:
             self._retry_later(unknown, now_ms)
         for node_id, partitions in by_leader.items():
             self._resetting.update(partitions)
-            asked = {one: strategies[one] for one in partitions}
-            self._ask(node_id, {one: timestamps[one] for one in partitions}, partial(self._found_reset, asked))
+            strategies_asked = {one: strategies[one] for one in partitions}
+            asked = {one: timestamps[one] for one in partitions}
+            self._ask(node_id, asked, partial(self._found_reset, strategies_asked, asked))
 
-    def _found_reset(self, asked: Strategies, found: ListedOffsets, failed: dict[TopicPartition, int], now_ms: int) -> None:
+    def _found_reset(
+        self,
+        asked: Strategies,
+        timestamps: Mapping[TopicPartition, int],
+        found: ListedOffsets,
+        failed: dict[TopicPartition, int],
+        now_ms: int,
+    ) -> None:
         """Take an answer to a reset. Partitions for which another reset was requested since `asked` are asked again by poll."""
         self._resetting.difference_update(asked)
         behind_all = {}
         for partition, one in found.items():
             strategy = asked[partition]
             if one is None:
-                if self._subscriptions.is_reset_by(partition, strategy):
+                if timestamps[partition] == LATEST_TIMESTAMP:
+                    failed[partition] = error_codes.OFFSET_NOT_AVAILABLE  # a leader always has one; this one maybe later
+                elif self._subscriptions.is_reset_by(partition, strategy):
                     behind_all[partition] = LATEST_TIMESTAMP
             elif self._subscriptions.maybe_seek(partition, FetchPosition(one.offset, one.leader_epoch), strategy):
                 self._subscriptions.maybe_validate(partition, self._network.metadata.cluster, may_validate=False)

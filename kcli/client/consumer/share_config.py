@@ -2,7 +2,7 @@
 
 share.acknowledgement.mode  the records that a poll returned are
 --------------------------  ----------------------------------------------------------------------------------------------
-implicit                    accepted by the next poll, commit or close
+implicit                    accepted by the next poll or commit; a close releases them
 explicit                    acknowledged one by one by the caller before the next poll
 
 share.acquire.mode          a fetch acquires

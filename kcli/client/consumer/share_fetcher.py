@@ -9,11 +9,13 @@
 
     an answer                                            then
     ---------------------------------------------------  ---------------------------------------------------------------------
-    SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,  a new session; acknowledgements under way have failed
-    no answer
-    any other error of the whole                         the application gets it, if it stays; again after the backoff
+    SHARE_SESSION_NOT_FOUND, _LIMIT_REACHED,             the next request begins a new session; acknowledgements under way
+    INVALID_SHARE_SESSION_EPOCH, no answer               have failed
+    any other error of the whole answer                  the request is sent again after the backoff; the application gets an
+                                                         error that stays
     an error of a partition                              the metadata are asked for; the partition is fetched again after the
-                                                         backoff. The new leader may be named in the answer (KIP-951)
+                                                         backoff. The new leader may be named in the answer (KIP-951). The
+                                                         application gets errors that stay, and CORRUPT_MESSAGE
 
 Records are acquired for a time: they are fetched only when they are wanted. An acknowledgement goes to the broker that the
 record came from. Each one has one result, which `resulted` gets. `session_lost` gets the broker whose session is over.
@@ -329,7 +331,8 @@ class ShareFetcher:
         error = KafkaError(part.error_code, part.error_message or "records of a share group cannot be fetched")
         self._wait(partition_id, now_ms)
         self._network.request_update()
-        if not error.is_retriable:
+        is_hidden = error.is_retriable or error.code == error_codes.UNKNOWN_SERVER_ERROR
+        if not is_hidden or error.code == error_codes.CORRUPT_MESSAGE:  # as Kafka; a damaged log would look like an empty one
             self._errors.append(error)
 
     def _take_records(self, node_id: int, partition_id: PartitionId, part: Message, now_ms: int) -> None:

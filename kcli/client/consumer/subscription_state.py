@@ -416,9 +416,10 @@ class SubscriptionState:
     # ------------------------------------------------------------------------------------------------ validation, KIP-320
 
     def maybe_validate(self, partition: TopicPartition, cluster: Cluster, may_validate: bool = True) -> None:
-        """Compare the leader with the one of the position: another epoch makes a validation due.
+        """Compare the leader with the one of the position: another epoch makes a validation due, also a lower one.
 
-        A position without an epoch of its record, or a broker without the API (`may_validate`), cannot be validated.
+        Metadata that are older are not in the cluster: a lower epoch is that of a topic that was made again. A position without
+        an epoch of its record, or a broker without the API (`may_validate`), cannot be validated.
         """
         state = self._states.get(partition)
         known = cluster.partition(*partition)
@@ -427,8 +428,6 @@ class SubscriptionState:
         position = state.position
         if (position.leader, position.leader_epoch) == (known.leader, known.leader_epoch):
             return
-        if known.leader_epoch != NO_EPOCH and known.leader_epoch < position.leader_epoch:
-            return  # older metadata
         moved = position._replace(leader=known.leader, leader_epoch=known.leader_epoch)
         can_validate = may_validate and position.offset_epoch != NO_EPOCH and known.leader_epoch != NO_EPOCH
         state.preferred_replica = NO_NODE

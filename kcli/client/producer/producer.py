@@ -42,12 +42,12 @@ from kcli.client.producer.partitioner import Partitioner, RecordPartitioner
 from kcli.client.producer.producer_batch import Callback, Headers, ProducerBatch
 from kcli.client.producer.producer_config import ProducerConfig
 from kcli.client.producer.producer_metrics import ProducerMetrics
+from kcli.client.producer.producer_waits import Flush, Waiting
 from kcli.client.producer.record_accumulator import RecordAccumulator
 from kcli.client.producer.record_appender import RecordAppender
 from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import State
-from kcli.client.producer.transaction_requests import CallDone, Offsets, TransactionRequests
-from kcli.network.timing_wheel import TimerTask
+from kcli.client.producer.transaction_requests import CallDone, Left, Offsets, TransactionRequests
 from kcli.protocol import error_codes
 from kcli.state.topic_names import topic_name_fault
 
@@ -72,39 +72,6 @@ class Record(NamedTuple):
     partition: int = UNKNOWN_PARTITION
     timestamp: int = NO_TIMESTAMP
     on_delivery: Callback | None = None
-
-
-class _Waiting:
-    """A record, or a question for partitions, that waits for metadata or memory."""
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        try_again: Callable[[int], bool],
-        done: Callable[[ClientError], None],
-        owner: object,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.try_again = try_again
-        self.done = done
-        self.owner = owner
-        self.deadline: TimerTask | None = None
-
-
-class _Flush:
-    """A call of flush, and the batches that have not ended."""
-
-    def __init__(self, batches: list[ProducerBatch], done: CallDone) -> None:
-        self.batches = batches
-        self.done = done
-
-    def is_over(self) -> bool:
-        """Return whether all batches have ended; each is checked until it has."""
-        while self.batches and self.batches[-1].is_done:
-            self.batches.pop()
-        return not self.batches
 
 
 class ProducerCore:
@@ -133,12 +100,13 @@ class ProducerCore:
         self._cluster = network.metadata.cluster
         self.appender = RecordAppender(self.accumulator, chooser, self._transactions, self._is_transactional, self._cluster)
         self._used_ms: dict[str, int] = {}
-        self._waiting: deque[_Waiting] = deque()
-        self._flushes: list[_Flush] = []
+        self._waiting: deque[Waiting] = deque()
+        self._flushes: list[Flush] = []
         self._ended_count = 0
         # Takes each batch that has ended; a shell whose threads share the producer calls its callbacks without the lock.
         self.deliver: Callable[[ProducerBatch], object] = self.call_back
-        self._closing: Callable[[int], None] | None = None
+        self._closing: Callable[[int], None] | None = None  # goes on with a close
+        self._end_closing: Callable[[int], None] | None = None  # ends it
         network.metadata.add_listener(self._metadata_changed)
 
     # ----------------------------------------------------------------------------------------------------------- records
@@ -231,7 +199,7 @@ class ProducerCore:
         if fault is not None:  # a broker may refuse the whole request that asks for it
             failed(KafkaError(error_codes.INVALID_TOPIC_EXCEPTION, fault))
             return
-        waiting = _Waiting(topic, partition, try_again, failed, owner)
+        waiting = Waiting(topic, partition, try_again, failed, owner)
 
         def expired(now_ms: int) -> None:
             self._waiting.remove(waiting)
@@ -263,10 +231,10 @@ class ProducerCore:
         if self._transactions is not None:
             self._transactions.record_failed(error)
 
-    def _is_known(self, waiting: _Waiting) -> bool:
+    def _is_known(self, waiting: Waiting) -> bool:
         return len(self._cluster.partitions_for_topic(waiting.topic)) > max(waiting.partition, 0)
 
-    def _reason(self, waiting: _Waiting) -> str:
+    def _reason(self, waiting: Waiting) -> str:
         """Say why a record could not be appended in max.block.ms."""
         topic = waiting.topic
         within = f"in {self.config.max_block_ms} ms (max.block.ms)"
@@ -285,7 +253,7 @@ class ProducerCore:
 
     def _try_waiting(self, now_ms: int) -> None:
         """Try again, in order; a topic whose memory is missing keeps its order."""
-        stuck: deque[_Waiting] = deque()
+        stuck: deque[Waiting] = deque()
         before, self._waiting = self._waiting, deque()
         topics: set[str] = set()
         for waiting in before:
@@ -378,7 +346,7 @@ class ProducerCore:
 
     def flush(self, done: CallDone, now_ms: int) -> None:
         """Send all batches without linger.ms; `done(None, now_ms)` is called when they have ended."""
-        flush = _Flush(self.accumulator.begin_flush(), done)
+        flush = Flush(self.accumulator.begin_flush(), done)
         if flush.is_over():
             self.accumulator.end_flush()
             done(None, now_ms)
@@ -386,8 +354,13 @@ class ProducerCore:
             self._flushes.append(flush)
 
     def close(self, timeout_ms: int, done: CallDone, now_ms: int) -> None:
-        """Send what is there, for at most `timeout_ms`; what is left then fails."""
-        if self._closing is not None or self.accumulator.is_closed:
+        """Send what is there, for at most `timeout_ms`; what is left then fails.
+
+        A second call with a `timeout_ms` of 0 ends the first one at once.
+        """
+        if self.accumulator.is_closed:
+            if self._end_closing is not None and timeout_ms <= 0:
+                self._end_closing(now_ms)
             done(None, now_ms)
             return
         self.accumulator.close()
@@ -399,11 +372,10 @@ class ProducerCore:
         self._count_waiting()
 
         def finish(now_ms: int) -> None:
-            self._closing = None
+            self._closing = self._end_closing = None
             deadline.cancel()
-            for batch in self.accumulator.abort_batches(
-                ProducerClosedError("the producer was closed before the record was sent")
-            ):
+            error = ProducerClosedError("the producer was closed before the record was sent")
+            for batch in self.accumulator.abort_batches(error):
                 self._batch_ended(batch, now_ms)
             if self._requests is not None:
                 self._requests.fail_all(ProducerClosedError("the producer was closed"), now_ms)
@@ -417,7 +389,7 @@ class ProducerCore:
             finish(now_ms)
 
         deadline = self.network.timer.schedule(now_ms + timeout_ms, finish)
-        self._closing = check
+        self._closing, self._end_closing = check, finish
         if timeout_ms <= 0:
             finish(now_ms)
 
@@ -435,21 +407,21 @@ class ProducerCore:
             raise IllegalStateError("the producer has no transactions: set transactional.id")
         return self._requests
 
-    def init_transactions(self, done: Done[None], now_ms: int) -> None:
+    def init_transactions(self, done: Done[None], now_ms: int) -> Left:
         """Begin to use the transactional id: fence older producers, and end their transaction."""
-        self._call(lambda one: self._of_transactions().init_transactions(one), "init_transactions()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().init_transactions(one), "init_transactions()", done, now_ms)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Raises IllegalStateError, TransactionAbortableError, TransactionFatalError."""
         self._of_transactions().begin()
 
-    def commit_transaction(self, done: Done[None], now_ms: int) -> None:
+    def commit_transaction(self, done: Done[None], now_ms: int) -> Left:
         """Send all records and commit the transaction."""
-        self._call(lambda one: self._of_transactions().end(one, is_commit=True), "commit_transaction()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().end(one, is_commit=True), "commit_transaction()", done, now_ms)
 
-    def abort_transaction(self, done: Done[None], now_ms: int) -> None:
+    def abort_transaction(self, done: Done[None], now_ms: int) -> Left:
         """Abort the transaction; records that were not sent are dropped."""
-        self._call(lambda one: self._of_transactions().end(one, is_commit=False), "abort_transaction()", done, now_ms)
+        return self._call(lambda one: self._of_transactions().end(one, is_commit=False), "abort_transaction()", done, now_ms)
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata, done: Done[None], now_ms: int) -> None:
         """Make offsets of a consumer group a part of the transaction."""
@@ -460,7 +432,7 @@ class ProducerCore:
             lambda one: self._of_transactions().send_offsets(group, offsets, one), "send_offsets_to_transaction()", done, now_ms
         )
 
-    def _call(self, start: Callable[[CallDone], None], name: str, done: Done[None], now_ms: int) -> None:
+    def _call(self, start: Callable[[CallDone], None], name: str, done: Done[None], now_ms: int) -> Left:
         """Start a call that ends within max.block.ms for its caller."""
         is_over = False
 
@@ -471,10 +443,13 @@ class ProducerCore:
                 deadline.cancel()
                 done(result, now_ms)
 
-        def expired(now_ms: int) -> None:
-            reason = self.network.failure_reason()
+        def leave() -> None:
             if self._requests is not None:
                 self._requests.leave(finished)
+
+        def expired(now_ms: int) -> None:
+            reason = self.network.failure_reason()
+            leave()
             finished(KafkaTimeoutError(f"{name} did not end in {self.config.max_block_ms} ms (max.block.ms): {reason}"), now_ms)
 
         deadline = self.network.timer.schedule(now_ms + self.config.max_block_ms, expired)
@@ -482,6 +457,7 @@ class ProducerCore:
             start(finished)
         except ClientError as error:
             finished(error, now_ms)
+        return leave
 
     # ----------------------------------------------------------------------------------------------------------- metrics
 

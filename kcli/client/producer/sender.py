@@ -12,8 +12,8 @@
     -------------------------------------  ------------------------------------------------------------------------------------
     no error; acks=0; DUPLICATE_SEQUENCE   succeeds
     MESSAGE_TOO_LARGE, several records     is split, and the parts are sent
-    retriable, or the transaction manager  is sent again after its backoff, unless it has been sent `retries` times or has
-    can repair it (`can_retry`)            reached delivery.timeout.ms; no answer (NETWORK_EXCEPTION) is retriable
+    retriable, or the transaction manager  is sent again after its backoff, unless it has been sent again `retries` times or
+    can repair it (`can_retry`)            has reached delivery.timeout.ms; no answer (NETWORK_EXCEPTION) is retriable
     any other                              fails, and each record that the broker names with its own message (KIP-467)
 
     also in an answer                      then

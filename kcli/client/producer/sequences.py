@@ -16,9 +16,9 @@
     `start_at_beginning`      the batches in flight get sequences from 0 on, with the current id and epoch
     `adjust_for_failed`       the batches behind one that failed get lower sequences (transactional producer, same epoch)
 
-A broker that has no state of a producer takes any sequence of it: if it refused the first batch for a while, it would take the
-second one, and never the first. So the first batch of a partition is sent alone, until a broker has acknowledged one of this
-producer id.
+A broker without a state of a producer accepts any sequence. If it refused the first batch of a partition and accepted the
+second one, it would refuse the first batch for ever. So the first batch of a partition is sent alone until a broker has
+acknowledged a batch of this producer id.
 
 A partition is unresolved while a batch of it that was sent has expired: whether a log has it is not known. Nothing new is sent
 until nothing is in flight. Then the last acknowledged sequence shows whether it was written.

@@ -239,7 +239,8 @@ class TransactionManager:
         if producer is not None:
             self.sequences.producer = producer
             self.sequences.forget()
-        self.enter(State.INITIALIZING if self.must_bump_epoch else State.READY)
+        is_init_due = self.must_bump_epoch or not self.producer.is_valid  # init_transactions may have failed
+        self.enter(State.INITIALIZING if is_init_due else State.READY)
         self.must_bump_epoch = False
         self.has_started = False
         self.partitions.clear()

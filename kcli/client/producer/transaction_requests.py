@@ -15,9 +15,9 @@
     AddOffsetsToTxn, TxnOffsetCommit                                           transaction and group coordinator
     EndTxn                                                                     transaction coordinator
 
-A call whose caller has stopped waiting can be repeated, and nothing else can be called before: it gets the result of the first
-one, whether that has ended or not. Errors are
-judged by kcli.client.producer.transaction_answers. A request is sent again until its answer is final.
+If the caller of a call has stopped waiting, the call can be repeated, and nothing else can be called before. The repeated call
+gets the result of the first one, also if that has ended already. kcli.client.producer.transaction_answers decides what an error
+means. A request is sent again until its answer is final.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ _INIT, _COMMIT, _ABORT = "init_transactions()", "commit_transaction()", "abort_t
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 # Gets None or the error of a call, once, and the time.
 CallDone = Callable[[ClientError | None, int], None]
+# Takes the news that the caller of a call waits no longer.
+Left = Callable[[], None]
 
 
 class _OffsetCommit:
@@ -103,6 +105,7 @@ class TransactionRequests:
         # The call that has succeeded without a caller who waited; it is to be repeated, and ends at once.
         self._unclaimed: str | None = None
         self._is_end_due = False
+        self._ends_in_version_2: bool | None = None  # of the EndTxn that is due, set when it is sent first
 
     # ------------------------------------------------------------------------------------------------------------- calls
 
@@ -150,6 +153,7 @@ class TransactionRequests:
             for commit in commits:
                 commit.done(TransactionAbortedError("the transaction was aborted"), self._network.timer.clock_ms)
         self._is_commit, self._is_end_due, self._call = is_commit, True, _COMMIT if is_commit else _ABORT
+        self._ends_in_version_2 = None
         self._waiting.append(done)
 
     def send_offsets(self, group: GroupMetadata, offsets: Offsets, done: CallDone) -> None:
@@ -213,11 +217,12 @@ class TransactionRequests:
         elif self._commits:
             self._send_offsets(self._commits[0], now_ms)
         elif self._is_end_due and not self._has_incomplete():
-            # Here, so that the transaction ends in the version in which it was.
-            was_version_2 = manager.is_version_2
+            if self._ends_in_version_2 is None:
+                # The transaction ends in the version in which it was, also by an EndTxn that is sent again.
+                self._ends_in_version_2 = manager.is_version_2
             manager.take_version(self._network.feature_level(FEATURE))
             if manager.has_started:
-                self._send_end(was_version_2, now_ms)
+                self._send_end(self._ends_in_version_2, now_ms)
             else:
                 self._end_transaction(None, now_ms)
 
@@ -282,7 +287,9 @@ class TransactionRequests:
                 manager.fail_abortable(error)
             manager.drop_pending_partitions()
             if manager.state is State.ABORTING and api_key == END_TXN:
-                # An abort that the coordinator does not take, since it has forgotten the producer: nothing is left to abort.
+                # The coordinator refuses the abort. InitProducerId ends the transaction if it is open: without it, the next
+                # commit could commit its records, too.
+                manager.must_bump_epoch = True
                 self._end_transaction(None, now_ms)
 
     def _again(self, now_ms: int, delay_ms: int | None = None) -> None:

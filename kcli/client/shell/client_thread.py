@@ -138,7 +138,10 @@ class ClientThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:  # of a callback; no caller may wait for this thread any more
+            self._end_calls(IllegalStateError(f"a callback has ended the thread of the client: {error!r}"))
         if self._client is not None:
             self._loop.run_until_complete(self._client.drained())
         # A connection that was being made has tasks of its own, which a closed loop would report as destroyed.
@@ -161,11 +164,15 @@ class ClientThread:
             self._operations.fail(error)
 
     def _stop(self) -> None:
+        self._end_calls(IllegalStateError("the client was closed before the call ended"))
+        self._loop.stop()
+
+    def _end_calls(self, error: IllegalStateError) -> None:
         with self.lock:
+            self._is_closed = True
             if self._client is not None:
                 self._client.close()
-            self._operations.fail(IllegalStateError("the client was closed before the call ended"))
-        self._loop.stop()
+            self._operations.fail(error)
 
 
 def _claim(future: Future[Any]) -> bool:

@@ -35,7 +35,7 @@ from kcli.client.producer.partitioner import Partitioner
 from kcli.client.producer.producer import NO_TIMESTAMP, Done, ProducerCore, Record
 from kcli.client.producer.producer_batch import Callback, Headers, RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
-from kcli.client.producer.transaction_requests import Offsets
+from kcli.client.producer.transaction_requests import Left, Offsets
 from kcli.client.serializers import Serializer, find_serializer, serialize
 from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.client.shell.client_loop import ClientLoop
@@ -149,12 +149,16 @@ def header_bytes(headers: AnyHeaders) -> Headers:
 
 
 def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, error: Exception | None) -> None:
-    if not future.set_running_or_notify_cancel():
+    if future.done() or not future.set_running_or_notify_cancel():
         return  # the caller waits no longer
     if error is not None:
         future.set_exception(error)
     elif metadata is not None:
         future.set_result(metadata)
+
+
+def _ignore(error: ClientError | None, now_ms: int) -> None:
+    """Take the end of a call whose caller does not wait."""
 
 
 def _settle(future: Future[_Result], result: _Result | ClientError) -> None:
@@ -200,8 +204,12 @@ class Producer(_ProducerBase, RecordSender):
 
     def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **words: Any) -> RecordMetadata:
         """Send a record and return where it is. Raises ClientError."""
-        future: Future[RecordMetadata] = Future()
-        self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        future: Future[RecordMetadata] = self._thread.future()
+        try:
+            self.send(topic, value, key, on_delivery=partial(_delivered, future), **words)
+        except BaseException:
+            future.cancel()
+            raise
         self._check_thread()
         return future.result()
 
@@ -233,7 +241,7 @@ class Producer(_ProducerBase, RecordSender):
         while self._deferred:
             self._deferred.popleft()()
 
-    def _wait(self, operation: Callable[[Done[_Result], int], None], timeout: float | None = None) -> _Result:
+    def _wait(self, operation: Callable[[Done[_Result], int], object], timeout: float | None = None) -> _Result:
         """Start an operation and return its result. Raises the ClientError that it ends with, and TimeoutError."""
         self._check_thread()
         future: Future[_Result] = self._thread.future()
@@ -292,11 +300,16 @@ class Producer(_ProducerBase, RecordSender):
             return
         timeout_ms = math.ceil((FOREVER_S if timeout is None else timeout) * 1000)
         if self._thread.is_current():
-            timeout_ms = 0
-            self._thread.call(lambda now_ms: self._core.close(timeout_ms, lambda error, now_ms: None, now_ms))
-        else:
+            self._thread.call(partial(self._core.close, 0, _ignore))
+            self._thread.close()
+            return
+        try:
             self._wait(partial(self._core.close, timeout_ms))
-        self._thread.close()
+        except KeyboardInterrupt:
+            self._thread.call(partial(self._core.close, 0, _ignore))
+            raise
+        finally:
+            self._thread.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -360,9 +373,22 @@ class AsyncProducer(_ProducerBase):
         """Return the partitions of a topic. Raises ClientError."""
         return await self._client.start(partial(self._core.partitions_for, topic))
 
+    async def _transact(self, call: Callable[[Done[None], int], Left]) -> None:
+        """Wait for a call of transactions; a caller that is cancelled can repeat it, and gets the result of this one."""
+        left: list[Left] = []
+
+        def cancelled() -> None:
+            for leave in left:
+                leave()
+
+        def begin(done: Done[None], now_ms: int) -> None:
+            left.append(call(done, now_ms))
+
+        await self._client.start(begin, cancelled)
+
     async def init_transactions(self) -> None:
         """Begin to use the transactional id: fence older producers, and end their transaction. Raises ClientError."""
-        await self._client.start(self._core.init_transactions)
+        await self._transact(self._core.init_transactions)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Raises ClientError."""
@@ -370,11 +396,11 @@ class AsyncProducer(_ProducerBase):
 
     async def commit_transaction(self) -> None:
         """Send all records and commit the transaction. Raises ClientError."""
-        await self._client.start(self._core.commit_transaction)
+        await self._transact(self._core.commit_transaction)
 
     async def abort_transaction(self) -> None:
         """Abort the transaction; records that were not sent are dropped. Raises ClientError."""
-        await self._client.start(self._core.abort_transaction)
+        await self._transact(self._core.abort_transaction)
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Make offsets of a consumer group a part of the transaction. Raises ClientError."""
@@ -389,8 +415,13 @@ class AsyncProducer(_ProducerBase):
         if self._is_closed:
             return
         self._is_closed = True
-        await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
-        self._client.close()
+        try:
+            await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
+        except asyncio.CancelledError:
+            self._client.call(partial(self._core.close, 0, _ignore))
+            raise
+        finally:
+            self._client.close()
         await self._client.drained()
 
     async def __aenter__(self) -> AsyncProducer:

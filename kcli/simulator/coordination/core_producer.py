@@ -125,7 +125,7 @@ class CoreProducerSession:
         self.is_ready = outcome is Outcome.DONE
         return outcome
 
-    def _call(self, call: Callable[[Done[None], int], None]) -> Task[Outcome]:
+    def _call(self, call: Callable[[Done[None], int], object]) -> Task[Outcome]:
         """Make a call, again and again if it times out. Raises SimulationFailure for an error that is not allowed."""
         while True:
             error = yield from self._client.ask(call)

@@ -125,6 +125,24 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(node: ClientsOfNode) 
     assert [name for name, _ in slow.listener.calls][-2:] == ["lost", "assigned"]
 
 
+def test_a_static_member_that_does_not_poll_keeps_its_partitions_for_its_session(node: ClientsOfNode) -> None:
+    """As Kafka documents max.poll.interval.ms: it sends no heartbeats, and may come back before session.timeout.ms."""
+    slow = GroupApp(node, "a", group_instance_id="one", max_poll_interval_ms=10_000, session_timeout_ms=40_000)
+    quick = GroupApp(node, "b", max_poll_interval_ms=10_000)
+    slow.subscribe("t")
+    quick.subscribe("t")
+    settle(node, slow, quick)
+    had = slow.assigned
+    slow.polls = False
+    node.advance(30_000)
+    assert quick.assigned == FOUR - had and not slow.returned
+    slow.polls = True
+    settle(node, slow, quick)
+    assert slow.assigned == had and [name for name, _ in slow.listener.calls][-2:] == ["lost", "assigned"]
+    slow.polls = False
+    settle(node, quick)
+
+
 def test_lost_partitions_return_nothing_before_the_listener_knows(node: ClientsOfNode) -> None:
     """The assignment is new when the application stops to poll: then it never hears of it."""
     app = GroupApp(node, "a", max_poll_interval_ms=10_000)

@@ -19,6 +19,7 @@ from kcli.client.errors import (
 from kcli.format.records import Record
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tests.client.consumer import fake_cluster
 from tests.client.consumer.fake_cluster import TOPIC_ID, FakeCluster, fetch_answer
 from tests.client.consumer.test_completed_fetch import batch
 
@@ -213,6 +214,48 @@ def test_a_truncated_log_is_found_when_the_leader_changes(strategy: str) -> None
         assert caught.value.diverging_offsets == {T0: 6}
     else:
         assert cluster.held[-1].node_id == 2 and asked(cluster) == {0: 6}
+
+
+def test_a_leader_without_an_offset_is_asked_again_after_the_backoff() -> None:
+    """An answer without an error and without an offset; it was asked again at once, and again."""
+    cluster = FakeCluster(auto_offset_reset="latest")
+    answers = 0
+
+    def handle(node_id: int, message: Any, version: int) -> Any:
+        nonlocal answers
+        answers += 1
+        return listed({0: -1 if answers < 3 else 7})(node_id, message, version)
+
+    cluster.handlers[LIST_OFFSETS] = handle
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.advance(120)  # with the metadata
+    assert answers == 1
+    cluster.advance(1000)
+    assert answers == 3 and asked(cluster) == {0: 7}
+
+
+def test_a_topic_that_was_made_again_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader epochs begin again: with the epoch of the old topic the broker would answer UNKNOWN_LEADER_EPOCH for ever."""
+    cluster = reading()
+
+    def refused(code: int) -> tuple[bool, int]:
+        """Refuse what is asked for until new metadata are there; return whether the next Fetch has the id of the topic,
+        and its leader epoch."""
+        topic_id = fake_cluster.TOPIC_ID
+        for _ in range(2):
+            answer = fetch_answer(7, p0={"error_code": code})
+            answer.responses[0].topic_id = TOPIC_ID
+            cluster.answer(answer)
+            cluster.advance(300)
+        assert cluster.poll() == []
+        (topic,) = cluster.requests(FETCH)[-1].message.topics
+        return topic.topic_id == topic_id, topic.partitions[0].current_leader_epoch
+
+    cluster.leaders[0] = (1, 5)
+    assert refused(error_codes.FENCED_LEADER_EPOCH) == (True, 5)
+    cluster.leaders[0] = (1, 0)
+    monkeypatch.setattr(fake_cluster, "TOPIC_ID", bytes(15) + b"\x02")
+    assert refused(error_codes.UNKNOWN_TOPIC_ID) == (True, 0)
 
 
 def test_errors_that_pass_are_tried_again_and_others_raised() -> None:

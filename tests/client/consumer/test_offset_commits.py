@@ -43,7 +43,10 @@ class FakeMember:
         self.fenced_by.append(error_code)
 
     def may_commit_again(self, used: GroupMetadata, partitions: Iterable[tuple[str, int]]) -> bool:
-        return self.epoch > used.generation_id and self.owned.issuperset(partitions)
+        return self.epoch > used.generation_id and self.owns(partitions)
+
+    def owns(self, partitions: Iterable[tuple[str, int]]) -> bool:
+        return self.owned.issuperset(partitions)
 
 
 class Commits:
@@ -227,5 +230,52 @@ def test_errors_of_a_read() -> None:
     assert isinstance(again.fetch(PLACE), dict) and len(again.sent) == 2
     unstable = Commits(10, read(error_codes.UNSTABLE_OFFSET_COMMIT), FakeMember())
     assert isinstance(unstable.fetch(PLACE), KafkaTimeoutError) and len(unstable.sent) > 2
-    refused = Commits(10, read(error_codes.TOPIC_AUTHORIZATION_FAILED), FakeMember())
-    assert isinstance(refused.fetch(PLACE), KafkaError)
+    for code in (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.UNKNOWN_TOPIC_OR_PARTITION):
+        refused = Commits(10, read(code), FakeMember())
+        error = refused.fetch(PLACE)
+        assert isinstance(error, KafkaError) and error.code == code and len(refused.sent) == 1
+
+
+def test_an_unknown_topic_id_has_the_metadata_asked_for() -> None:
+    """Of a topic that was made again, whose old id the coordinator does not know any more."""
+    run = Commits(10, read(error_codes.UNKNOWN_TOPIC_ID), FakeMember())
+    assert isinstance(run.fetch(PLACE), KafkaTimeoutError)
+    assert run.client.network.is_update_wanted
+    other = Commits(10, read(error_codes.UNSTABLE_OFFSET_COMMIT), FakeMember())
+    assert isinstance(other.fetch(PLACE), KafkaTimeoutError)
+    assert not other.client.network.is_update_wanted
+
+
+class SlowCommits(Commits):
+    """The first commit meets an error that passes; the others succeed."""
+
+    def __init__(self, member: FakeMember) -> None:
+        super().__init__(10, committed(error_codes.COORDINATOR_LOAD_IN_PROGRESS), member)
+        self.commits.commit(OFFSETS, lambda error, now_ms: self.results.append(error), 0, 1000)
+
+    def try_again(self) -> Any:
+        """Let the first commit come to its end."""
+        assert not self.results
+        return self._result()
+
+
+def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
+    """Its caller may wait no longer: a call that was cancelled, or ended by wakeup."""
+    run = SlowCommits(FakeMember())
+    newer: list[Any] = []
+    run.commits.commit({PLACE: OffsetAndMetadata(9)}, lambda error, now_ms: newer.append(error), 0, 1000)
+    assert newer == [None]
+    assert run.try_again() is None
+    assert [one.topics[0].partitions[0].committed_offset for one in run.sent] == [7, 9]
+
+
+def test_a_commit_is_not_tried_again_for_partitions_that_were_lost() -> None:
+    """In the name of a later generation the coordinator takes it, and their next owner has committed since."""
+    member = FakeMember()
+    run = SlowCommits(member)
+    member.epoch, member.owned = 6, set()
+    assert isinstance(run.try_again(), CommitFailedError) and len(run.sent) == 1
+    kept = FakeMember()
+    again = SlowCommits(kept)
+    kept.epoch = 6
+    assert again.try_again() is None and len(again.sent) == 2

@@ -94,6 +94,19 @@ def refusing(*args: Any) -> int:
     raise KeyError("no such region")
 
 
+def test_a_second_close_without_time_ends_the_first_one() -> None:
+    """The caller of the first one was interrupted or cancelled."""
+    producing = Producing()
+    producing.send(b"a")
+    assert producing.results == [0]
+    producing.network.holds = True
+    producing.send(b"b")
+    first = started(producing, producing.core.close, 60_000)
+    assert not first
+    assert started(producing, producing.core.close, 0) == [None] and first == [None]
+    assert isinstance(producing.results[-1], ProducerClosedError)
+
+
 def test_a_partitioner_that_fails_fails_the_record() -> None:
     """Also of a record that waits for metadata, whose caller would see nothing of an exception of the client's thread."""
     producing = Producing()
@@ -167,6 +180,22 @@ def test_init_transactions_that_ended_after_its_caller_can_be_repeated() -> None
     assert isinstance(found[0], KafkaTimeoutError)
     producing.network.release()
     assert started(producing, producing.core.init_transactions) == [None]
+    producing.core.begin_transaction()
+
+
+def test_a_commit_whose_caller_has_left_can_be_repeated() -> None:
+    """As one whose time was over: it was committed, and no caller knows."""
+    producing = begun()
+    producing.network.holds = True
+    found: list[Any] = []
+    leave = producing.core.commit_transaction(lambda result, now_ms: found.append(result), producing.network.now_ms)
+    producing.network.pump()
+    leave()
+    producing.network.release()
+    assert len(producing.broker.seen(apis.END_TXN)) == 1 and found == [None]
+    with pytest.raises(IllegalStateError, match=r"commit_transaction\(\)"):
+        producing.core.begin_transaction()
+    assert started(producing, producing.core.commit_transaction) == [None]
     producing.core.begin_transaction()
 
 

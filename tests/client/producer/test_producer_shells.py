@@ -6,12 +6,13 @@ No broker answers here: a listening socket accepts connections, and no more.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from kcli.client.errors import ClientError, ProducerClosedError
+from kcli.client.errors import ClientError, IllegalStateError, ProducerClosedError
 from kcli.client.shell.producer import AsyncProducer, Producer
 from tests.server.shell.driven_node import silent_port
 
@@ -81,6 +82,42 @@ def test_an_exception_of_the_thread_ends_the_calls_that_wait(server: str) -> Non
     producer.close(0)
 
 
+def test_a_callback_that_ends_the_thread_ends_the_calls_that_wait(server: str) -> None:
+    """sys.exit() in a callback of delivery; a caller in flush would wait for ever."""
+    producer = Producer({"bootstrap.servers": server})
+    caller = _Caller(producer)
+    caller.begin()
+    with producer._lock:
+        producer._defer(sys.exit)
+    caller.join(PATIENCE_S)
+    assert isinstance(caller.error, IllegalStateError) and "SystemExit" in str(caller.error)
+    with pytest.raises(IllegalStateError):
+        producer.flush()
+    with pytest.raises(IllegalStateError):
+        producer.close()
+
+
+def test_a_callback_that_ends_the_thread_ends_send_and_wait(server: str) -> None:
+    producer = Producer({"bootstrap.servers": server})
+    is_sent = threading.Event()
+    errors: list[BaseException] = []
+    producer.send = lambda *args, **words: is_sent.set()  # type: ignore[method-assign]
+
+    def send() -> None:
+        try:
+            producer.send_and_wait("t", b"a")
+        except BaseException as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=send, daemon=True)
+    caller.start()
+    assert is_sent.wait(PATIENCE_S)
+    with producer._lock:
+        producer._defer(sys.exit)
+    caller.join(PATIENCE_S)
+    assert [type(one) for one in errors] == [IllegalStateError]
+
+
 def test_a_send_that_is_cancelled_is_taken_back(server: str) -> None:
     async def test() -> None:
         producer = AsyncProducer({"bootstrap.servers": server})
@@ -92,6 +129,44 @@ def test_a_send_that_is_cancelled_is_taken_back(server: str) -> None:
         await producer.close(0)
         results = await asyncio.gather(*sending, return_exceptions=True)
         assert isinstance(results[0], asyncio.CancelledError) and isinstance(results[1], ProducerClosedError)
+
+    asyncio.run(test())
+
+
+def test_a_call_of_transactions_that_is_cancelled_is_left_to_be_repeated(server: str) -> None:
+    """Otherwise the repeated call would fail after the first one has succeeded without a caller."""
+
+    async def test() -> None:
+        producer = AsyncProducer({"bootstrap.servers": server, "transactional.id": "x"})
+        requests = producer._core._requests
+        assert requests is not None
+        calling = asyncio.create_task(producer.init_transactions())
+        await asyncio.sleep(0)
+        assert len(requests._waiting) == 1 and not requests._left
+        calling.cancel()
+        assert requests._left == requests._waiting
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await producer.close(0)
+
+    asyncio.run(test())
+
+
+def test_a_close_that_is_cancelled_closes_at_once(server: str) -> None:
+    """What is left fails, and no connection and no timer stays behind."""
+
+    async def test() -> None:
+        producer = AsyncProducer({"bootstrap.servers": server, "transactional.id": "x"})
+        calling = asyncio.create_task(producer.init_transactions())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        assert not calling.done() and not closing.done()
+        closing.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            results = await asyncio.gather(calling, closing, return_exceptions=True)
+        assert isinstance(results[0], ProducerClosedError) and isinstance(results[1], asyncio.CancelledError)
+        assert producer._client._is_closed
 
     asyncio.run(test())
 

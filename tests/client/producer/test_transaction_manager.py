@@ -301,6 +301,56 @@ def test_with_version_2_each_transaction_has_its_epoch_and_adds_no_partitions() 
     assert old.broker.versions_seen(apis.END_TXN) == [4] and old.broker.versions_seen(apis.PRODUCE) == [11]
 
 
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("code", [error_codes.TRANSACTION_ABORTABLE, error_codes.INVALID_PRODUCER_ID_MAPPING])
+def test_an_abort_that_is_refused_ends_with_a_new_epoch(level: int, code: int) -> None:
+    """The transaction may be open: the next commit of the same epoch would commit its records."""
+    producing = Producing(transactional_id="x")
+    producing.network.client.feature_level = lambda name: level  # type: ignore[method-assign]
+    assert producing.call(producing.core.init_transactions) is None
+    producing.core.begin_transaction()
+    producing.send(b"first")
+    producing.network.advance(1000)
+    producing.codes[apis.END_TXN] = [code]
+    assert producing.call(producing.core.abort_transaction) is None
+    assert [one.producer_id for one in producing.broker.seen(apis.INIT_PRODUCER_ID)] == [-1, 7]
+    producing.core.begin_transaction()
+    producing.send(b"second")
+    assert producing.call(producing.core.commit_transaction) is None
+    assert [epoch for epoch, _ in producing.sent()] == [0, 1]
+
+
+def test_an_abort_after_init_transactions_failed_gets_a_producer_id() -> None:
+    """KIP-1050 allows the error there, too; a producer without an id could send nothing, and its records would expire."""
+    producing = Producing(transactional_id="x")
+    producing.codes[apis.INIT_PRODUCER_ID] = [error_codes.TRANSACTION_ABORTABLE]
+    assert isinstance(producing.call(producing.core.init_transactions), TransactionAbortableError)
+    assert producing.call(producing.core.abort_transaction) is None
+    assert len(producing.broker.seen(apis.INIT_PRODUCER_ID)) == 2
+    producing.core.begin_transaction()
+    producing.send(b"a")
+    assert producing.call(producing.core.commit_transaction) is None and producing.results == [0]
+
+
+def test_a_transaction_ends_in_the_version_in_which_it_was() -> None:
+    """An EndTxn that is sent again, too: the coordinator takes another version for a second end, and refuses it."""
+    producing = Producing(transactional_id="x")
+    level = 1
+    producing.network.client.feature_level = lambda name: level  # type: ignore[method-assign]
+    assert producing.call(producing.core.init_transactions) is None
+    producing.core.begin_transaction()
+    producing.send(b"first")
+    producing.network.advance(1000)
+    level = 2
+    producing.codes[apis.END_TXN] = [error_codes.COORDINATOR_LOAD_IN_PROGRESS]
+    assert producing.call(producing.core.commit_transaction) is None
+    assert producing.broker.versions_seen(apis.END_TXN) == [4, 4]
+    producing.core.begin_transaction()
+    producing.send(b"second")
+    assert producing.call(producing.core.commit_transaction) is None
+    assert producing.broker.versions_seen(apis.END_TXN) == [4, 4, 5]
+
+
 def test_a_fenced_producer_can_only_be_closed() -> None:
     producing = begun()
     producing.codes[apis.END_TXN] = [error_codes.PRODUCER_FENCED]

@@ -1,0 +1,306 @@
+"""A node of kcli in virtual time that answers one request of its clients with an error code that a test names.
+
+A test runs its application again and again. The first, second, third ... request of an API that can be answered so meets the
+code, until a run has fewer of them:
+
+    for run in node.refusals(Refusal(PRODUCE, "PartitionProduceResponse", NOT_ENOUGH_REPLICAS)):
+        app = App(node, f"topic-{run}")
+        ...
+
+`is_executed` says that the node executes the request and reports the error nevertheless, as a broker does that waited for its
+replicas in vain; without it the request does not reach the node. Answers to Fetch, ShareFetch and Metadata are those of the
+node with the code in them: these requests change nothing, except that ShareFetch acquires records until their lock expires.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import (
+    ADD_PARTITIONS_TO_TXN,
+    API_KEYS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+    TXN_OFFSET_COMMIT,
+)
+from kcli.protocol.framing import encode_response, read_request_header, read_response_header
+from kcli.protocol.message import Message
+from kcli.server.events import Connection
+from tests.client.clients_of_node import SIZE_BYTES, Client, _Link
+from tests.client.faulty_node import FaultyNode
+
+MOST_POSITIONS = 12  # requests of one API that meet a code, each in a run of its own
+_CODE_FIELDS = ("error_code", "partition_error_code")
+# What a partition with an error does not have.
+_NOTHING = {"records": b"", "acquired_records": [], "base_offset": -1, "committed_offset": -1, "node_id": -1, "port": -1}
+
+
+class Refusal(NamedTuple):
+    """An error code, and the structure of the answer that has it; without one it is the answer itself."""
+
+    api_key: int
+    struct: str
+    code: int
+    is_executed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the refusal as the id of a test."""
+        how = " executed" if self.is_executed else ""
+        return f"{API_KEYS[self.api_key].name} {error_codes.NAMES[self.code]}{how} {self.struct}".strip()
+
+
+def refusals_of(api_key: int, struct: str, *codes: int, is_executed: bool = False) -> list[Refusal]:
+    """Return a refusal for each code."""
+    return [Refusal(api_key, struct, code, is_executed) for code in codes]
+
+
+class RefusingNode(FaultyNode):
+    """A node; `met` says how many requests of this run could be refused."""
+
+    def __init__(self, directory: Path, *overrides: str) -> None:
+        self.met = 0
+        self._refusal: Refusal | None = None
+        self._at = 0
+        self._at_random: tuple[dict[int, list[Refusal]], float, random.Random] | None = None
+        # The answers that the node gives and that get a code, by their client and request.
+        self._rewritten: dict[tuple[Client, int], Refusal] = {}
+        super().__init__(directory, *overrides)
+
+    def refusals(self, refusal: Refusal) -> Iterator[int]:
+        """Yield 1, 2, 3 ...; the n-th request of run n that can be refused is refused. The last run may have no refusal."""
+        for run in range(1, MOST_POSITIONS + 1):
+            self.requests, self._at, self._refusal, self.met = [], run, refusal, 0
+            yield run
+            if self.met < run:
+                break
+        self._refusal = None
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Refuse nothing."""
+        before = self._refusal, self._at_random
+        self._refusal = self._at_random = None
+        yield
+        self._refusal, self._at_random = before
+
+    @contextmanager
+    def refusing_at_random(self, refusals: Iterable[Refusal], share: float, seed: int) -> Iterator[None]:
+        """Refuse a share of the requests, each with one of the refusals; `met` counts them."""
+        by_api: dict[int, list[Refusal]] = {}
+        for one in refusals:
+            by_api.setdefault(one.api_key, []).append(one)
+        self.met, self._at_random = 0, (by_api, share, random.Random(seed))
+        yield
+        self._at_random = None
+
+    def _refusal_of(self, api_key: int) -> Refusal | None:
+        """Return what a request may be refused with."""
+        if self._at_random is None:
+            return self._refusal if self._refusal is not None and self._refusal.api_key == api_key else None
+        by_api, share, rng = self._at_random
+        return rng.choice(by_api[api_key]) if api_key in by_api and rng.random() < share else None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether this run has had its refusal."""
+        return self.met >= self._at
+
+    def _send_next(self, link: _Link) -> None:
+        if link.waiting and link.under_way is None:
+            effect = link.waiting[0]
+            frame = bytes(effect.frame[SIZE_BYTES:])
+            api_key, version, correlation_id, _, position = read_request_header(frame)
+            refusal = self._refusal_of(api_key)
+            if refusal is not None:
+                if refusal.is_executed or (api_key in (FETCH, SHARE_FETCH) and refusal.struct) or api_key == METADATA:
+                    self._rewritten[link.client, effect.request_id] = refusal
+                else:
+                    request, _ = API_KEYS[api_key].request.decode(frame, version, position)
+                    answer = _untouched(api_key, request, version)
+                    if self._put_code(answer, refusal):
+                        link.under_way = link.waiting.popleft()
+                        self._answered(
+                            link.connection, bytes(encode_response(correlation_id, API_KEYS[api_key], version, answer))
+                        )
+                        return
+        super()._send_next(link)
+
+    def _answered(self, connection: Connection, frame: bytes) -> None:
+        link = self._links.get(connection.connection_id)
+        sent = None if link is None else link.under_way
+        refusal = None if link is None or sent is None else self._rewritten.pop((link.client, sent.request_id), None)
+        if sent is not None and refusal is not None:
+            api_key, version, correlation_id, _, _ = read_request_header(bytes(sent.frame[SIZE_BYTES:]))
+            api = API_KEYS[api_key]
+            _, position = read_response_header(frame[SIZE_BYTES:], api, version)
+            answer, _ = api.response.decode(frame[SIZE_BYTES:], version, position)
+            if self._put_code(answer, refusal):
+                frame = bytes(encode_response(correlation_id, api, version, answer))
+        super()._answered(connection, frame)
+
+    def _put_code(self, answer: Message, refusal: Refusal) -> bool:
+        """Put the code into the answer if it is the turn of this one and it has the structure."""
+        wanted = refusal.struct or type(answer).__name__
+        found = [one for one in _structs(answer) if type(one).__name__ == wanted]
+        if not found:
+            return False
+        self.met += 1
+        if self._at_random is None and self.met != self._at:
+            return False
+        for one in found:
+            for field in type(one).__slots__:
+                if field in _CODE_FIELDS:
+                    setattr(one, field, refusal.code)
+                elif field in _NOTHING and refusal.struct != "MetadataResponsePartition":
+                    setattr(one, field, _NOTHING[field])
+        return True
+
+
+def _structs(message: Message) -> Iterator[Message]:
+    yield message
+    for field in type(message).__slots__:
+        value = getattr(message, field)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Message):
+                yield from _structs(one)
+
+
+# -------------------------------------------------------------------------------------------------- answers without a node
+
+
+def _untouched(api_key: int, request: Message, version: int) -> Message:
+    """Return an answer to a request with all its partitions, keys or groups."""
+    kind = API_KEYS[api_key].response
+    make = _ANSWERS.get(api_key)
+    return kind.new() if make is None else kind.new(**make(kind.classes, request, version))
+
+
+def _produce(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_partition = classes["PartitionProduceResponse"]
+    return {
+        "responses": [
+            classes["TopicProduceResponse"](
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[of_partition(index=one.index) for one in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+    }
+
+
+def _list_offsets(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_partition = classes["ListOffsetsPartitionResponse"]
+    return {
+        "topics": [
+            classes["ListOffsetsTopicResponse"](
+                name=topic.name, partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    }
+
+
+def _epochs(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {
+        "topics": [
+            classes["OffsetForLeaderTopicResult"](
+                topic=topic.topic, partitions=[classes["EpochEndOffset"](partition=one.partition) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    }
+
+
+def _commits(prefix: str) -> Callable[[dict[str, type[Message]], Message, int], dict[str, object]]:
+    def make(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+        of_partition = classes[f"{prefix}ResponsePartition"]
+        return {
+            "topics": [
+                classes[f"{prefix}ResponseTopic"](
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        }
+
+    return make
+
+
+def _offset_fetch(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_partition = classes["OffsetFetchResponsePartitions"]
+    return {
+        "groups": [
+            classes["OffsetFetchResponseGroup"](
+                group_id=group.group_id,
+                topics=[
+                    classes["OffsetFetchResponseTopics"](
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            of_partition(partition_index=index, committed_offset=-1) for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in group.topics or []
+                ],
+            )
+            for group in request.groups
+        ]
+    }
+
+
+def _added_partitions(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_partition = classes["AddPartitionsToTxnPartitionResult"]
+    return {
+        "results_by_topic_v3_and_below": [
+            classes["AddPartitionsToTxnTopicResult"](
+                name=topic.name, results_by_partition=[of_partition(partition_index=index) for index in topic.partitions]
+            )
+            for topic in request.v3_and_below_topics
+        ]
+    }
+
+
+def _coordinators(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {"coordinators": [classes["Coordinator"](key=key) for key in request.coordinator_keys]}
+
+
+def _acknowledged(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {
+        "responses": [
+            classes["ShareAcknowledgeTopicResponse"](
+                topic_id=topic.topic_id,
+                partitions=[classes["PartitionData"](partition_index=one.partition_index) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    }
+
+
+_ANSWERS: dict[int, Callable[[dict[str, type[Message]], Message, int], dict[str, object]]] = {
+    PRODUCE: _produce,
+    LIST_OFFSETS: _list_offsets,
+    OFFSET_FOR_LEADER_EPOCH: _epochs,
+    OFFSET_COMMIT: _commits("OffsetCommit"),
+    TXN_OFFSET_COMMIT: _commits("TxnOffsetCommit"),
+    OFFSET_FETCH: _offset_fetch,
+    ADD_PARTITIONS_TO_TXN: _added_partitions,
+    FIND_COORDINATOR: _coordinators,
+    SHARE_ACKNOWLEDGE: _acknowledged,
+}
