@@ -7,7 +7,7 @@ batches below the offset that was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import KafkaError, KafkaTimeoutError
@@ -101,6 +101,10 @@ def fetch(
         reason = "it has no leader"
         if network.metadata.cluster.leader_for(topic, partition) != NO_LEADER:
             answer: Message | PeerFailure = yield fetch_request(network, topic, partition, offset, isolation, wait_ms)
+            if _is_throttled(answer):
+                yield Pause(max(answer.throttle_time_ms, network.config.retry_backoff_ms))
+                deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+                continue
             code, found = _part(answer)
             if found is not None and not code:
                 return _fetched(found)
@@ -115,10 +119,15 @@ def fetch(
         yield from refresh(network)
 
 
+def _is_throttled(answer: Message | PeerFailure) -> TypeGuard[Message]:
+    """Return whether the quota of the client (consumer_byte_rate) is exceeded: the answer has no partition then (KIP-219)."""
+    return not isinstance(answer, PeerFailure) and not answer.error_code and not answer.responses
+
+
 def _part(answer: Message | PeerFailure) -> tuple[int, Message | None]:
     if isinstance(answer, PeerFailure):
         return 0, None
-    if answer.error_code or not answer.responses:
+    if answer.error_code:
         return answer.error_code, None
     part: Message = answer.responses[0].partitions[0]
     return part.error_code, part

@@ -80,6 +80,7 @@ class FakeCluster:
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
+        self.throttles: list[int] = []  # throttle times of the next answers to Fetch, which have no records, the last one first
         self.has_leaders = True
         self.is_coordinating = True
         self.configs: dict[str, dict[str, str]] = {}
@@ -305,6 +306,8 @@ class FakeCluster:
         return self._new(apis.PRODUCE, responses=topics)
 
     def _fetch(self, node: int, request: Message) -> Message:
+        if self.throttles:
+            return self._new(apis.FETCH, throttle_time_ms=self.throttles.pop())
         topic = request.topics[0]
         part = topic.partitions[0]
         log = self.logs[topic.topic][part.partition]

@@ -93,6 +93,16 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
     assert reader.problems.damages == 1
 
 
+def test_a_read_waits_while_the_source_throttles_it(tmp_path: Path) -> None:
+    """A broker answers a client above its consumer_byte_rate at once, without any partition (KIP-219)."""
+    reader = Reader(tmp_path)
+    reader.cluster.throttles = [11_000] * 10
+    start_ms = reader.network.now_ms
+    stream = reader.read(0)
+    assert stream.failure is None and offsets(stream) == list(range(10))
+    assert reader.network.now_ms - start_ms >= 110_000
+
+
 def test_batches_are_joined(tmp_path: Path) -> None:
     assert len(Reader(tmp_path / "one", 10_000).read(0).queue) == 1
 
