@@ -306,6 +306,7 @@ class ClusterSource:
                     f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
                 return
+            offset = fetched.skip_missing(offset)
             transactions.take(fetched.aborted)
             for batch in batches_in(fetched.records, offset):
                 if batch.header.base_offset >= end:

@@ -41,12 +41,19 @@ class Aborted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The answer for one partition."""
+    """The answer for one partition; it has records up to `end_offset`, the last stable offset or the high watermark."""
 
     records: memoryview
     high_watermark: int
-    last_stable_offset: int
+    end_offset: int
     aborted: list[Aborted]
+
+    def skip_missing(self, offset: int) -> int:
+        """Return the offset to read next after an answer to a fetch from `offset` that has no batch.
+
+        A log may end with offsets that no batch has: the log cleaner or a repair has left an empty active segment.
+        """
+        return offset if self.records else max(offset, self.end_offset)
 
 
 class FetchedFile:
@@ -107,7 +114,7 @@ def fetch(
                 continue
             code, found = _part(answer)
             if found is not None and not code:
-                return _fetched(found)
+                return _fetched(found, isolation)
             if code == error_codes.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
             if code not in error_codes.RETRIABLE and not isinstance(answer, PeerFailure):
@@ -133,10 +140,11 @@ def _part(answer: Message | PeerFailure) -> tuple[int, Message | None]:
     return part.error_code, part
 
 
-def _fetched(part: Message) -> Fetched:
+def _fetched(part: Message, isolation: int) -> Fetched:
     records = memoryview(part.records) if part.records is not None else memoryview(b"")
     aborted = [Aborted(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
-    return Fetched(records, part.high_watermark, part.last_stable_offset, aborted)
+    end_offset = part.last_stable_offset if isolation else part.high_watermark
+    return Fetched(records, part.high_watermark, end_offset, aborted)
 
 
 def batches_in(records: memoryview, from_offset: int) -> Iterator[LogBatch]:

@@ -151,7 +151,10 @@ def fetch_windows(
             continue
         fetcher.check_topic(part)
         window = _window(fetched, offset, end)
-        if window is None:
+        missing_to = min(fetched.skip_missing(offset), end)
+        if window is None and missing_to > offset:
+            empty, offset = 0, missing_to
+        elif window is None:
             empty += 1
             if empty >= MOST_EMPTY_ANSWERS:
                 raise PlanError(

@@ -320,6 +320,7 @@ class FakeCluster:
             partition_index=part.partition,
             error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=log.end,
+            last_stable_offset=log.end,
             records=records if is_leader and not code else b"",
         )
         return self._new(

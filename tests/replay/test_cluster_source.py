@@ -93,6 +93,16 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
     assert reader.problems.damages == 1
 
 
+def test_offsets_without_records_at_the_end_do_not_hold_the_run(tmp_path: Path) -> None:
+    """The log cleaner and a repair may leave an empty active segment: its first offset is the log end offset."""
+    reader = Reader(tmp_path)
+    reader.log.end += 50
+    reader.source._ends[WHERE] = 60
+    stream = reader.read(0)
+    assert offsets(stream) == list(range(10)) and stream.is_read and not stream.is_cut
+    assert not reader.problems.damages
+
+
 def test_a_read_waits_while_the_source_throttles_it(tmp_path: Path) -> None:
     """A broker answers a client above its consumer_byte_rate at once, without any partition (KIP-219)."""
     reader = Reader(tmp_path)

@@ -331,6 +331,18 @@ def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -
     assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
 
 
+def test_a_target_whose_last_offsets_have_no_records_is_continued(tmp_path: Path) -> None:
+    """The log cleaner of the target removes the last batch after a roll: the log still ends at the same offset."""
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", [b"a", b"b", b"c", b"d"])
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.run()
+    scene.cluster.logs["copy-t"][0].end += 50
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d"]
+
+
 def test_progress_of_older_versions_is_taken(tmp_path: Path) -> None:
     of_values(tmp_path, [b"a", b"b", b"c"])
     scene = Scene(tmp_path, 1, 0.0)
