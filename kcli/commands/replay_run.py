@@ -168,6 +168,11 @@ class ReplayRun:
             print_text("\n".join(result_lines(replayer.partitions)))
         for group, count in replayer.committed_groups.items():
             print_message(f"{format_count(count, 'offset')} of the group {group!r} committed")
+        for group, count in replayer.kept_groups.items():
+            print_message(
+                f"{format_count(count, 'offset')} of the group {group!r} kept: its consumers have read more in the target than "
+                "in the source"
+            )
         for group, reason in replayer.group_problems.items():
             print_message(f"the offsets of the group {group!r} are not committed: {reason}")
         if failure is not None:

@@ -260,6 +260,28 @@ def test_offsets_of_groups_are_translated(tmp_path: Path, seed: int, is_late: bo
             assert (scene.cluster.logs["copy-t"][where[1]].end - target, metadata) == (ahead, "m"), one
 
 
+@pytest.mark.parametrize("deleted", [0, 5])
+def test_offsets_of_groups_follow_the_source_and_never_go_back(tmp_path: Path, deleted: int) -> None:
+    """Consumers of the source continue between two runs; those of the target may be further than they are already."""
+    of_values(tmp_path, [b"%d" % number for number in range(20)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    scene.cluster.logs["copy-t"][0].delete_before(deleted)
+    place = "g", "copy-t", 0
+
+    def run(source_offset: int) -> tuple[tuple[int, str], dict[str, int], dict[str, int]]:
+        scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, source_offset, "m")]}
+        replayer = scene.run()
+        assert replayer is not None
+        return scene.cluster.offsets[place], replayer.committed_groups, replayer.kept_groups
+
+    for offset in (3, 6, 12, 20):
+        assert run(offset) == ((max(offset, deleted), "m"), {"g": 1}, {})
+    scene.cluster.offsets[place] = 33, "of the target"
+    for offset in (12, 20):
+        assert run(offset) == ((33, "of the target"), {}, {"g": 1})
+
+
 def sent_from(root: Path, where: TopicPartition, offset: int) -> list[int]:
     """The offsets of the records that a consumer at `offset` would read."""
     selection = parse_selection(isolation="read_committed", offset=f"{offset}..")
