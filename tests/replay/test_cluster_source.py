@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from kcli.client.errors import ClientError
 from kcli.inspect.dumping.selection import Selection
 from kcli.protocol import error_codes
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
 from kcli.replay.directory_source import Problems
 from kcli.replay.source import CommittedOffset
+from kcli.replay.steps import ReplayError
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeNetwork
 
@@ -91,6 +94,21 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
     (sentence,) = reader.sentences
     assert "t-0: the source ends at offset 6 now, and ended at 10 when the run began" in sentence
     assert reader.problems.damages == 1
+
+
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_topic_made_again_during_the_run_is_not_read(tmp_path: Path, kept: int) -> None:
+    """Its records would follow those of the old topic in the target, as if they were its continuation."""
+    reader = Reader(tmp_path)
+    leader, batches = reader.cluster.leaders[WHERE], reader.log.batches
+    reader.cluster.create("t", 1)
+    reader.cluster.leaders[WHERE] = 3 - leader  # so that the reader asks for the leader, and gets the new id
+    for batch in batches[:kept]:
+        reader.cluster.logs["t"][0].append(batch)
+    stream = reader.read(5)
+    assert not stream.queue
+    with pytest.raises(ReplayError, match="the topic 't' of the source was deleted and created again during the run"):
+        stream.peek()
 
 
 def test_offsets_without_records_at_the_end_do_not_hold_the_run(tmp_path: Path) -> None:
