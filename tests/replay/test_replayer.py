@@ -351,6 +351,9 @@ def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -
     scene.root = tmp_path / "two"
     scene.run()
     assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
+    scene.is_checked = True
+    scene.run()
+    assert (scene.checker.differences, scene.checker.records) == (0, 5), scene.notes
 
 
 def test_a_target_whose_last_offsets_have_no_records_is_continued(tmp_path: Path) -> None:
