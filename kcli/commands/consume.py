@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import add_client_options, client_errors, client_properties
+from kcli.commands.client_options import add_client_options, check_cluster, client_errors, client_properties
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
 from kcli.commands.selection_options import add_selection_options, selection_of
@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.client import Consumer
 
     with client_errors(), Consumer(properties) as consumer:
+        check_cluster(properties)
         topics = _topics(consumer, args)
         if not topics:
             return EXIT_FINDINGS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kcli.commands.client_options import (
     add_client_options,
     add_producer_options,
+    check_cluster,
     client_errors,
     client_properties,
     producer_settings,
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     sent = 0
     try:
         with client_errors(), Producer(properties) as producer:
+            check_cluster(properties)
             for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
                 try:
                     record = parse(line)

@@ -297,6 +297,32 @@ def test_nobody_listens(words: list[str]) -> None:
     assert found.returncode == 2 and b"Connection refused" in found.stderr and found.stderr.count(b"\n") == 1
 
 
+def test_nobody_listens_and_no_timeout_is_set() -> None:
+    """As the commands of administration, these do not try for the minute that a producer or consumer may take."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = ["--topic", "t", "--bootstrap-server", f"127.0.0.1:{free.getsockname()[1]}"]
+    commands = (["produce"], ["consume"], ["bench", "produce"], ["bench", "consume"])
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "kcli", *words, *where],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for words in commands
+    ]
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=40)
+            assert (process.returncode, output) == (2, b"")
+            assert b"no broker answered" in errors and b"Connection refused" in errors and errors.count(b"\n") == 1, errors
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 def test_a_server_that_speaks_another_protocol() -> None:
     """An HTTP server, or a port with TLS, answers bytes that are no answer of Kafka."""
     with socket.socket() as listener:
