@@ -297,6 +297,20 @@ def test_nobody_listens(words: list[str]) -> None:
     assert found.returncode == 2 and b"Connection refused" in found.stderr and found.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize(
+    "options", [[], ["--isolation", "read_committed"], ["--group", "g"]], ids=["all", "committed", "group"]
+)
+def test_offsets_without_records_at_the_end(tmp_path: Path, options: list[str]) -> None:
+    """A repair or the log cleaner may leave an empty active segment: the log end offset is its first one."""
+    with LiveServer(tmp_path, "num.partitions=1") as first:
+        assert command(first, "produce", given=b"a\nb\n").returncode == 0
+    (tmp_path / "data" / "t-0" / "00000000000000000050.log").touch()
+    with LiveServer(tmp_path, "num.partitions=1") as server:
+        assert printed(server, *options) == ["a", "b"]
+        assert command(server, "produce", given=b"c\n").returncode == 0
+        assert printed(server, "--format", "%o %s\n") == ["0 a", "1 b", "50 c"]
+
+
 def test_nobody_listens_and_no_timeout_is_set() -> None:
     """As the commands of administration, these do not try for the minute that a producer or consumer may take."""
     with socket.socket() as free:
