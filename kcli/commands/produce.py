@@ -152,6 +152,8 @@ def lines_of(paths: Sequence[str], delimiter: bytes) -> Iterator[bytes]:
         descriptor = STDIN if path == "-" else os.open(path, os.O_RDONLY)
         try:
             yield from _lines(descriptor, delimiter)
+        except IsADirectoryError as error:
+            raise IsADirectoryError(error.errno, error.strerror, path) from None
         finally:
             if descriptor != STDIN:
                 os.close(descriptor)

@@ -311,6 +311,11 @@ def test_offsets_without_records_at_the_end(tmp_path: Path, options: list[str]) 
         assert printed(server, "--format", "%o %s\n") == ["0 a", "1 b", "50 c"]
 
 
+def test_a_directory_is_not_a_file_of_lines(server: LiveServer, tmp_path: Path) -> None:
+    found = command(server, "produce", str(tmp_path))
+    assert (found.returncode, found.stderr) == (2, f"kcli: {tmp_path}: Is a directory\n".encode())
+
+
 def test_nobody_listens_and_no_timeout_is_set() -> None:
     """As the commands of administration, these do not try for the minute that a producer or consumer may take."""
     with socket.socket() as free:
