@@ -219,13 +219,18 @@ def test_a_batch_too_large_for_the_target(tmp_path: Path) -> None:
         scene.run()
 
 
-def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("retention_ms", "text"), [(86_400_000, "1 day"), (5_400_000, "90 minutes"), (1500, "1,500 milliseconds")]
+)
+def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(
+    tmp_path: Path, retention_ms: int, text: str
+) -> None:
     build(tmp_path / "data", 1)
     scene = Scene(tmp_path / "data", 1, 0.0)
     scene.cluster.create("copy-t", 1)
-    scene.cluster.configs["copy-t"] = {"retention.ms": "86400000"}
+    scene.cluster.configs["copy-t"] = {"retention.ms": str(retention_ms)}
     scene.run()
-    (note,) = (note for note in scene.notes if "older than 1 days" in note)
+    (note,) = (note for note in scene.notes if f"older than {text} (retention.ms)" in note)
     words = note.partition("run: kcli configs ")[2].split()
     args = build_parser("configs").parse_args(words)
     assert (args.topic, args.add_config, args.bootstrap_server) == ("copy-t", ["retention.ms=-1"], "fake:1")
