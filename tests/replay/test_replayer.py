@@ -220,7 +220,8 @@ def test_a_batch_too_large_for_the_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("retention_ms", "text"), [(86_400_000, "1 day"), (5_400_000, "90 minutes"), (1500, "1,500 milliseconds")]
+    ("retention_ms", "text"),
+    [(86_400_000, "1 day"), (604_800_000, "7 days"), (5_400_000, "90 minutes"), (1500, "1,500 milliseconds")],
 )
 def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(
     tmp_path: Path, retention_ms: int, text: str
