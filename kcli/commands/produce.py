@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.client import Producer
 
     deliveries = _Deliveries()
-    sent = 0
+    sent, is_wrong = 0, False
     try:
         with client_errors(), Producer(properties) as producer:
             check_cluster(properties)
@@ -94,11 +94,10 @@ def run(args: argparse.Namespace) -> int:
                     break
     except _WrongLine as error:
         print_message(f"{error}; {deliveries.count:,} records before it were sent")
-        return EXIT_FINDINGS
+        is_wrong = True
     if deliveries.error is not None:
         print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
-        return EXIT_FINDINGS
-    return EXIT_OK
+    return EXIT_FINDINGS if is_wrong or deliveries.error is not None else EXIT_OK
 
 
 class _WrongLine(Exception):

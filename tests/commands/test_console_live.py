@@ -311,6 +311,15 @@ def test_offsets_without_records_at_the_end(tmp_path: Path, options: list[str]) 
         assert printed(server, "--format", "%o %s\n") == ["0 a", "1 b", "50 c"]
 
 
+def test_a_wrong_line_does_not_hide_a_record_that_was_refused(server: LiveServer) -> None:
+    with server.client() as client:
+        client.create_topic("short", 1, max_message_bytes="300")
+    options = ("--key-separator", ":", "--command-property", "linger.ms=1000")  # so that the second line is read first
+    found = command(server, "produce", *options, given=b"1:%s\n2\n" % (b"x" * 400), topic="short")
+    assert found.returncode == 1 and b"line 2 cannot be read as a record" in found.stderr, found.stderr
+    assert b"kcli: 1 of 1 records were not acknowledged: MESSAGE_TOO_LARGE" in found.stderr
+
+
 def test_a_directory_is_not_a_file_of_lines(server: LiveServer, tmp_path: Path) -> None:
     found = command(server, "produce", str(tmp_path))
     assert (found.returncode, found.stderr) == (2, f"kcli: {tmp_path}: Is a directory\n".encode())
