@@ -46,8 +46,8 @@ from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_cl
 from kcli.replay.target import connect, list_offsets, refresh, topic_id
 
 BUFFERED_BYTES = 4 * 1024 * 1024
-# Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
-# leader may need some time to know the newest one.
+# Answers without a record, 500 ms each, after which a log that ends below the expected end is truncated: a new leader may need
+# some time to know the newest high watermark.
 MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
 
@@ -311,12 +311,12 @@ class ClusterSource:
                 offset = start
                 continue
             self._check_topic(partition[0])
-            empty = empty + 1 if fetched.high_watermark < end and not fetched.records else 0
+            empty = empty + 1 if fetched.end_offset < end and not fetched.records else 0
             if empty >= MOST_EMPTY_ANSWERS:
                 stream.is_cut = True
                 self._problems.damages += 1
                 self._problems.report(
-                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, and ended at "
+                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.end_offset} now, and ended at "
                     f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
                 return

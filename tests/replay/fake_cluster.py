@@ -30,6 +30,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.start = self.end = 0
+        self.stable: int | None = None  # the last stable offset while a transaction is open
         self.producers: dict[int, list[tuple[int, int, int]]] = {}  # first and last sequence, base offset
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -311,7 +312,9 @@ class FakeCluster:
         topic = request.topics[0]
         part = topic.partitions[0]
         log = self.logs[topic.topic][part.partition]
-        records = b"".join(batch for batch in log.batches if check_batch(batch).last_offset >= part.fetch_offset)
+        stable = log.end if log.stable is None else log.stable
+        most = stable if request.isolation_level else log.end
+        records = b"".join(batch for batch in log.batches if part.fetch_offset <= check_batch(batch).last_offset < most)
         is_leader = self.leaders[topic.topic, part.partition] == node
         code = 0 if log.start <= part.fetch_offset <= log.end else error_codes.OFFSET_OUT_OF_RANGE
         answer = self._part(
@@ -320,7 +323,7 @@ class FakeCluster:
             partition_index=part.partition,
             error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=log.end,
-            last_stable_offset=log.end,
+            last_stable_offset=stable,
             records=records if is_leader and not code else b"",
         )
         return self._new(

@@ -131,6 +131,16 @@ def test_a_read_waits_while_the_source_throttles_it(tmp_path: Path) -> None:
     assert reader.network.now_ms - start_ms >= 110_000
 
 
+def test_a_last_stable_offset_that_went_back_does_not_hold_the_run(tmp_path: Path) -> None:
+    """An unclean leader election lost the marker of a transaction; other records have come since then."""
+    reader = Reader(tmp_path)
+    reader.log.stable = 6
+    stream = reader.read(0)
+    assert offsets(stream) == [0, 1, 2, 3, 4, 5] and stream.is_read and stream.is_cut
+    (sentence,) = reader.sentences
+    assert "t-0: the source ends at offset 6 now, and ended at 10 when the run began" in sentence
+
+
 def test_batches_are_joined(tmp_path: Path) -> None:
     assert len(Reader(tmp_path / "one", 10_000).read(0).queue) == 1
 
