@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the result and return the exit code. Raises CannotRun."""
     if args.num_records < 1 or args.record_size < 0:
         raise CannotRun("--num-records must be 1 or more, --record-size 0 or more")
+    if args.timeout_ms < 0:
+        raise CannotRun(f"--timeout-ms {args.timeout_ms}: write 0 or more milliseconds")
     properties = client_properties(args, producer_settings(args) if args.what == "produce" else None)
     with client_errors():
         totals = _produce(args, properties) if args.what == "produce" else _consume(args, properties)

@@ -123,6 +123,8 @@ def _check(args: argparse.Namespace, selection: Selection) -> None:
         raise CannotRun(f"--group and --{chosen[0]} exclude each other: the group decides partitions and offsets")
     if args.tail is not None and (args.offset is not None or args.time is not None):
         raise CannotRun("--tail excludes --offset and --time")
+    if args.timeout_ms is not None and args.timeout_ms < 0:
+        raise CannotRun(f"--timeout-ms {args.timeout_ms}: write 0 or more milliseconds")
     if args.format is not None and args.output != "value":
         raise CannotRun("--format and --output json exclude each other")
 

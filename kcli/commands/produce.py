@@ -17,6 +17,7 @@ from kcli.commands.client_options import (
 )
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
+from kcli.format.primitives import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from kcli.client import RecordMetadata
@@ -64,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
     """Send the records and return the exit code. Raises CannotRun."""
     properties = client_properties(args, producer_settings(args))
     parse, delimiter = _parser(args), _delimiter(args.delimiter)
+    for name, most in (("partition", INT32_MAX), ("timestamp", INT64_MAX)):
+        number = getattr(args, name)
+        if number is not None and not 0 <= number <= most:
+            raise CannotRun(f"--{name} {number}: write a whole number from 0 to {most}")
     if not delimiter:
         raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
     from kcli.client import Producer

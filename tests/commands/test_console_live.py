@@ -320,6 +320,23 @@ def test_a_wrong_line_does_not_hide_a_record_that_was_refused(server: LiveServer
     assert b"kcli: 1 of 1 records were not acknowledged: MESSAGE_TOO_LARGE" in found.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["produce", "--partition", "-3"],
+        ["produce", "--timestamp", "-3"],
+        ["produce", "--timestamp", str(2**63)],
+        ["consume", "--timeout-ms", "-5"],
+        ["bench", "consume", "--timeout-ms", "-5"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_cannot_be(words: list[str]) -> None:
+    found = command(None, *words, given=b"x\n")
+    sentence = f"kcli: {' '.join(words[-2:])}: write "
+    assert found.returncode == 2 and found.stderr.startswith(sentence.encode()) and b"fault" not in found.stderr, found.stderr
+
+
 def test_a_directory_is_not_a_file_of_lines(server: LiveServer, tmp_path: Path) -> None:
     found = command(server, "produce", str(tmp_path))
     assert (found.returncode, found.stderr) == (2, f"kcli: {tmp_path}: Is a directory\n".encode())
