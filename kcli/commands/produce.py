@@ -78,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with client_errors(), Producer(properties) as producer:
             check_cluster(properties)
+            if args.partition is not None:
+                count = len(producer.partitions_for(args.topic))
+                if args.partition >= count:
+                    raise CannotRun(f"{args.topic} has no partition {args.partition}, only {count} from 0 on")
             for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
                 try:
                     record = parse(line)

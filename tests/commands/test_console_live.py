@@ -255,7 +255,7 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
         (["consume", "--partition", "5"], 2, "t has no partition 5, only 1 from 0 on"),
         (["consume", "--command-property", "client.idd=x"], 2, "there is no setting client.idd; did you mean client.id?"),
         (["produce", "--input", "json", "--key-separator", ":"], 2, "--key-separator is for --input value"),
-        (["produce", "--partition", "7", "--command-property", "max.block.ms=300"], 2, "topic t has 1 partitions"),
+        (["produce", "--partition", "7"], 2, "t has no partition 7, only 1 from 0 on"),
         (["produce", "--delimiter", ""], 2, "--delimiter is empty"),
         (["produce", "/does/not/exist"], 2, "/does/not/exist: No such file or directory"),
         (["bench", "produce", "--num-records", "0"], 2, "--num-records must be 1 or more"),
@@ -335,6 +335,13 @@ def test_numbers_that_cannot_be(words: list[str]) -> None:
     found = command(None, *words, given=b"x\n")
     sentence = f"kcli: {' '.join(words[-2:])}: write "
     assert found.returncode == 2 and found.stderr.startswith(sentence.encode()) and b"fault" not in found.stderr, found.stderr
+
+
+def test_a_partition_that_does_not_exist_is_refused_at_once(server: LiveServer) -> None:
+    """A producer would wait for it for max.block.ms, because partitions may be added."""
+    found = command(server, "produce", "--partition", "99", "--command-property", "max.block.ms=600000", given=b"x\n")
+    assert (found.returncode, found.stderr) == (2, b"kcli: t has no partition 99, only 1 from 0 on\n")
+    assert command(server, "produce", "--partition", "0", given=b"x\n", topic="one-partition").returncode == 0
 
 
 def test_a_directory_is_not_a_file_of_lines(server: LiveServer, tmp_path: Path) -> None:
