@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kcli.commands.client_options import add_client_options, client_errors, client_properties
+from kcli.commands.client_options import add_client_options, client_errors, client_properties, common_settings
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.inspect.json_text import JsonObject, JsonValue, dump
 
@@ -107,10 +107,7 @@ def run_action(args: argparse.Namespace) -> int:
 
 def settings_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the settings of the client for the options; a file may have those of other clients. Raises CannotRun."""
-    from kcli.client.client_config import ClientConfig, property_name
-
-    known = {property_name(field) for field in ClientConfig._fields}
-    settings = {name: value for name, value in client_properties(args).items() if name in known}
+    settings = common_settings(client_properties(args))
     if args.timeout is not None or "default.api.timeout.ms" not in settings:
         settings["default.api.timeout.ms"] = str(max(int((args.timeout or DEFAULT_TIMEOUT_S) * 1000), 1))
     return settings

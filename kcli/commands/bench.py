@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.commands.client_options import (
     add_client_options,
     add_producer_options,
+    check_cluster,
     client_errors,
     client_properties,
     producer_settings,
@@ -89,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the result and return the exit code. Raises CannotRun."""
     if args.num_records < 1 or args.record_size < 0:
         raise CannotRun("--num-records must be 1 or more, --record-size 0 or more")
+    if args.timeout_ms < 0:
+        raise CannotRun(f"--timeout-ms {args.timeout_ms}: write 0 or more milliseconds")
     properties = client_properties(args, producer_settings(args) if args.what == "produce" else None)
     with client_errors():
         totals = _produce(args, properties) if args.what == "produce" else _consume(args, properties)
@@ -119,6 +122,7 @@ def _produce(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
 
     values = make_values(args.record_size)
     with Producer(properties) as producer:
+        check_cluster(properties)
         producer.partitions_for(args.topic)  # the metadata are no part of what is measured
         began, cpu_began = time.perf_counter(), time.process_time()
         for number in paced(args.num_records, args.throughput):
@@ -163,6 +167,7 @@ def _consume(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
     latencies = SizeHistogram()
     records = size_bytes = 0
     with Consumer({"max.poll.records": "10000", **properties}) as consumer:
+        check_cluster(properties)
         partitions = [(args.topic, one.partition) for one in consumer.partitions_for(args.topic)]
         if not partitions:
             raise CannotRun(f"there is no topic {args.topic}")

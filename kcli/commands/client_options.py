@@ -22,6 +22,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 # Settings of clients for security, which kcli's client does not have yet. Without them it would send what should be secret.
 _SECURITY = ("sasl.", "ssl.", "security.")
 _PLAIN = ("security.protocol", "PLAINTEXT")
+# How long a cluster may take to answer the first request. The timeouts of producers and consumers are a minute, so that they
+# survive the restart of a broker; if the user sets one of them, it counts from the beginning.
+FIRST_CONTACT_MS = 10_000
+_OWN_TIMEOUTS = ("default.api.timeout.ms", "max.block.ms")
 
 
 def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") -> argparse._ArgumentGroup:
@@ -67,6 +71,24 @@ def client_errors(passed_on: type[Exception] | tuple[()] = ()) -> Iterator[None]
         raise
     except ClientError as error:
         raise CannotRun(str(error)) from error
+
+
+def check_cluster(properties: Mapping[str, str]) -> None:
+    """Raise CannotRun if no broker answers within FIRST_CONTACT_MS."""
+    from kcli.client.shell.admin import Admin
+
+    if not any(name in properties for name in _OWN_TIMEOUTS):
+        settings = common_settings(properties) | {_OWN_TIMEOUTS[0]: str(FIRST_CONTACT_MS)}
+        with client_errors(), Admin(settings) as admin:
+            admin.describe_cluster()
+
+
+def common_settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that all clients have, without those of producers and consumers."""
+    from kcli.client.client_config import ClientConfig, property_name
+
+    known = {property_name(field) for field in ClientConfig._fields}
+    return {name: value for name, value in properties.items() if name in known}
 
 
 def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | None = None) -> dict[str, str]:

@@ -19,13 +19,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import add_client_options, client_errors, client_properties
+from kcli.commands.client_options import add_client_options, check_cluster, client_errors, client_properties, common_settings
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
-from kcli.commands.selection_options import add_selection_options, selection_of
+from kcli.commands.selection_options import READ_COMMITTED, add_selection_options, selection_of
 
 if TYPE_CHECKING:
     from kcli.client import Consumer, ConsumerRecord, TopicPartition
@@ -40,6 +40,8 @@ Exit codes: 0 done; 1 a topic does not exist; 2 the command could not run. docs/
 docs/json-output.md describes the members of --output json."""
 
 POLL_MS = 500  # the longest wait before the end is compared
+# Polls without a record after which a partition is checked for offsets without records.
+EMPTY_POLLS = 2
 # A member that joins with group.protocol=consumer, or cooperatively, gets partitions after another one gave them back: each of
 # the two notices in a heartbeat, every 5 s by default.
 NOTHING_S = 12.0
@@ -101,10 +103,11 @@ def run(args: argparse.Namespace) -> int:
     from kcli.client import Consumer
 
     with client_errors(), Consumer(properties) as consumer:
+        check_cluster(properties)
         topics = _topics(consumer, args)
         if not topics:
             return EXIT_FINDINGS
-        reading = _Reading(consumer, selection, printer, args)
+        reading = _Reading(consumer, selection, printer, args, properties)
         if args.group is not None:
             consumer.subscribe(topics)
             reading.read_group()
@@ -120,6 +123,8 @@ def _check(args: argparse.Namespace, selection: Selection) -> None:
         raise CannotRun(f"--group and --{chosen[0]} exclude each other: the group decides partitions and offsets")
     if args.tail is not None and (args.offset is not None or args.time is not None):
         raise CannotRun("--tail excludes --offset and --time")
+    if args.timeout_ms is not None and args.timeout_ms < 0:
+        raise CannotRun(f"--timeout-ms {args.timeout_ms}: write 0 or more milliseconds")
     if args.format is not None and args.output != "value":
         raise CannotRun("--format and --output json exclude each other")
 
@@ -186,8 +191,17 @@ def _plan(consumer: Consumer, topics: Iterable[str], args: argparse.Namespace, s
 class _Reading:
     """The records that are printed, until there is a reason to end."""
 
-    def __init__(self, consumer: Consumer, selection: Selection, printer: Printer, args: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        selection: Selection,
+        printer: Printer,
+        args: argparse.Namespace,
+        properties: Mapping[str, str],
+    ) -> None:
         self._consumer = consumer
+        self._properties = properties
+        self._empty_polls = 0
         self._printer = printer
         self._left = selection.limit
         self._follow: bool = args.follow
@@ -212,6 +226,7 @@ class _Reading:
                 found = [record for record in found if record.offset < by_place[record.topic, record.partition]]
                 ended = {one for one in unread if consumer.position(one) >= ends[one]}
                 unread -= ended
+                unread -= self._without_records(found, unread, ends)
                 self._print(found)
                 consumer.pause(ended)
             else:
@@ -240,8 +255,36 @@ class _Reading:
                 continue
             new = [one for one in assigned if one not in ends]
             ends |= consumer.end_offsets(new) if new else {}
-            if all(consumer.position(one) >= ends[one] for one in assigned):
+            unread = {one for one in assigned if consumer.position(one) < ends[one]}
+            if unread == self._without_records(found, unread, ends):
                 return
+
+    def _without_records(
+        self, found: Sequence[ConsumerRecord], unread: Collection[TopicPartition], ends: Mapping[TopicPartition, int]
+    ) -> set[TopicPartition]:
+        """Return the unread partitions whose offsets up to their ends have no records, if none came for some time.
+
+        The log cleaner and a repair may leave a log like that. The position of a consumer then never reaches the end.
+        """
+        self._empty_polls = 0 if found else self._empty_polls + 1
+        if not unread or self._empty_polls < EMPTY_POLLS:
+            return set()
+        from kcli.client.errors import ClientError
+        from kcli.replay.fetch_client import FetchClient
+
+        self._empty_polls = 0
+        isolation = int(self._properties.get("isolation.level") == READ_COMMITTED)
+        missing = set()
+        try:
+            with FetchClient(common_settings(self._properties)) as client:
+                for one in unread:
+                    client.connect(one.topic)
+                    offset = self._consumer.position(one)
+                    if client.fetch(one, offset, isolation).result().skip_missing(offset) >= ends[one]:
+                        missing.add(one)
+        except ClientError:
+            return set()  # the consumer reports what lasts
+        return missing
 
     def _gets_nothing(self, assigned: Collection[TopicPartition]) -> bool:
         """Return whether the member has joined its group and has had no partition for NOTHING_S of one generation."""

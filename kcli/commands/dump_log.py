@@ -173,12 +173,17 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
 def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str]:
     """Return files as they are, existing or not; the files of a directory by name; the matches of a pattern.
 
-    Adds to `problems` the reason for each pattern without a match and each directory that cannot be listed.
+    Adds to `problems` the reason for each pattern without a match and each directory that cannot be listed or is empty.
     """
     found: list[str] = []
     for path in paths:
         if disk.is_directory(path):
-            found += _files_below(disk, path.rstrip("/") or "/", set(), problems)
+            files = _files_below(disk, path.rstrip("/") or "/", set(), problems)
+            if not files and path not in problems:
+                from kcli.log.files.log_directory import resolve_paths
+
+                problems |= {where: message.removeprefix(f"{where}: ") for where, message in resolve_paths(disk, [path])[1]}
+            found += files
         elif any(sign in path for sign in "*?[") and not disk.exists(path):
             from kcli.log.files.log_directory import expand_pattern, why_missing
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from kcli.commands.client_options import (
     add_client_options,
     add_producer_options,
+    check_cluster,
     client_errors,
     client_properties,
     producer_settings,
 )
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
+from kcli.format.primitives import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from kcli.client import RecordMetadata
@@ -63,14 +65,23 @@ def run(args: argparse.Namespace) -> int:
     """Send the records and return the exit code. Raises CannotRun."""
     properties = client_properties(args, producer_settings(args))
     parse, delimiter = _parser(args), _delimiter(args.delimiter)
+    for name, most in (("partition", INT32_MAX), ("timestamp", INT64_MAX)):
+        number = getattr(args, name)
+        if number is not None and not 0 <= number <= most:
+            raise CannotRun(f"--{name} {number}: write a whole number from 0 to {most}")
     if not delimiter:
         raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
     from kcli.client import Producer
 
     deliveries = _Deliveries()
-    sent = 0
+    sent, is_wrong = 0, False
     try:
         with client_errors(), Producer(properties) as producer:
+            check_cluster(properties)
+            if args.partition is not None:
+                count = len(producer.partitions_for(args.topic))
+                if args.partition >= count:
+                    raise CannotRun(f"{args.topic} has no partition {args.partition}, only {count} from 0 on")
             for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
                 try:
                     record = parse(line)
@@ -92,11 +103,10 @@ def run(args: argparse.Namespace) -> int:
                     break
     except _WrongLine as error:
         print_message(f"{error}; {deliveries.count:,} records before it were sent")
-        return EXIT_FINDINGS
+        is_wrong = True
     if deliveries.error is not None:
         print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
-        return EXIT_FINDINGS
-    return EXIT_OK
+    return EXIT_FINDINGS if is_wrong or deliveries.error is not None else EXIT_OK
 
 
 class _WrongLine(Exception):
@@ -150,6 +160,8 @@ def lines_of(paths: Sequence[str], delimiter: bytes) -> Iterator[bytes]:
         descriptor = STDIN if path == "-" else os.open(path, os.O_RDONLY)
         try:
             yield from _lines(descriptor, delimiter)
+        except IsADirectoryError as error:
+            raise IsADirectoryError(error.errno, error.strerror, path) from None
         finally:
             if descriptor != STDIN:
                 os.close(descriptor)

@@ -32,6 +32,8 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format.primitives import INT32_MAX, INT64_MAX
+from kcli.format.record_batch import NO_TIMESTAMP
 from kcli.inspect.json_text import JsonObject, bytes_member, headers_array, quote
 
 if TYPE_CHECKING:
@@ -212,9 +214,9 @@ def json_parser(headers: Headers = ()) -> LineParser:
         if found.get("contentsLeftOut"):
             raise FormatTextError("the record's contents were left out of the dump, since it is too large")
         own = tuple(_header(member) for member in _list(found, "headers"))
-        partition, timestamp = _whole(found, "partition"), _whole(found, "timestamp")
+        timestamp = None if found.get("timestamp") == NO_TIMESTAMP else _whole(found, "timestamp", INT64_MAX)
         return ProducedRecord(
-            _data(found, "value"), _data(found, "key"), fixed + own, partition, None if timestamp == -1 else timestamp
+            _data(found, "value"), _data(found, "key"), fixed + own, _whole(found, "partition", INT32_MAX), timestamp
         )
 
     return parsed
@@ -251,8 +253,8 @@ def _data(found: JsonObject, name: str) -> bytes | None:
         raise FormatTextError(TOO_DEEP) from None
 
 
-def _whole(found: JsonObject, name: str) -> int | None:
+def _whole(found: JsonObject, name: str, most: int) -> int | None:
     value = found.get(name)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most):
         return value
-    raise FormatTextError(f"its {name} is not a whole number")
+    raise FormatTextError(f"its {name} is not a whole number from 0 to {most}")

@@ -61,6 +61,7 @@ class ReplayRun:
         self._clock = Clock()
         self._threads: list[ClientThread] = []
         self._mapping = mapping
+        self._found_topics: set[str] = set()  # the topics of the source, also those that are left out
         if schedule.needs_origin:
             # The first timestamps of all partitions decide, so that each has an open file.
             from kcli.server.shell.server import raise_descriptor_limit
@@ -71,9 +72,9 @@ class ReplayRun:
         try:
             self._source = self._open_source()
             self._names = self._mapping.targets(dict.fromkeys(topic for topic, _ in self._source.partitions()))
+            self._mapping.check_names(self._found_topics)
             if not self._names:
-                globs = self._mapping.globs
-                raise CannotRun("no topic is left to replay" + (f"; --topic {globs[0]} matches none" if globs else ""))
+                raise CannotRun("no topic is left to replay")
         except BaseException:
             self._close()
             raise
@@ -109,6 +110,7 @@ class ReplayRun:
         return source
 
     def _wants(self, topic: str) -> bool:
+        self._found_topics.add(topic)
         return self._mapping.target_of(topic) is not None
 
     def _committed(self) -> dict[TopicPartition, list[CommittedOffset]]:
@@ -168,6 +170,11 @@ class ReplayRun:
             print_text("\n".join(result_lines(replayer.partitions)))
         for group, count in replayer.committed_groups.items():
             print_message(f"{format_count(count, 'offset')} of the group {group!r} committed")
+        for group, count in replayer.kept_groups.items():
+            print_message(
+                f"{format_count(count, 'offset')} of the group {group!r} kept: its consumers have read more in the target than "
+                "in the source"
+            )
         for group, reason in replayer.group_problems.items():
             print_message(f"the offsets of the group {group!r} are not committed: {reason}")
         if failure is not None:

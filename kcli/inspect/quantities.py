@@ -34,5 +34,5 @@ def format_count(count: int, what: str) -> str:
     if count == 1:
         return f"1 {what}"
     ending = "es" if what.endswith(("ch", "s", "x")) else "s"
-    plural = what[:-1] + "ies" if what.endswith("y") else what + ending
+    plural = what[:-1] + "ies" if what.endswith("y") and what[-2] not in "aeiou" else what + ending
     return f"{count:,} {plural}"

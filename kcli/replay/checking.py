@@ -4,6 +4,7 @@
     --------------------------------------  --------------------------------------------------------------------------------
     batches of the replay, by their         the bytes of their records; if these differ (the target compresses them in
     producer id, in order                   another way, or sets other timestamps), record by record
+    batches that end at different records   record by record: --join made them in several runs
     number of batches and of records        the source is read once more from its beginning
 
 Batches of other producers are passed over.
@@ -11,7 +12,8 @@ Batches of other producers are passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -67,6 +69,7 @@ class Checker:
         progress = partition.progress
         offset = progress.start_offset
         left = progress.records
+        waiting: deque[_Values] = deque()  # records of a batch of the source that ends elsewhere than those of the target
         while left > 0 and offset < progress.target_offset:
             fetched = yield from fetch(self._network, *partition.target, offset)
             before = offset
@@ -75,17 +78,24 @@ class Checker:
                 offset = header.last_offset + 1
                 if not isinstance(header, RecordBatch) or header.producer_id != progress.producer_id or left <= 0:
                     continue
-                sent = yield from next_batch(stream)
-                if sent is None or sent.record_count != header.last_offset_delta + 1:
-                    what = "nothing" if sent is None else f"a batch of {sent.record_count} records"
-                    self._differs(
-                        f"{partition.name}: the target has a batch of {header.record_count} records at offset "
-                        f"{header.base_offset}, the source has {what} there"
-                    )
-                    return
-                left -= sent.record_count
+                count = header.last_offset_delta + 1
+                left -= count
                 self.records += header.record_count
-                self._compare_batch(partition, stored, sent)
+                sent = None if waiting else (yield from next_batch(stream))
+                if sent is not None and sent.record_count == count:
+                    self._compare_batch(partition, stored, sent)
+                    continue
+                # With --join, the batches of several runs end where each run ended.
+                while True:
+                    waiting.extend(() if sent is None else _values_sent(sent))
+                    if len(waiting) >= count:
+                        break
+                    sent = yield from next_batch(stream)
+                    if sent is None:
+                        break
+                ours = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+                if not self._compare_records(partition, header.base_offset, ours, _values(stored)):
+                    return
             if offset == before:
                 break
         if left > 0:
@@ -93,20 +103,25 @@ class Checker:
 
     def _compare_batch(self, partition: PartitionReplay, stored: LogBatch, sent: OutgoingBatch) -> None:
         assert stored.data is not None
-        header = stored.header
         if stored.is_valid and _is_same(stored, sent):
             return
-        file = FetchedFile(memoryview(sent.data))
-        of_source = LogBatch(read_header(sent.data), memoryview(sent.data), 0, file)
-        for index, (ours, theirs) in enumerate(zip_longest(_values(of_source), _values(stored))):
-            if ours != theirs:
-                fields = _Values._fields if ours is not None and theirs is not None else ("presence",)
-                names = [name for name, one, other in zip(fields, ours or (1,), theirs or (2,), strict=False) if one != other]
+        self._compare_records(partition, stored.header.base_offset, _values_sent(sent), _values(stored))
+
+    def _compare_records(
+        self, partition: PartitionReplay, base_offset: int, ours: Iterable[_Values], theirs: Iterable[_Values]
+    ) -> bool:
+        """Report the first record of a batch of the target that differs; return whether all are the same."""
+        topic, number = partition.source
+        for index, (one, other) in enumerate(zip_longest(ours, theirs)):
+            if one != other:
+                fields = _Values._fields if one is not None and other is not None else ("presence",)
+                names = [name for name, a, b in zip(fields, one or (1,), other or (2,), strict=False) if a != b]
                 self._differs(
-                    f"{partition.name}: the record at offset {header.base_offset + index} differs from the source in "
-                    f"{', '.join(names)} (batch at offset {sent.first_offset} of {partition.source[0]}-{partition.source[1]})"
+                    f"{partition.name}: the record at offset {base_offset + index} differs from {topic}-{number} of the "
+                    f"source in {', '.join(names)}"
                 )
-                return
+                return False
+        return True
 
 
 def _is_same(stored: LogBatch, sent: OutgoingBatch) -> bool:
@@ -121,6 +136,12 @@ def _is_same(stored: LogBatch, sent: OutgoingBatch) -> bool:
         and not header.is_log_append_time
         and stored.data[HEADER_BYTES:] == memoryview(sent.data)[HEADER_BYTES:]
     )
+
+
+def _values_sent(sent: OutgoingBatch) -> Iterator[_Values]:
+    """Yield the records of a batch of the source."""
+    file = FetchedFile(memoryview(sent.data))
+    yield from _values(LogBatch(read_header(sent.data), memoryview(sent.data), 0, file))
 
 
 def _values(batch: LogBatch) -> Iterator[_Values]:

@@ -25,7 +25,7 @@ from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import INT64_MAX, InvalidRecordError
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.description.remarks import missing_name
@@ -43,11 +43,11 @@ from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartition
 from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, execute
-from kcli.replay.target import connect, list_offsets, topic_id
+from kcli.replay.target import connect, list_offsets, refresh, topic_id
 
 BUFFERED_BYTES = 4 * 1024 * 1024
-# Answers without a record, 500 ms each, after which a high watermark below the expected end is that of a truncated log: a new
-# leader may need some time to know the newest one.
+# Answers without a record, 500 ms each, after which a log that ends below the expected end is truncated: a new leader may need
+# some time to know the newest high watermark.
 MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
 
@@ -145,6 +145,7 @@ class ClusterSource:
         self._problems = problems
         self._runner = StepRunner(network)
         self._topics: dict[str, SourceTopic] = {}
+        self._topic_ids: dict[str, Uuid] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._sizes: dict[TopicPartition, int] = {}
@@ -168,6 +169,7 @@ class ClusterSource:
         partitions = [(one.topic, one.partition) for one in metadata.cluster.partitions if self._wants(one.topic)]
         configs = yield from self._read_configs({topic for topic, _ in partitions})
         for topic in {topic for topic, _ in partitions}:
+            self._topic_ids[topic] = topic_id(self.network, topic)
             self._topics[topic] = SourceTopic(len(metadata.cluster.partitions_for_topic(topic)), configs.get(topic, {}))
         self._starts = yield from list_offsets(partitions, OffsetSpec.EARLIEST)
         self._ends = yield from list_offsets(partitions, isolation=self._isolation)
@@ -208,7 +210,16 @@ class ClusterSource:
 
     def topic_id(self, topic: str) -> Uuid:
         """Return the id of a topic, zero if it is not known."""
-        return topic_id(self.network, topic)
+        return self._topic_ids[topic]
+
+    def _check_topic(self, topic: str) -> None:
+        """Raise ReplayError if the topic is another one than when the run began: its records are not the next ones."""
+        now, then = topic_id(self.network, topic), self._topic_ids[topic]
+        if ZERO_UUID not in (now, then) and now != then:
+            raise ReplayError(
+                f"the topic {topic!r} of the source was deleted and created again during the run; to send the records of the "
+                "new topic, use --restart"
+            )
 
     def bounds(self, partition: TopicPartition) -> Bounds:
         """Return the offsets that a partition had when the run began."""
@@ -291,21 +302,25 @@ class ClusterSource:
             try:
                 fetched = yield from fetch(self.network, *partition, offset, self._isolation)
             except OffsetOutOfRangeError:
+                yield from refresh(self.network)
+                self._check_topic(partition[0])
                 start = (yield from list_offsets([partition], OffsetSpec.EARLIEST))[partition]
                 if start <= offset:
                     raise
                 self._deleted(partition, offset, start)
                 offset = start
                 continue
-            empty = empty + 1 if fetched.high_watermark < end and not fetched.records else 0
+            self._check_topic(partition[0])
+            empty = empty + 1 if fetched.end_offset < end and not fetched.records else 0
             if empty >= MOST_EMPTY_ANSWERS:
                 stream.is_cut = True
                 self._problems.damages += 1
                 self._problems.report(
-                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.high_watermark} now, and ended at "
+                    f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.end_offset} now, and ended at "
                     f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
                 return
+            offset = fetched.skip_missing(offset)
             transactions.take(fetched.aborted)
             for batch in batches_in(fetched.records, offset):
                 if batch.header.base_offset >= end:

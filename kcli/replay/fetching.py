@@ -7,7 +7,7 @@ batches below the offset that was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import KafkaError, KafkaTimeoutError
@@ -41,12 +41,19 @@ class Aborted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The answer for one partition."""
+    """The answer for one partition; it has records up to `end_offset`, the last stable offset or the high watermark."""
 
     records: memoryview
     high_watermark: int
-    last_stable_offset: int
+    end_offset: int
     aborted: list[Aborted]
+
+    def skip_missing(self, offset: int) -> int:
+        """Return the offset to read next after an answer to a fetch from `offset` that has no batch.
+
+        A log may end with offsets that no batch has: the log cleaner or a repair has left an empty active segment.
+        """
+        return offset if self.records else max(offset, self.end_offset)
 
 
 class FetchedFile:
@@ -101,9 +108,13 @@ def fetch(
         reason = "it has no leader"
         if network.metadata.cluster.leader_for(topic, partition) != NO_LEADER:
             answer: Message | PeerFailure = yield fetch_request(network, topic, partition, offset, isolation, wait_ms)
+            if _is_throttled(answer):
+                yield Pause(max(answer.throttle_time_ms, network.config.retry_backoff_ms))
+                deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
+                continue
             code, found = _part(answer)
             if found is not None and not code:
-                return _fetched(found)
+                return _fetched(found, isolation)
             if code == error_codes.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
             if code not in error_codes.RETRIABLE and not isinstance(answer, PeerFailure):
@@ -115,19 +126,25 @@ def fetch(
         yield from refresh(network)
 
 
+def _is_throttled(answer: Message | PeerFailure) -> TypeGuard[Message]:
+    """Return whether the quota of the client (consumer_byte_rate) is exceeded: the answer has no partition then (KIP-219)."""
+    return not isinstance(answer, PeerFailure) and not answer.error_code and not answer.responses
+
+
 def _part(answer: Message | PeerFailure) -> tuple[int, Message | None]:
     if isinstance(answer, PeerFailure):
         return 0, None
-    if answer.error_code or not answer.responses:
+    if answer.error_code:
         return answer.error_code, None
     part: Message = answer.responses[0].partitions[0]
     return part.error_code, part
 
 
-def _fetched(part: Message) -> Fetched:
+def _fetched(part: Message, isolation: int) -> Fetched:
     records = memoryview(part.records) if part.records is not None else memoryview(b"")
     aborted = [Aborted(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
-    return Fetched(records, part.high_watermark, part.last_stable_offset, aborted)
+    end_offset = part.last_stable_offset if isolation else part.high_watermark
+    return Fetched(records, part.high_watermark, end_offset, aborted)
 
 
 def batches_in(records: memoryview, from_offset: int) -> Iterator[LogBatch]:

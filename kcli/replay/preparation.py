@@ -47,7 +47,13 @@ from kcli.replay.target import (
     topic_id,
 )
 
-DAY_MS = 86_400_000
+_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond"))
+
+
+def _duration(ms: int) -> str:
+    """Return a time in the largest unit that leaves no fraction."""
+    size, unit = next((size, unit) for size, unit in _UNITS if ms % size == 0)
+    return format_count(ms // size, unit)
 
 
 class ReplayOptions(NamedTuple):
@@ -194,7 +200,7 @@ class Preparation:
             servers = ",".join(self._network.config.bootstrap_servers)
             each = "" if len(topics) == 1 else "for each of them, "
             self._note(
-                f"the target deletes records older than {retention_ms / DAY_MS:g} days ({RETENTION_MS}) of "
+                f"the target deletes records older than {_duration(retention_ms)} ({RETENTION_MS}) of "
                 f"{format_count(len(topics), 'topic')} ({short_list(topics)}); to keep all records, {each}run: "
                 f"kcli configs alter --bootstrap-server {servers} --topic {topics[0]} --add-config {RETENTION_MS}=-1"
             )

@@ -56,7 +56,7 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
     try:
         while offset < end_offset:
             fetched = yield from fetch(network, *where, offset)
-            next_offset = offset
+            next_offset = fetched.skip_missing(offset)
             for batch in batches_in(fetched.records, offset):
                 header = batch.header
                 next_offset = header.last_offset + 1

@@ -87,6 +87,7 @@ class Replayer:
         self.sent = Sent()
         self.group_problems: dict[str, str] = {}
         self.committed_groups: dict[str, int] = {}
+        self.kept_groups: dict[str, int] = {}
         self._store = store
         self._prepare = prepare
         self._check = check
@@ -165,7 +166,9 @@ class Replayer:
         for partition in self.partitions:
             partition.place_rest()
             if partition.passed:
-                yield from place_earlier(self.network, self.source, partition, self._committed.get(partition.source, ()))
+                committed = self._committed.get(partition.source, ())
+                for group in (yield from place_earlier(self.network, self.source, partition, committed)):
+                    self.kept_groups[group] = self.kept_groups.get(group, 0) + 1
         yield from self._save()
         if self._check is not None:
             yield from self._check(self.partitions)
@@ -432,13 +435,24 @@ class Replayer:
         for group, commits in list(self._uncommitted.items()):
             if group not in self.group_problems:
                 try:
-                    yield from GroupOffsets(self.network, group).commit(commits)
-                    self.committed_groups[group] = self.committed_groups.get(group, 0) + len(commits)
+                    yield from self._commit(group, commits)
                 except ClientError as error:
                     if isinstance(error, KafkaTimeoutError) and self._is_sending:
                         raise
                     self.group_problems[group] = str(error)
             del self._uncommitted[group]
+
+    def _commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> Steps[None]:
+        """Commit the offsets of a group that are larger than its own in the target, where its consumers may run already."""
+        offsets = GroupOffsets(self.network, group)
+        own = yield from offsets.fetch(sorted(commits))
+        new = {where: commit for where, commit in commits.items() if where not in own or own[where].offset < commit.offset}
+        if new:
+            yield from offsets.commit(new)
+            self.committed_groups[group] = self.committed_groups.get(group, 0) + len(new)
+        kept = sum(own[where].offset > commit.offset for where, commit in commits.items() if where in own)
+        if kept:
+            self.kept_groups[group] = self.kept_groups.get(group, 0) + kept
 
     def _add_known_offsets(self) -> None:
         for partition in self.partitions:

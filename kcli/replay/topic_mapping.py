@@ -17,11 +17,12 @@ Internal topics (`__consumer_offsets`, ...) are left out unless a --map names on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
+from kcli.inspect.description.remarks import missing_name
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -76,6 +77,16 @@ class TopicMapping:
                 )
             found[topic] = target
         return found
+
+    def check_names(self, topics: Collection[str]) -> None:
+        """Raise MappingError for a --topic, or the name of a --map, that no topic of the source has.
+
+        A topic would be left out without a message, or sent under its own name.
+        """
+        for option, name in [*(("--topic", glob) for glob in self.globs), *(("--map", name) for name in self._names)]:
+            sentence = missing_name("topic", name, topics)
+            if sentence is not None:
+                raise MappingError(f"{option} {name}: {sentence}")
 
 
 def _renamed(rule: _Rule, topic: str) -> str | None:

@@ -15,15 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple
 
-from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
-from kcli.client.network_client import NetworkClient
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
-from kcli.client.shell.client_thread import ClientThread
+from kcli.client.shell.client_builder import Setting, property_texts
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
@@ -32,10 +28,9 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, is_abort
-from kcli.network.shell.clock import Clock
-from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in, fetch
-from kcli.replay.steps import StepRunner, Steps
-from kcli.replay.target import connect, list_offsets, topic_id
+from kcli.replay.fetch_client import FetchClient
+from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in
+from kcli.replay.target import topic_id
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report
@@ -50,63 +45,25 @@ CLIENT_SETTINGS: dict[str, Setting] = {
 MOST_EMPTY_ANSWERS = 20
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
-_Result = TypeVar("_Result")
-
 
 def servers_of(file: str) -> str:
     """Return the bootstrap servers in the name of a cluster or of a partition in it."""
     return file.removeprefix(SCHEME).partition("/")[0]
 
 
-class _FetchCore:
-    """The core of the client: all that it does are fetches."""
-
-    def __init__(self, network: NetworkClient) -> None:
-        self.network = network
-
-    def poll(self, now_ms: int) -> None:
-        """Do nothing: no work is due by itself."""
-
-
-class ClusterFetcher:
-    """A client that fetches, on a thread of its own. Raises ConfigError for servers that are no addresses."""
+class ClusterFetcher(FetchClient):
+    """The client of a task. Raises ConfigError for servers that are no addresses."""
 
     def __init__(self, servers: str) -> None:
-        clock = Clock()
-        network = build_network(property_texts({**CLIENT_SETTINGS, "bootstrap.servers": servers}), clock)
-        self._runner = StepRunner(network)
-        self._thread = ClientThread(_FetchCore(network), clock, "kcli-fetch")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._thread.close()
-
-    def _start(self, steps: Steps[_Result]) -> Future[_Result]:
-        return self._thread.start(lambda done, now_ms: self._runner.start(steps, done))
-
-    def connect(self, topic: str) -> None:
-        """Find the leaders of a topic. Raises ClientError."""
-        network = self._runner.network
-        network.metadata.want_topic(topic)
-        self._start(connect(network, "cluster")).result()
+        super().__init__(property_texts({**CLIENT_SETTINGS, "bootstrap.servers": servers}))
 
     def check_topic(self, part: SegmentRange) -> None:
         """Raise PlanError if the topic is another one than that of the plan."""
-        found = int.from_bytes(topic_id(self._runner.network, part.topic))
+        found = int.from_bytes(topic_id(self.network, part.topic))
         if part.file_id and found and found != part.file_id:
             raise PlanError(
                 f"{part.file}: the topic was deleted and created again while the job ran; run the job again to read the new one"
             )
-
-    def fetch(self, key: TopicPartition, offset: int, isolation: int) -> Future[Fetched]:
-        """Begin to fetch from a partition; the result raises what kcli.replay.fetching.fetch does."""
-        return self._start(fetch(self._runner.network, *key, offset, isolation))
-
-    def first_offset(self, key: TopicPartition) -> int:
-        """Return the first offset of a partition. Raises ClientError."""
-        return self._start(list_offsets([key], OffsetSpec.EARLIEST)).result()[key]
 
 
 class FetchedWindow(NamedTuple):
@@ -151,7 +108,10 @@ def fetch_windows(
             continue
         fetcher.check_topic(part)
         window = _window(fetched, offset, end)
-        if window is None:
+        missing_to = min(fetched.skip_missing(offset), end)
+        if window is None and missing_to > offset:
+            empty, offset = 0, missing_to
+        elif window is None:
             empty += 1
             if empty >= MOST_EMPTY_ANSWERS:
                 raise PlanError(

@@ -255,7 +255,7 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
         (["consume", "--partition", "5"], 2, "t has no partition 5, only 1 from 0 on"),
         (["consume", "--command-property", "client.idd=x"], 2, "there is no setting client.idd; did you mean client.id?"),
         (["produce", "--input", "json", "--key-separator", ":"], 2, "--key-separator is for --input value"),
-        (["produce", "--partition", "7", "--command-property", "max.block.ms=300"], 2, "topic t has 1 partitions"),
+        (["produce", "--partition", "7"], 2, "t has no partition 7, only 1 from 0 on"),
         (["produce", "--delimiter", ""], 2, "--delimiter is empty"),
         (["produce", "/does/not/exist"], 2, "/does/not/exist: No such file or directory"),
         (["bench", "produce", "--num-records", "0"], 2, "--num-records must be 1 or more"),
@@ -295,6 +295,84 @@ def test_nobody_listens(words: list[str]) -> None:
     own = SHORT[:2] if words[0] == "consume" else ()
     found = command(None, *words, "--bootstrap-server", f"127.0.0.1:{port}", *own, given=b"x\n")
     assert found.returncode == 2 and b"Connection refused" in found.stderr and found.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--isolation", "read_committed"], ["--group", "g"]], ids=["all", "committed", "group"]
+)
+def test_offsets_without_records_at_the_end(tmp_path: Path, options: list[str]) -> None:
+    """A repair or the log cleaner may leave an empty active segment: the log end offset is its first one."""
+    with LiveServer(tmp_path, "num.partitions=1") as first:
+        assert command(first, "produce", given=b"a\nb\n").returncode == 0
+    (tmp_path / "data" / "t-0" / "00000000000000000050.log").touch()
+    with LiveServer(tmp_path, "num.partitions=1") as server:
+        assert printed(server, *options) == ["a", "b"]
+        assert command(server, "produce", given=b"c\n").returncode == 0
+        assert printed(server, "--format", "%o %s\n") == ["0 a", "1 b", "50 c"]
+
+
+def test_a_wrong_line_does_not_hide_a_record_that_was_refused(server: LiveServer) -> None:
+    with server.client() as client:
+        client.create_topic("short", 1, max_message_bytes="300")
+    options = ("--key-separator", ":", "--command-property", "linger.ms=1000")  # so that the second line is read first
+    found = command(server, "produce", *options, given=b"1:%s\n2\n" % (b"x" * 400), topic="short")
+    assert found.returncode == 1 and b"line 2 cannot be read as a record" in found.stderr, found.stderr
+    assert b"kcli: 1 of 1 records were not acknowledged: MESSAGE_TOO_LARGE" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["produce", "--partition", "-3"],
+        ["produce", "--timestamp", "-3"],
+        ["produce", "--timestamp", str(2**63)],
+        ["consume", "--timeout-ms", "-5"],
+        ["bench", "consume", "--timeout-ms", "-5"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_cannot_be(words: list[str]) -> None:
+    found = command(None, *words, given=b"x\n")
+    sentence = f"kcli: {' '.join(words[-2:])}: write "
+    assert found.returncode == 2 and found.stderr.startswith(sentence.encode()) and b"fault" not in found.stderr, found.stderr
+
+
+def test_a_partition_that_does_not_exist_is_refused_at_once(server: LiveServer) -> None:
+    """A producer would wait for it for max.block.ms, because partitions may be added."""
+    found = command(server, "produce", "--partition", "99", "--command-property", "max.block.ms=600000", given=b"x\n")
+    assert (found.returncode, found.stderr) == (2, b"kcli: t has no partition 99, only 1 from 0 on\n")
+    assert command(server, "produce", "--partition", "0", given=b"x\n", topic="one-partition").returncode == 0
+
+
+def test_a_directory_is_not_a_file_of_lines(server: LiveServer, tmp_path: Path) -> None:
+    found = command(server, "produce", str(tmp_path))
+    assert (found.returncode, found.stderr) == (2, f"kcli: {tmp_path}: Is a directory\n".encode())
+
+
+def test_nobody_listens_and_no_timeout_is_set() -> None:
+    """As the commands of administration, these do not try for the minute that a producer or consumer may take."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = ["--topic", "t", "--bootstrap-server", f"127.0.0.1:{free.getsockname()[1]}"]
+    commands = (["produce"], ["consume"], ["bench", "produce"], ["bench", "consume"])
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "kcli", *words, *where],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for words in commands
+    ]
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=40)
+            assert (process.returncode, output) == (2, b"")
+            assert b"no broker answered" in errors and b"Connection refused" in errors and errors.count(b"\n") == 1, errors
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def test_a_server_that_speaks_another_protocol() -> None:

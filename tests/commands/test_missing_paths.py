@@ -48,6 +48,13 @@ def test_alone(words: list[str], name: str, tmp_path: Path, capfd: pytest.Captur
     assert "json" in words or "no such file" not in out
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_empty_directory(words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is not a log directory without partitions: a disk may not be mounted."""
+    assert main([*words, str(tmp_path)]) == 2
+    assert capfd.readouterr().err.startswith(f"kcli: {tmp_path}: an empty directory; a log directory has meta.properties or ")
+
+
 @pytest.mark.parametrize("words", [words for words in COMMANDS if "--repair" not in words], ids=" ".join)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_beside_another(words: list[str], is_first: bool, data: Path, capfd: pytest.CaptureFixture[str]) -> None:

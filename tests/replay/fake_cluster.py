@@ -30,6 +30,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.start = self.end = 0
+        self.stable: int | None = None  # the last stable offset while a transaction is open
         self.producers: dict[int, list[tuple[int, int, int]]] = {}  # first and last sequence, base offset
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -80,6 +81,7 @@ class FakeCluster:
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
+        self.throttles: list[int] = []  # throttle times of the next answers to Fetch, which have no records, the last one first
         self.has_leaders = True
         self.is_coordinating = True
         self.configs: dict[str, dict[str, str]] = {}
@@ -305,10 +307,14 @@ class FakeCluster:
         return self._new(apis.PRODUCE, responses=topics)
 
     def _fetch(self, node: int, request: Message) -> Message:
+        if self.throttles:
+            return self._new(apis.FETCH, throttle_time_ms=self.throttles.pop())
         topic = request.topics[0]
         part = topic.partitions[0]
         log = self.logs[topic.topic][part.partition]
-        records = b"".join(batch for batch in log.batches if check_batch(batch).last_offset >= part.fetch_offset)
+        stable = log.end if log.stable is None else log.stable
+        most = stable if request.isolation_level else log.end
+        records = b"".join(batch for batch in log.batches if part.fetch_offset <= check_batch(batch).last_offset < most)
         is_leader = self.leaders[topic.topic, part.partition] == node
         code = 0 if log.start <= part.fetch_offset <= log.end else error_codes.OFFSET_OUT_OF_RANGE
         answer = self._part(
@@ -317,6 +323,7 @@ class FakeCluster:
             partition_index=part.partition,
             error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=log.end,
+            last_stable_offset=stable,
             records=records if is_leader and not code else b"",
         )
         return self._new(

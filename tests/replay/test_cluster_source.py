@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from kcli.client.errors import ClientError
 from kcli.inspect.dumping.selection import Selection
 from kcli.protocol import error_codes
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
 from kcli.replay.directory_source import Problems
 from kcli.replay.source import CommittedOffset
+from kcli.replay.steps import ReplayError
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeNetwork
 
@@ -91,6 +94,51 @@ def test_a_source_that_is_truncated_does_not_hold_the_run(tmp_path: Path) -> Non
     (sentence,) = reader.sentences
     assert "t-0: the source ends at offset 6 now, and ended at 10 when the run began" in sentence
     assert reader.problems.damages == 1
+
+
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_topic_made_again_during_the_run_is_not_read(tmp_path: Path, kept: int) -> None:
+    """Its records would follow those of the old topic in the target, as if they were its continuation."""
+    reader = Reader(tmp_path)
+    leader, batches = reader.cluster.leaders[WHERE], reader.log.batches
+    reader.cluster.create("t", 1)
+    reader.cluster.leaders[WHERE] = 3 - leader  # so that the reader asks for the leader, and gets the new id
+    for batch in batches[:kept]:
+        reader.cluster.logs["t"][0].append(batch)
+    stream = reader.read(5)
+    assert not stream.queue
+    with pytest.raises(ReplayError, match="the topic 't' of the source was deleted and created again during the run"):
+        stream.peek()
+
+
+def test_offsets_without_records_at_the_end_do_not_hold_the_run(tmp_path: Path) -> None:
+    """The log cleaner and a repair may leave an empty active segment: its first offset is the log end offset."""
+    reader = Reader(tmp_path)
+    reader.log.end += 50
+    reader.source._ends[WHERE] = 60
+    stream = reader.read(0)
+    assert offsets(stream) == list(range(10)) and stream.is_read and not stream.is_cut
+    assert not reader.problems.damages
+
+
+def test_a_read_waits_while_the_source_throttles_it(tmp_path: Path) -> None:
+    """A broker answers a client above its consumer_byte_rate at once, without any partition (KIP-219)."""
+    reader = Reader(tmp_path)
+    reader.cluster.throttles = [11_000] * 10
+    start_ms = reader.network.now_ms
+    stream = reader.read(0)
+    assert stream.failure is None and offsets(stream) == list(range(10))
+    assert reader.network.now_ms - start_ms >= 110_000
+
+
+def test_a_last_stable_offset_that_went_back_does_not_hold_the_run(tmp_path: Path) -> None:
+    """An unclean leader election lost the marker of a transaction; other records have come since then."""
+    reader = Reader(tmp_path)
+    reader.log.stable = 6
+    stream = reader.read(0)
+    assert offsets(stream) == [0, 1, 2, 3, 4, 5] and stream.is_read and stream.is_cut
+    (sentence,) = reader.sentences
+    assert "t-0: the source ends at offset 6 now, and ended at 10 when the run began" in sentence
 
 
 def test_batches_are_joined(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import Problems
 from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, ScheduleError, Sent, parse_schedule
 from kcli.replay.topic_mapping import MappingError, parse_mapping
+from tests.log_builder import PartitionBuilder
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,29 @@ def test_names_in_the_target(options: tuple[str, ...], topic: str, target: str |
 def test_topics_by_pattern() -> None:
     mapping = parse_mapping((), ("ord*", "x"))
     assert mapping.targets(["orders", "x", "y"]) == {"orders": "orders", "x": "x"}
+
+
+@pytest.mark.parametrize(
+    ("maps", "globs", "sentence"),
+    [
+        ((), ("orders", "user"), "--topic user: no topic here is called 'user'; did you mean 'users'?"),
+        ((), ("x*",), "--topic x*: no topic here matches 'x*'; there are orders, users"),
+        (("user=users-2",), (), "--map user: no topic here is called 'user'; did you mean 'users'?"),
+        (("orders=a", "(x.*)=b"), ("u*", "orders"), None),
+    ],
+)
+def test_names_that_no_topic_has(tmp_path: Path, maps: tuple[str, ...], globs: tuple[str, ...], sentence: str | None) -> None:
+    """The topic that was meant would be left out without a message, or be sent under its own name."""
+    for topic in ("orders", "users"):
+        builder = PartitionBuilder(tmp_path / f"{topic}-0")
+        builder.append([(b"k", b"v")])
+        builder.flush()
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args([str(tmp_path), "--dry-run"])
+    run = ReplayRun(args, Selection(), parse_mapping(maps, globs), AtOnce(), Problems(print))
+    with nullcontext() if sentence is None else pytest.raises(MappingError, match=f"^{re.escape(sentence)}$"), run:
+        assert run.dry_run() == 0
 
 
 @pytest.mark.parametrize(

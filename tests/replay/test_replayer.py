@@ -219,13 +219,19 @@ def test_a_batch_too_large_for_the_target(tmp_path: Path) -> None:
         scene.run()
 
 
-def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("retention_ms", "text"),
+    [(86_400_000, "1 day"), (604_800_000, "7 days"), (5_400_000, "90 minutes"), (1500, "1,500 milliseconds")],
+)
+def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(
+    tmp_path: Path, retention_ms: int, text: str
+) -> None:
     build(tmp_path / "data", 1)
     scene = Scene(tmp_path / "data", 1, 0.0)
     scene.cluster.create("copy-t", 1)
-    scene.cluster.configs["copy-t"] = {"retention.ms": "86400000"}
+    scene.cluster.configs["copy-t"] = {"retention.ms": str(retention_ms)}
     scene.run()
-    (note,) = (note for note in scene.notes if "older than 1 days" in note)
+    (note,) = (note for note in scene.notes if f"older than {text} (retention.ms)" in note)
     words = note.partition("run: kcli configs ")[2].split()
     args = build_parser("configs").parse_args(words)
     assert (args.topic, args.add_config, args.bootstrap_server) == ("copy-t", ["retention.ms=-1"], "fake:1")
@@ -258,6 +264,28 @@ def test_offsets_of_groups_are_translated(tmp_path: Path, seed: int, is_late: bo
             ahead = len(sent_from(tmp_path / "data", where, one.offset))
             target, metadata = scene.cluster.offsets[one.group, "copy-t", where[1]]
             assert (scene.cluster.logs["copy-t"][where[1]].end - target, metadata) == (ahead, "m"), one
+
+
+@pytest.mark.parametrize("deleted", [0, 5])
+def test_offsets_of_groups_follow_the_source_and_never_go_back(tmp_path: Path, deleted: int) -> None:
+    """Consumers of the source continue between two runs; those of the target may be further than they are already."""
+    of_values(tmp_path, [b"%d" % number for number in range(20)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    scene.cluster.logs["copy-t"][0].delete_before(deleted)
+    place = "g", "copy-t", 0
+
+    def run(source_offset: int) -> tuple[tuple[int, str], dict[str, int], dict[str, int]]:
+        scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, source_offset, "m")]}
+        replayer = scene.run()
+        assert replayer is not None
+        return scene.cluster.offsets[place], replayer.committed_groups, replayer.kept_groups
+
+    for offset in (3, 6, 12, 20):
+        assert run(offset) == ((max(offset, deleted), "m"), {"g": 1}, {})
+    scene.cluster.offsets[place] = 33, "of the target"
+    for offset in (12, 20):
+        assert run(offset) == ((33, "of the target"), {}, {"g": 1})
 
 
 def sent_from(root: Path, where: TopicPartition, offset: int) -> list[int]:
@@ -329,6 +357,21 @@ def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -
     scene.root = tmp_path / "two"
     scene.run()
     assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
+    scene.is_checked = True
+    scene.run()
+    assert (scene.checker.differences, scene.checker.records) == (0, 5), scene.notes
+
+
+def test_a_target_whose_last_offsets_have_no_records_is_continued(tmp_path: Path) -> None:
+    """The log cleaner of the target removes the last batch after a roll: the log still ends at the same offset."""
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", [b"a", b"b", b"c", b"d"])
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.run()
+    scene.cluster.logs["copy-t"][0].end += 50
+    scene.root = tmp_path / "two"
+    scene.run()
+    assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d"]
 
 
 def test_progress_of_older_versions_is_taken(tmp_path: Path) -> None:

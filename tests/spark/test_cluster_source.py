@@ -9,10 +9,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcli.client.admin.operation import value_of
+from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.admin.topics import NewTopic
 from kcli.client.shell.admin import Admin
 from kcli.client.shell.producer import Producer
@@ -211,3 +214,14 @@ def test_a_log_that_was_cut_ends_the_task(cluster: Cluster, monkeypatch: pytest.
     splits[0].ranges[:] = [planned]
     with pytest.raises(PlanError, match="the log ends at offset 100 now, and was to be read up to 10000"):
         list(reader.read(splits[0]))
+
+
+def test_offsets_without_records_at_the_end(tmp_path: Path) -> None:
+    """A repair or the log cleaner may leave an empty active segment: the log end offset is its first one."""
+    shutil.copytree(FIXTURES / "kafka-logs" / "data", tmp_path / "data")
+    (tmp_path / "data" / "orders-1" / "00000000000000000200.log").touch()
+    with LiveServer(tmp_path) as server:
+        with Admin({"bootstrap.servers": f"127.0.0.1:{server.port}"}) as admin:
+            assert value_of(admin.list_offsets({("orders", 1): OffsetSpec.LATEST})["orders", 1]).offset == 200
+        url = f"kafka://127.0.0.1:{server.port}"
+        assert [row["offset"] for row in rows_of(url, assign='{"orders":[1]}')] == list(range(100))
