@@ -128,12 +128,12 @@ WRONG: dict[str, Wrong] = {
         patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), 12, "unseen_writes"
     ),
     "reports each commit as done": Wrong(
-        patched(OffsetCommits, "commit", reports_each_commit_as_done), 0, "offset_regressions"
+        patched(OffsetCommits, "commit", reports_each_commit_as_done), 6, "offset_regressions"
     ),
     "begins behind the committed offset": Wrong(
         patched(InitialPositions, "_answered", begins_behind_the_committed_offset), 0, "unseen_writes"
     ),
     "returns records of aborted transactions": Wrong(patched(Fetcher, "_limits", reads_uncommitted), 1, "aborted_reads"),
     "accepts the records that the application releases": Wrong(patched(ShareFetcher, "acknowledge", accepts_everything), 0),
-    "reports each acknowledgement as done": Wrong(patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done), 0),
+    "reports each acknowledgement as done": Wrong(patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done), 5),
 }

@@ -587,7 +587,7 @@ WRONG: dict[str, Wrong] = {
         patched(share_shard, "snapshot_record", keeps_the_state_epoch), 109, "lost_deliveries"
     ),
     "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 25, "wrong_delivery_counts"
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 6, "wrong_delivery_counts"
     ),
     "keeps the start offset when offsets are set": Wrong(
         patched(ShareShard, "initialize", keeps_the_start_offset), 3, "wrong_start_offsets"
