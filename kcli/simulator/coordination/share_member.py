@@ -157,7 +157,10 @@ class ShareMember:
             member_epoch=self._member_epoch,
             subscribed_topic_names=[self._terms.topic] if is_joining or self._rng.random() < 0.1 else None,
         )
-        response = yield from caller.call(SHARE_GROUP_HEARTBEAT, caller.version(SHARE_GROUP_HEARTBEAT), request)
+        # A join that is executed late would let the member in while an administrator sets the offsets of the empty group.
+        may_repeat = not is_joining or self._gate is None
+        version = caller.version(SHARE_GROUP_HEARTBEAT)
+        response = yield from caller.call(SHARE_GROUP_HEARTBEAT, version, request, may_repeat=may_repeat)
         self._next_beat_ms = stage.now_ms + HEARTBEAT_MS
         if response is None:
             self._end_session()  # the connection is closed
