@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from _thread import get_ident, start_new_thread  # `threading` takes a millisecond to import
 from collections.abc import Callable
 
 EXIT_OK = 0
@@ -24,6 +26,8 @@ EXIT_FINDINGS = 1
 EXIT_CANNOT_RUN = 2
 EXIT_HOLES = 3
 EXIT_INTERRUPTED = 130
+# After an interrupt that the interpreter has ignored, until the next one.
+AGAIN_S = 0.01
 
 
 def exit_code(*, is_sound: bool, all_opened: bool) -> int:
@@ -86,8 +90,9 @@ def use_colour() -> bool:
 def guarded(run: Callable[[], int]) -> int:
     """Run a command and return its exit code; an error is printed as a sentence, without a traceback.
 
-    A closed pipe is not an error: the reader does not want more.
+    A closed pipe is not an error: the reader does not want more. An interrupt ends it wherever it comes.
     """
+    hook, sys.unraisablehook = sys.unraisablehook, _unraisable
     try:
         return run()
     except CannotRun as error:
@@ -112,3 +117,23 @@ def guarded(run: Callable[[], int]) -> int:
             f"a fault in kcli itself: {type(error).__name__}: {error}; please report it with what KCLI_TRACEBACK=1 prints"
         )
         return EXIT_CANNOT_RUN
+    finally:
+        sys.unraisablehook = hook
+
+
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Deliver an interrupt again that came in a callback of the interpreter, which ignores exceptions.
+
+    Not here: this is a part of the callback.
+    """
+    if found.exc_type is not None and issubclass(found.exc_type, KeyboardInterrupt):
+        start_new_thread(_interrupt_again, (get_ident(),))  # interrupts come on the main thread
+    else:
+        sys.__unraisablehook__(found)
+
+
+def _interrupt_again(thread_id: int) -> None:
+    from signal import SIGINT, pthread_kill
+
+    time.sleep(AGAIN_S)
+    pthread_kill(thread_id, SIGINT)  # unlike _thread.interrupt_main, it ends a wait for a lock

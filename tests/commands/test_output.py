@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kcli.commands.output import CannotRun, ReaderGone, guarded, print_text, use_colour, write_out
+from tests.conftest import ROOT
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -100,3 +103,29 @@ def test_colours(
     assert use_colour() == expected
     for fd in (reading, writing, parent, terminal):
         os.close(fd)
+
+
+def test_an_interrupt_in_a_callback_of_the_interpreter_is_not_lost() -> None:
+    """Python ignores exceptions of such callbacks, as those of its import locks: the command would go on till its timeout."""
+    program = """
+import sys, threading, weakref
+from kcli.commands.output import guarded
+
+class Referred:
+    pass
+
+def interrupted(_reference):
+    raise KeyboardInterrupt
+
+def run():
+    referred = Referred()
+    reference = weakref.ref(referred, interrupted)
+    del referred
+    threading.Event().wait(60)
+    return 0
+
+sys.exit(guarded(run))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (130, "")
