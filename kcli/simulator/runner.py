@@ -44,8 +44,6 @@ DEFAULT_STEPS = 1500
 COMPACTION_STEPS = 2000
 # Some seeds run for a few busy seconds, others for an hour with cache expiry, checkpoints and retention.
 PAUSE_FACTORS = (1, 1, 20, 200)
-# A phase without faults that takes more steps is a failure.
-MAX_QUIET_STEPS = 150_000
 
 NodeFactory = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodeProcess]
 
@@ -74,6 +72,7 @@ class Simulation:
     """
 
     has_core_clients = True  # the node serves kcli's own client
+    max_quiet_steps = 150_000  # a phase without faults that takes more is a failure
 
     def __init__(
         self,
@@ -257,7 +256,7 @@ class Simulation:
         self.checker.finished()
 
     def _until(self, is_done: Callable[[], bool], what: str) -> None:
-        for _ in range(MAX_QUIET_STEPS):
+        for _ in range(self.max_quiet_steps):
             if is_done():
                 return
             if not self.virtual_time.run_next():

@@ -71,7 +71,7 @@ from kcli.simulator.coordination.transactional_producer import TransactionalProd
 from kcli.simulator.coordination.transforming import Transform
 from kcli.simulator.network import NetworkConditions
 from kcli.simulator.partition_ledger import SimulationFailure
-from kcli.simulator.runner import MAX_QUIET_STEPS, NodeFactory, Simulation
+from kcli.simulator.runner import NodeFactory, Simulation
 from kcli.simulator.world import PAUSE_MS
 
 DEFAULT_STEPS = 9000
@@ -92,6 +92,8 @@ _Client = TransactionalProducer | Member | AnyShareMember | OffsetCommitter | Of
 
 class CoordinationSimulation(Simulation):
     """One run; see the head of this module."""
+
+    max_quiet_steps = 500_000  # more than MAX_DRAIN_MS has
 
     def __init__(
         self,
@@ -443,7 +445,7 @@ class CoordinationSimulation(Simulation):
         found.append(FinalState(logs, stable, open_ids, committed, starts))
 
     def _end_offset(self, fetcher: Fetcher, partition: TopicPartition, isolation: int) -> Task[int]:
-        for _ in range(MAX_QUIET_STEPS):
+        for _ in range(self.max_quiet_steps):
             ends = yield from fetcher.end_offsets([partition], isolation)
             if partition in ends:
                 return ends[partition]
