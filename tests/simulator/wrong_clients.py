@@ -128,7 +128,7 @@ WRONG: dict[str, Wrong] = {
         patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), 12, "unseen_writes"
     ),
     "reports each commit as done": Wrong(
-        patched(OffsetCommits, "commit", reports_each_commit_as_done), 6, "offset_regressions"
+        patched(OffsetCommits, "commit", reports_each_commit_as_done), 15, "offset_regressions"
     ),
     "begins behind the committed offset": Wrong(
         patched(InitialPositions, "_answered", begins_behind_the_committed_offset), 0, "unseen_writes"
