@@ -11,13 +11,14 @@
     produce(), send()     with --broker: the whole client against `kcli serve`, and flush(); the CPU time of the client
                           alone, with its threads. Each client is a process of its own
     produce_arrow         the same records as an Arrow table
+    Java client           with --broker: Kafka's ProducerPerformance (see java_client)
 
     latency               with --latency: the time from the call to the callback of single records, acks=all and linger.ms=0,
                           1,000 a second, against `kcli serve`
 
 All take turns, so that changes in the machine's speed affect all of them. The time is that of the process, all threads.
 
-    python -m benchmarks.bench_client [--broker | --latency]
+    python -m benchmarks.bench_client [--broker [PARTITIONS] | --latency]
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.java_client import cpu_of_a_record
 from kcli.client.cluster import UNKNOWN_PARTITION, Cluster, PartitionInfo
 from kcli.client.producer.partitioner import RecordPartitioner
 from kcli.client.producer.record_accumulator import AccumulatorConfig, RecordAccumulator
@@ -205,6 +207,11 @@ def whole_aiokafka(address: str, topic: str) -> float:
     return asyncio.run(run())
 
 
+def whole_java(address: str, topic: str) -> float:
+    words = ["--topic", topic, "--record-size", str(len(VALUE)), "--throughput", "-1"]
+    return cpu_of_a_record("ProducerPerformance", [*words, "--producer-props", f"bootstrap.servers={address}"]) * RECORDS
+
+
 WHOLE: dict[str, Callable[[str, str], float]] = {
     "kcli send()": whole_kcli,
     "kcli send(), batch.size=1000000": lambda address, topic: whole_kcli(address, topic, **{"batch.size": 1_000_000}),
@@ -213,14 +220,15 @@ WHOLE: dict[str, Callable[[str, str], float]] = {
     "confluent-kafka produce()": whole_confluent,
     "kafka-python send()": whole_kafka_python,
     "aiokafka send()": whole_aiokafka,
+    "Java client": whole_java,
 }
 
 
-def in_turns(names: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
+def in_turns(names: Iterable[str], partitions: int = 1) -> Iterator[tuple[str, list[float]]]:
     """Run each client of these names in a process of its own, in turns; yield what it prints."""
     from tests.server.live import LiveServer
 
-    with tempfile.TemporaryDirectory() as directory, LiveServer(Path(directory), "num.partitions=1") as server:
+    with tempfile.TemporaryDirectory() as directory, LiveServer(Path(directory), f"num.partitions={partitions}") as server:
         address = f"127.0.0.1:{server.port}"
         for _ in range(ROUNDS):
             for number, name in enumerate(names):
@@ -229,10 +237,10 @@ def in_turns(names: Iterable[str]) -> Iterator[tuple[str, list[float]]]:
                 yield name, [float(one) for one in printed.split()]
 
 
-def with_broker() -> None:
+def with_broker(partitions: int) -> None:
     """Measure the CPU time of each client."""
     found: dict[str, list[float]] = {}
-    for name, (spent,) in in_turns(WHOLE):
+    for name, (spent,) in in_turns(WHOLE, partitions):
         found.setdefault(name, []).append(spent / RECORDS * 1e6)
     report(found)
 
@@ -353,7 +361,7 @@ def main() -> None:
         with_pace()
         return
     if sys.argv[1:2] == ["--broker"]:
-        with_broker()
+        with_broker(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
         return
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
