@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.errors import ClientError, UnsupportedVersionError
 from kcli.client.metadata import Node
 from kcli.format.kafka_uuid import Uuid
@@ -249,7 +249,7 @@ def add_raft_voter(
             listeners=[one(name=name, host=host, port=port) for name, host, port in listening],
         )
 
-    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")
+    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "voter")
 
 
 def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | None = None) -> Operation[None]:
@@ -260,4 +260,4 @@ def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | No
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
 
-    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")
+    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "voter")

@@ -273,6 +273,7 @@ class _CallInProgress(Generic[Key, Value]):
             if topic.error_code:
                 error = kafka_error(topic.error_code)
                 known |= {place: _Found(None, error) for place in places if isinstance(place, tuple) and place[0] == topic.name}
+                continue
             for one in topic.partitions:
                 has_leader = one.leader_id >= 0
                 code = one.error_code or error_codes.LEADER_NOT_AVAILABLE

@@ -96,6 +96,8 @@ MOVED: dict[Route, frozenset[int]] = {
 TRIED_AGAIN = frozenset(
     (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT, error_codes.THROTTLING_QUOTA_EXCEEDED)
 )
+# The same for changes that must not be made twice: after REQUEST_TIMED_OUT the broker may have made them, or make them later.
+NOT_EXECUTED = TRIED_AGAIN - {error_codes.REQUEST_TIMED_OUT}
 
 
 class RequestContext(NamedTuple):

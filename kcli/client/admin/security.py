@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.errors import ClientError
 from kcli.protocol.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -326,7 +326,9 @@ def create_delegation_token(
         made = [renewer(principal_type=one.type, principal_name=one.name) for one in allowed]
         return kind.new(renewers=made, max_lifetime_ms=max_lifetime_ms, **of_owner)
 
-    one = yield from run_one(Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, answer_or_error), "token")
+    one = yield from run_one(
+        Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "token"
+    )
     made_for = Principal(one.principal_type, one.principal_name)
     requester = Principal(one.token_requester_principal_type, one.token_requester_principal_name)
     times = (one.issue_timestamp_ms, one.expiry_timestamp_ms, one.max_timestamp_ms)
@@ -347,7 +349,7 @@ def _change_expiry(api_key: int, fields: dict[str, bytes | int]) -> Operation[in
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[api_key].request.new(**fields)
 
-    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, answer_or_error), "token")
+    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "token")
     expiry_ms: int = answer.expiry_timestamp_ms
     return expiry_ms
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.configs import ConfigEntry, source_of
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one, value_of
+from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one, value_of
 from kcli.client.cluster import NO_EPOCH, NO_LEADER
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -109,7 +109,7 @@ def create_topics(new_topics: Iterable[NewTopic], *, validate_only: bool = False
         kind = API_KEYS[CREATE_TOPICS].request
         return kind.new(topics=topics, timeout_ms=context.timeout_ms, validate_only=validate_only)
 
-    return (yield from run(Call(CREATE_TOPICS, Route.CONTROLLER, request, _read_created), by_name))
+    return (yield from run(Call(CREATE_TOPICS, Route.CONTROLLER, request, _read_created, retried=NOT_EXECUTED), by_name))
 
 
 def _creatable(topic: NewTopic) -> Message:
@@ -152,7 +152,7 @@ def delete_topics(topics: Iterable[str | Uuid]) -> Operation[Outcomes[str | Uuid
         states = [state(name=key) if isinstance(key, str) else state(topic_id=key) for key in keys]
         return kind.new(topics=states, timeout_ms=context.timeout_ms)
 
-    return (yield from run(Call(DELETE_TOPICS, Route.CONTROLLER, request, _read_deleted), topics))
+    return (yield from run(Call(DELETE_TOPICS, Route.CONTROLLER, request, _read_deleted, retried=NOT_EXECUTED), topics))
 
 
 def _read_deleted(keys: Sequence[str | Uuid], answer: Message) -> Iterator[tuple[str | Uuid, ClientError | None]]:
@@ -180,7 +180,7 @@ def create_partitions(wanted: Mapping[str, NewPartitions], *, validate_only: boo
         for one in answer.results:
             yield one.name, outcome_error(one.error_code, one.error_message)
 
-    return (yield from run(Call(CREATE_PARTITIONS, Route.CONTROLLER, request, read), wanted))
+    return (yield from run(Call(CREATE_PARTITIONS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED), wanted))
 
 
 # ----------------------------------------------------------------------------------------------------------- list, describe
