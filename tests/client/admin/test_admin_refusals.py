@@ -69,6 +69,7 @@ PASSING: dict[str, list[Refusal]] = {
     "describe_producers": [*LEADER_LOOKUP, *read(apis.DESCRIBE_PRODUCERS, "PartitionResponse", *LEADER)],
     "elect_leaders": [
         *refusals_of(apis.ELECT_LEADERS, "", *CONTROLLER, *TIMED_OUT),
+        *read(apis.ELECT_LEADERS, "PartitionResult", *CONTROLLER),
     ],
     "alter_partition_reassignments": refusals_of(apis.ALTER_PARTITION_REASSIGNMENTS, "", *CONTROLLER),
     "list_partition_reassignments": refusals_of(apis.LIST_PARTITION_REASSIGNMENTS, "", *CONTROLLER, *TIMED_OUT),
