@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, Value, run, run_one
+from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, Value, run, run_one
 from kcli.client.errors import ClientError
 from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
@@ -26,6 +26,7 @@ def run_on_each_broker(
     api_key: int,
     request: Callable[[Sequence[int], RequestContext], Message],
     read: Callable[[Message], Value | ClientError],
+    retried: frozenset[int] = TRIED_AGAIN,
 ) -> Operation[Outcomes[int, Value]]:
     """Send a request to each broker; return what `read` makes of each answer, by broker."""
 
@@ -33,4 +34,4 @@ def run_on_each_broker(
         yield keys[0], read(answer)
 
     brokers = yield from live_brokers()
-    return (yield from run(Call(api_key, Route.BROKER, request, read_one), brokers))
+    return (yield from run(Call(api_key, Route.BROKER, request, read_one, retried=retried), brokers))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run
+from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.cluster import TopicPartition
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, coordinator_request, coordinators_by_key
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
@@ -44,6 +44,8 @@ CONSUMER_PROTOCOL = "consumer"  # protocol type of classic groups of consumers
 DEAD = "Dead"
 NO_EPOCH = -1
 _TYPES_SINCE = 5
+# A broker that starts answers the second one until its coordinator is active.
+_LIST_RETRIED = TRIED_AGAIN | {error_codes.COORDINATOR_NOT_AVAILABLE}
 _MEMBERS_SINCE = 3
 _CLASSIC_MEMBER = 0  # MemberType of a member of a consumer group that uses the classic protocol
 
@@ -121,7 +123,7 @@ def list_groups(
     def request(_keys: Sequence[int], _context: RequestContext) -> Message:
         return API_KEYS[LIST_GROUPS].request.new(states_filter=wanted_states, types_filter=wanted_types)
 
-    by_broker = yield from run_on_each_broker(LIST_GROUPS, request, _read_listed)
+    by_broker = yield from run_on_each_broker(LIST_GROUPS, request, _read_listed, _LIST_RETRIED)
     found: dict[str, GroupListing] = {}
     for outcome in by_broker.values():
         if not isinstance(outcome, ClientError):

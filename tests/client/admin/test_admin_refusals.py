@@ -74,7 +74,7 @@ PASSING: dict[str, list[Refusal]] = {
     "alter_partition_reassignments": refusals_of(apis.ALTER_PARTITION_REASSIGNMENTS, "", *CONTROLLER),
     "list_partition_reassignments": refusals_of(apis.LIST_PARTITION_REASSIGNMENTS, "", *CONTROLLER, *TIMED_OUT),
     "incremental_alter_configs": refusals_of(apis.INCREMENTAL_ALTER_CONFIGS, "AlterConfigsResourceResponse", *TIMED_OUT),
-    "list_groups": [*OF_BROKERS, *refusals_of(apis.LIST_GROUPS, "", *LOADING)],
+    "list_groups": [*OF_BROKERS, *refusals_of(apis.LIST_GROUPS, "", *LOADING, codes.COORDINATOR_NOT_AVAILABLE)],
     "describe_consumer_groups": [
         *GROUP_LOOKUP,
         *read(apis.CONSUMER_GROUP_DESCRIBE, "DescribedGroup", *COORDINATOR),
