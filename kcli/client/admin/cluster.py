@@ -6,7 +6,7 @@
     unregister_broker        UnregisterBroker                         the controller
     describe_features        ApiVersions                              any broker
     update_features          UpdateFeatures                           the controller
-    describe_metadata_quorum DescribeQuorum                           any broker
+    describe_metadata_quorum DescribeQuorum                           the controller
     add_raft_voter           AddRaftVoter                             the controller
     remove_raft_voter        RemoveRaftVoter                          the controller
 
@@ -21,10 +21,21 @@ from typing import NamedTuple
 
 from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.admin.operation import (
+    NOT_EXECUTED,
+    TRIED_AGAIN,
+    Call,
+    Operation,
+    Outcomes,
+    RequestContext,
+    Route,
+    run,
+    run_one,
+)
 from kcli.client.errors import ClientError, UnsupportedVersionError
 from kcli.client.metadata import Node
 from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
     API_KEYS,
@@ -40,6 +51,12 @@ from kcli.protocol.message import Message
 
 METADATA_TOPIC = "__cluster_metadata"
 _VALIDATE_SINCE = 1
+# A controller that is not the leader of the quorum, or not any more, has these for the partition, as in an election.
+_QUORUM_RETRIED = TRIED_AGAIN | {
+    error_codes.NOT_LEADER_OR_FOLLOWER,
+    error_codes.LEADER_NOT_AVAILABLE,
+    error_codes.BROKER_NOT_AVAILABLE,
+}
 
 
 class ClusterDescription(NamedTuple):
@@ -204,14 +221,25 @@ def describe_metadata_quorum() -> Operation[QuorumInfo]:
         partition = kind.classes["PartitionData"](partition_index=0)
         return kind.new(topics=[kind.classes["TopicData"](topic_name=METADATA_TOPIC, partitions=[partition])])
 
-    answer = yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, answer_or_error), "quorum")
+    return (
+        yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, _read_quorum, retried=_QUORUM_RETRIED), "quorum")
+    )
+
+
+def _read_quorum(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, QuorumInfo | ClientError]]:
     partitions = [one for topic in answer.topics if topic.topic_name == METADATA_TOPIC for one in topic.partitions]
-    if len(partitions) != 1:
-        raise kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
-    (found,) = partitions
-    if found.error_code:
-        raise kafka_error(found.error_code, getattr(found, "error_message", None))
-    nodes = {node.node_id: tuple(RaftEndpoint(one.name, one.host, one.port) for one in node.listeners) for node in answer.nodes}
+    if answer.error_code:
+        yield from refused(keys, answer.error_code, answer.error_message)
+    elif len(partitions) != 1:
+        yield keys[0], kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
+    elif partitions[0].error_code:
+        yield from refused(keys, partitions[0].error_code, partitions[0].error_message)
+    else:
+        yield keys[0], _quorum_info(partitions[0], answer.nodes)
+
+
+def _quorum_info(found: Message, listed: Iterable[Message]) -> QuorumInfo:
+    nodes = {node.node_id: tuple(RaftEndpoint(one.name, one.host, one.port) for one in node.listeners) for node in listed}
     return QuorumInfo(
         found.leader_id,
         found.leader_epoch,

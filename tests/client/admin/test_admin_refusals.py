@@ -119,6 +119,10 @@ PASSING: dict[str, list[Refusal]] = {
     "describe_cluster": refusals_of(apis.DESCRIBE_CLUSTER, "", *TIMED_OUT),
     "unregister_broker": refusals_of(apis.UNREGISTER_BROKER, "", *CONTROLLER, *TIMED_OUT),
     "update_features": refusals_of(apis.UPDATE_FEATURES, "", *CONTROLLER),
+    "describe_metadata_quorum": [
+        *refusals_of(apis.DESCRIBE_QUORUM, "", *CONTROLLER, codes.NOT_LEADER_OR_FOLLOWER),
+        *read(apis.DESCRIBE_QUORUM, "PartitionData", codes.NOT_LEADER_OR_FOLLOWER, codes.LEADER_NOT_AVAILABLE),
+    ],
 }
 # It ends in the error at once: what a broker refuses for ever, and timeouts of requests that must not be done twice.
 LASTING = (codes.UNKNOWN_SERVER_ERROR, codes.CLUSTER_AUTHORIZATION_FAILED)
