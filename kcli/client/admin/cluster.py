@@ -22,6 +22,7 @@ from typing import NamedTuple
 from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import (
+    METADATA_RETRIED,
     NOT_EXECUTED,
     TRIED_AGAIN,
     Call,
@@ -151,7 +152,7 @@ def _describe_by_metadata() -> Operation[ClusterDescription]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[METADATA].request.new(topics=[])
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error), "cluster")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "cluster")
     nodes = sorted(Node(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
 

@@ -98,6 +98,8 @@ TRIED_AGAIN = frozenset(
 )
 # The same for changes that must not be made twice: after REQUEST_TIMED_OUT the broker may have made them, or make them later.
 NOT_EXECUTED = TRIED_AGAIN - {error_codes.REQUEST_TIMED_OUT}
+# The same for Metadata: an answer with the error has no brokers and no topics (KIP-1102).
+METADATA_RETRIED = TRIED_AGAIN | {error_codes.REBOOTSTRAP_REQUIRED}
 
 
 class RequestContext(NamedTuple):

@@ -19,8 +19,20 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.client.admin.configs import ConfigEntry, source_of
+from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one, value_of
+from kcli.client.admin.operation import (
+    METADATA_RETRIED,
+    NOT_EXECUTED,
+    Call,
+    Operation,
+    Outcomes,
+    RequestContext,
+    Route,
+    run,
+    run_one,
+    value_of,
+)
 from kcli.client.cluster import NO_EPOCH, NO_LEADER
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -193,7 +205,7 @@ def list_topics(*, include_internal: bool = False) -> Operation[dict[str, TopicL
         is_none_all = context.version >= _NONE_IS_ALL_SINCE
         return API_KEYS[METADATA].request.new(topics=None if is_none_all else [])
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, _whole_answer), "topics")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "topics")
     found = [TopicListing(one.name, Uuid(one.topic_id), one.is_internal) for one in answer.topics if one.name is not None]
     return {one.name: one for one in sorted(found) if include_internal or not one.is_internal}
 
@@ -255,7 +267,7 @@ def _describe_by_metadata(wanted: list[str]) -> Operation[Outcomes[str, TopicDes
         may_create = context.version < _NO_CREATION_SINCE
         return kind.new(topics=[of_topic(name=name) for name in wanted], allow_auto_topic_creation=may_create)
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, _whole_answer), "topics")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "topics")
     topics = {topic.name: topic for topic in answer.topics}
     return {
         name: _description(name, topic, [] if topic is None else list(map(_partition, topic.partitions)))

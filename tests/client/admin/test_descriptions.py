@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from kcli.client.admin import groups, streams, topics
-from kcli.client.admin.operation import value_of
-from kcli.client.errors import KafkaError
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcli.client.admin import brokers, groups, streams, topics
+from kcli.client.admin.operation import Operation, value_of
+from kcli.client.errors import ClientError, KafkaError
+from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
     CONSUMER_GROUP_DESCRIBE,
@@ -52,6 +58,24 @@ def test_a_broker_without_pages_is_asked_for_metadata() -> None:
     described = script.execute(topics.describe_topics(["a"]))
     (partition,) = value_of(described["a"]).partitions
     assert (partition.leader, partition.eligible_leader_replicas) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [(topics.list_topics, ["a"]), (brokers.live_brokers, [1, 2, 3]), (lambda: topics.describe_topics(["a"]), ["a"])],
+)
+def test_metadata_with_an_error_are_asked_for_again(operation: Callable[[], Operation[Any]], expected: list[object]) -> None:
+    """They have no topics and no brokers, which is not what the cluster has."""
+    asked: list[Message] = []
+
+    def answer(node: int | None, version: int, request: Message) -> Message:
+        asked.append(request)
+        refused = API_KEYS[METADATA].response.new(error_code=error_codes.REBOOTSTRAP_REQUIRED)
+        return refused if len(asked) == 1 else metadata(leaders={("a", 0): 2})
+
+    script = ScriptedCluster({METADATA: answer}, versions={DESCRIBE_TOPIC_PARTITIONS: -1})
+    found = script.execute(operation())
+    assert [one for one in found if not isinstance(found, dict) or not isinstance(found[one], ClientError)] == expected
 
 
 def test_a_streams_group() -> None:
