@@ -17,6 +17,7 @@ from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContex
 from kcli.client.admin.partitions import by_topic
 from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
+from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS
 from kcli.protocol.message import Message
 
@@ -76,6 +77,9 @@ def describe_log_dirs(
 def _read_dirs(keys: Sequence[int], answer: Message) -> Iterator[tuple[int, dict[str, LogDirDescription] | ClientError]]:
     if answer.error_code:
         yield keys[0], kafka_error(answer.error_code)
+        return
+    if not answer.results:  # before version 3 there is no error code
+        yield keys[0], kafka_error(error_codes.CLUSTER_AUTHORIZATION_FAILED)
         return
     found = {}
     for one in answer.results:

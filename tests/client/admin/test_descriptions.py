@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcli.client.admin import brokers, groups, streams, topics
+from kcli.client.admin import brokers, groups, log_dirs, streams, topics
 from kcli.client.admin.operation import Operation, value_of
 from kcli.client.errors import ClientError, KafkaError
 from kcli.protocol import error_codes
@@ -15,6 +15,7 @@ from kcli.protocol.apis import (
     API_KEYS,
     CONSUMER_GROUP_DESCRIBE,
     DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     METADATA,
@@ -76,6 +77,17 @@ def test_metadata_with_an_error_are_asked_for_again(operation: Callable[[], Oper
     script = ScriptedCluster({METADATA: answer}, versions={DESCRIBE_TOPIC_PARTITIONS: -1})
     found = script.execute(operation())
     assert [one for one in found if not isinstance(found, dict) or not isinstance(found[one], ClientError)] == expected
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_old_broker_without_log_directories_refuses(version: int) -> None:
+    """DescribeLogDirs has no error code before version 3: without an authorization the answer is empty."""
+    script = ScriptedCluster(
+        {DESCRIBE_LOG_DIRS: lambda *_: API_KEYS[DESCRIBE_LOG_DIRS].response.new()}, versions={DESCRIBE_LOG_DIRS: version}
+    )
+    replica = log_dirs.TopicPartitionReplica("t", 0, 1)
+    error = script.execute(log_dirs.describe_replica_log_dirs([replica]))[replica]
+    assert isinstance(error, KafkaError) and error.name == "CLUSTER_AUTHORIZATION_FAILED"
 
 
 def test_a_streams_group() -> None:
