@@ -15,7 +15,7 @@ A password is not sent: the broker gets the salted password (RFC 5802), which `S
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -135,6 +135,12 @@ class ScramDeletion(NamedTuple):
     mechanism: ScramMechanism
 
 
+def _text_without(secret: str, kind: str, fields: Mapping[str, object]) -> str:
+    """Return the repr() of a value whose secret does not belong into logs and tracebacks."""
+    shown = (f"{name}=..." if name == secret else f"{name}={value!r}" for name, value in fields.items())
+    return f"{kind}({', '.join(shown)})"
+
+
 class ScramUpsertion(NamedTuple):
     """A credential to create or replace."""
 
@@ -151,6 +157,9 @@ class ScramUpsertion(NamedTuple):
         """Return the credential for a password; the salt must be random."""
         salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password, salt, iterations)
         return cls(user, mechanism, iterations, salt, salted)
+
+    def __repr__(self) -> str:
+        return _text_without("salted_password", "ScramUpsertion", self._asdict())
 
 
 class Principal(NamedTuple):
@@ -171,6 +180,9 @@ class DelegationToken(NamedTuple):
     expiry_timestamp: int
     max_timestamp: int
     renewers: tuple[Principal, ...] = ()
+
+    def __repr__(self) -> str:
+        return _text_without("hmac", "DelegationToken", self._asdict())
 
 
 # --------------------------------------------------------------------------------------------------------------------- ACLs
