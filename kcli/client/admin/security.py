@@ -272,6 +272,8 @@ def describe_user_scram_credentials(
 ) -> Operation[Outcomes[str, list[ScramCredentialInfo]]]:
     """Return the credentials of users, or of all users that have one (None). Raises KafkaError."""
     wanted = None if users is None else list(users)
+    if wanted == []:
+        return {}  # the protocol takes an empty list for all users
 
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         kind = API_KEYS[DESCRIBE_USER_SCRAM_CREDENTIALS].request

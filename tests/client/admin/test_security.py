@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from kcli.client.admin import security
+from kcli.protocol.apis import API_KEYS, DESCRIBE_USER_SCRAM_CREDENTIALS
+from kcli.protocol.message import Message
+from tests.client.admin.scripted_cluster import ScriptedCluster
 
 SECRET = b"very secret"
 ALICE = security.Principal("User", "alice")
@@ -14,3 +17,15 @@ def test_secrets_are_not_shown() -> None:
     token = security.DelegationToken("id", SECRET, ALICE, ALICE, 1, 2, 3)
     for one in (upsertion, token):
         assert "alice" in repr(one) and "secret" not in f"{one!r} {one} {[one]}"
+
+
+def test_the_credentials_of_no_users_are_none() -> None:
+    """The protocol takes an empty list for all users."""
+    script = ScriptedCluster({DESCRIBE_USER_SCRAM_CREDENTIALS: everyone})
+    assert script.execute(security.describe_user_scram_credentials([])) == {}
+    assert list(script.execute(security.describe_user_scram_credentials())) == ["alice"]
+
+
+def everyone(node: int | None, version: int, request: Message) -> Message:
+    kind = API_KEYS[DESCRIBE_USER_SCRAM_CREDENTIALS].response
+    return kind.new(results=[kind.classes["DescribeUserScramCredentialsResult"](user="alice")])
