@@ -14,6 +14,7 @@ from kcli.commands.admin_command import (
     ask,
     done,
     instant,
+    known_words,
     partition_name,
     run_action,
     show,
@@ -141,11 +142,12 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     from kcli.client.admin.transactions import ANY_DURATION, list_transactions
+    from kcli.state.transaction_state import TRANSACTION_STATES
 
     listed = ask(
         args,
         list_transactions(
-            states=split_words(args.state),
+            states=known_words("--state", split_words(args.state), TRANSACTION_STATES.values()),
             producer_ids=args.producer_id,
             duration_ms=ANY_DURATION if args.duration_filter is None else args.duration_filter,
             transactional_id_pattern=args.transactional_id_pattern,

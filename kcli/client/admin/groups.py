@@ -39,9 +39,15 @@ from kcli.protocol.consumer_protocol import decode_assignment_message
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError
 
-CLASSIC, CONSUMER, SHARE, STREAMS = "Classic", "Consumer", "Share", "Streams"
+GROUP_TYPES = CLASSIC, CONSUMER, SHARE, STREAMS = "Classic", "Consumer", "Share", "Streams"
 CONSUMER_PROTOCOL = "consumer"  # protocol type of classic groups of consumers
 DEAD = "Dead"
+# Of classic groups, of the others, of streams groups.
+GROUP_STATES = (
+    *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", DEAD),
+    *("Assigning", "Reconciling"),
+    "NotReady",
+)
 NO_EPOCH = -1
 _TYPES_SINCE = 5
 # A broker that starts answers the second one until its coordinator is active.
