@@ -164,9 +164,10 @@ def _chosen(args: argparse.Namespace) -> tuple[list[GroupListing], int]:
     """Return the groups that the options name, and the exit code so far."""
     from kcli.client.admin.groups import list_groups
 
-    groups = listed_groups(args, ask(args, list_groups()))
+    listed = ask(args, list_groups())
+    groups = listed_groups(args, listed)
     chosen = select("group", args.group, groups)
-    return [groups[name] for name in chosen.names], chosen.code
+    return [groups[name] for name in chosen.names], EXIT_FINDINGS if listed.errors else chosen.code
 
 
 # ----------------------------------------------------------------------------------------------------------------- describe

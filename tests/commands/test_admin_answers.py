@@ -1,0 +1,76 @@
+"""Protects what the commands for running clusters print of answers that are not whole: what a broker did not answer is
+reported, in the exit code, too, and nothing is printed as empty that is not known.
+
+The brokers are scripts; what the commands print of real clusters is judged by tests/oracle/test_client_admin.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kcli.client.admin.operation import Operation
+from kcli.client.errors import KafkaError
+from kcli.commands import configs, group_reset_options, groups, topics
+from kcli.commands.app import main
+from kcli.commands.client_options import client_errors
+from kcli.protocol import error_codes as codes
+from kcli.protocol.apis import (
+    API_KEYS,
+    DELETE_GROUPS,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+)
+from kcli.protocol.message import Message
+from tests.client.admin.scripted_cluster import ScriptedCluster
+from tests.client.admin.test_driver import coordinators, deleted
+
+_Result = TypeVar("_Result")
+Cluster = Callable[[ScriptedCluster], None]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Have the commands ask this cluster."""
+
+    def use(script: ScriptedCluster) -> None:
+        def ask(args: argparse.Namespace, operation: Operation[_Result]) -> _Result:
+            with client_errors(passed_on=KafkaError):
+                return script.execute(operation)
+
+        for module in (configs, group_reset_options, groups, topics):
+            monkeypatch.setattr(module, "ask", ask)
+
+    return use
+
+
+def listed(node: int | None, version: int, request: Message) -> Message:
+    """An answer to ListGroups: broker 1 has a group, broker 3 refuses."""
+    kind = API_KEYS[LIST_GROUPS].response
+    found = [kind.classes["ListedGroup"](group_id="here", group_type="classic")] if node == 1 else []
+    return kind.new(groups=found, error_code=codes.UNKNOWN_SERVER_ERROR if node == 3 else 0)
+
+
+def test_groups_that_a_broker_did_not_list(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """All groups are not all groups then."""
+    cluster(
+        ScriptedCluster(
+            {LIST_GROUPS: listed, FIND_COORDINATOR: coordinators(iter((2,) * 9)), DELETE_GROUPS: deleted}, timeout_ms=9000
+        )
+    )
+    assert main(["groups", "delete", "--all-groups", "--dry-run"]) == 1
+    assert main(["groups", "delete", "--all-groups"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "would delete group here\ndeleted group here\n" and "broker 3 did not list its groups" in err
+
+
+def test_a_group_that_may_be_of_a_broker_that_did_not_list_is_not_reset(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its type decides what is reset, and whether it has members."""
+    cluster(ScriptedCluster({LIST_GROUPS: listed}))
+    assert main(["groups", "reset-offsets", "--group", "there", "--all-topics", "--to-earliest", "--execute"]) == 2
+    assert "the type of group there is not known: broker 3 did not list its groups" in capfd.readouterr().err
