@@ -7,6 +7,7 @@ The brokers are scripts; what the commands print of real clusters is judged by t
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,11 +22,14 @@ from kcli.protocol import error_codes as codes
 from kcli.protocol.apis import (
     API_KEYS,
     DELETE_GROUPS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     LIST_GROUPS,
+    METADATA,
 )
 from kcli.protocol.message import Message
-from tests.client.admin.scripted_cluster import ScriptedCluster
+from tests.client.admin.scripted_cluster import ScriptedCluster, metadata
 from tests.client.admin.test_driver import coordinators, deleted
 
 _Result = TypeVar("_Result")
@@ -74,3 +78,18 @@ def test_a_group_that_may_be_of_a_broker_that_did_not_list_is_not_reset(
     cluster(ScriptedCluster({LIST_GROUPS: listed}))
     assert main(["groups", "reset-offsets", "--group", "there", "--all-topics", "--to-earliest", "--execute"]) == 2
     assert "the type of group there is not known: broker 3 did not list its groups" in capfd.readouterr().err
+
+
+def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    kind = API_KEYS[DESCRIBE_CONFIGS].response
+    code = codes.TOPIC_AUTHORIZATION_FAILED
+    answer = kind.new(results=[kind.classes["DescribeConfigsResult"](error_code=code, resource_type=2, resource_name="a")])
+    cluster(
+        ScriptedCluster(
+            {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: lambda *_: answer},
+            versions={DESCRIBE_TOPIC_PARTITIONS: -1},
+        )
+    )
+    assert main(["topics", "describe", "--output", "json"]) == 1
+    out, err = capfd.readouterr()
+    assert json.loads(out)["configs"] is None and "configs of a: TOPIC_AUTHORIZATION_FAILED" in err
