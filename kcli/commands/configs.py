@@ -39,6 +39,7 @@ from kcli.inspect.quantities import format_count
 
 if TYPE_CHECKING:
     from kcli.client.admin.configs import AlterConfigOp, ConfigEntry, ConfigResource
+    from kcli.client.admin.operation import Operation
 
 USAGE = ACTION_USAGE
 DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
@@ -132,13 +133,29 @@ def _resource(kind: str, name: str) -> ConfigResource:
     return ConfigResource(ResourceType[kind], name)
 
 
+def _all_of(kind: str) -> Operation[list[ConfigResource]]:
+    """Return the resources of a type; brokers before Kafka 4.1 list those of client metrics only."""
+    from kcli.client.admin.brokers import live_brokers
+    from kcli.client.admin.configs import list_config_resources
+    from kcli.client.admin.topics import list_topics
+    from kcli.client.errors import UnsupportedVersionError
+
+    try:
+        return (yield from list_config_resources([_resource(kind, "").type]))
+    except UnsupportedVersionError:
+        if kind == "TOPIC":
+            return [_resource(kind, name) for name in (yield from list_topics(include_internal=True))]
+        if kind in ("BROKER", "BROKER_LOGGER"):
+            return [_resource(kind, str(broker)) for broker in (yield from live_brokers())]
+        raise
+
+
 def _describe(args: argparse.Namespace) -> int:
-    from kcli.client.admin.configs import describe_configs, list_config_resources
+    from kcli.client.admin.configs import describe_configs
 
     kind, name = _named(args)
     if name is None:
-        listed = ask(args, list_config_resources([_resource(kind, "").type]))
-        resources = sorted(listed)
+        resources = sorted(ask(args, _all_of(kind)))
         if kind == "BROKER":
             resources = [_resource(kind, ""), *(one for one in resources if one.name)]
     else:

@@ -25,6 +25,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
+    LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     METADATA,
 )
@@ -93,3 +94,25 @@ def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytes
     assert main(["topics", "describe", "--output", "json"]) == 1
     out, err = capfd.readouterr()
     assert json.loads(out)["configs"] is None and "configs of a: TOPIC_AUTHORIZATION_FAILED" in err
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+@pytest.mark.parametrize(("entities", "names"), [("topics", ["a"]), ("brokers", ["", "1", "2", "3"])])
+def test_an_old_broker_lists_no_resources(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], entities: str, names: list[str], version: int
+) -> None:
+    """ListConfigResources is for client metrics only before Kafka 4.1: version 0, or none."""
+    kind = API_KEYS[DESCRIBE_CONFIGS].response
+    one = kind.classes["DescribeConfigsResult"]
+
+    def described(node: int | None, version: int, request: Message) -> Message:
+        resources = [(found.resource_type, found.resource_name) for found in request.resources]
+        return kind.new(results=[one(resource_type=kind_of, resource_name=name) for kind_of, name in resources])
+
+    script = ScriptedCluster(
+        {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: described},
+        versions={LIST_CONFIG_RESOURCES: version},
+    )
+    cluster(script)
+    assert main(["configs", "describe", "--entity-type", entities, "--output", "json"]) == 0
+    assert [json.loads(line)["entityName"] for line in capfd.readouterr().out.splitlines()] == names
