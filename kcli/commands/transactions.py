@@ -277,8 +277,10 @@ def _abort(args: argparse.Namespace) -> int:
     by_producer = (args.producer_id, args.producer_epoch)
     if args.start_offset is None and None in by_producer:
         raise CannotRun("name the transaction: --start-offset N, or --producer-id ID with --producer-epoch N")
-    if args.start_offset is not None and by_producer != (None, None):
-        raise CannotRun("name the transaction in one way: --start-offset, or --producer-id and --producer-epoch")
+    if args.start_offset is not None and (*by_producer, args.coordinator_epoch) != (None, None, None):
+        raise CannotRun("name the transaction in one way: --start-offset, or --producer-id with the epochs")
+    if args.start_offset is not None and args.start_offset < 0:  # producers without a transaction have -1
+        raise CannotRun(f"--start-offset must be 0 or more, not {args.start_offset}")
     _check_exists(args)
     if args.start_offset is None:
         producer = (args.producer_id, args.producer_epoch, args.coordinator_epoch or 0)

@@ -153,6 +153,11 @@ def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.Captu
         (("transactions", "list", "--state", "open"), "'open' is not one of Empty, Ongoing"),
         (("transactions", "find-hanging"), "name where to search"),
         (("transactions", "abort", "--topic", "x", "--partition", "0"), "name the transaction"),
+        (("transactions", "abort", "--topic", "x", "--partition", "0", "--start-offset", "-1"), "must be 0 or more, not -1"),
+        (
+            ("transactions", "abort", "--topic", "x", "--partition", "0", "--start-offset", "1", "--coordinator-epoch", "7"),
+            "name the transaction in one way",
+        ),
         (("cluster", "log-dirs", "--broker-list", "x"), "write ids of brokers"),
     ],
 )
