@@ -221,7 +221,7 @@ def _changes(args: argparse.Namespace) -> list[AlterConfigOp]:
 
 def _alter(args: argparse.Namespace) -> int:
     from kcli.client.admin.configs import describe_configs, incremental_alter_configs
-    from kcli.client.errors import ClientError
+    from kcli.client.admin.operation import value_of
 
     kind, name = _named(args)
     if name is None:
@@ -229,8 +229,7 @@ def _alter(args: argparse.Namespace) -> int:
     resource, changes = _resource(kind, name), _changes(args)
     deleted = [one.name for one in changes if one.value is None]
     if deleted:
-        known = ask(args, describe_configs([resource]))[resource]
-        entries = {} if isinstance(known, ClientError) else known
+        entries = value_of(ask(args, describe_configs([resource]))[resource])
         for missing in (one for one in deleted if one not in entries or not _is_set(resource, entries[one])):
             print_message(f"{missing} is not set for {resource.name or 'all brokers'}")
             return EXIT_FINDINGS

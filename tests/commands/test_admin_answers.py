@@ -81,13 +81,23 @@ def test_a_group_that_may_be_of_a_broker_that_did_not_list_is_not_reset(
     assert "the type of group there is not known: broker 3 did not list its groups" in capfd.readouterr().err
 
 
-def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+def refused_configs(node: int | None, version: int, request: Message) -> Message:
+    """An answer to DescribeConfigs of topic a."""
     kind = API_KEYS[DESCRIBE_CONFIGS].response
     code = codes.TOPIC_AUTHORIZATION_FAILED
-    answer = kind.new(results=[kind.classes["DescribeConfigsResult"](error_code=code, resource_type=2, resource_name="a")])
+    return kind.new(results=[kind.classes["DescribeConfigsResult"](error_code=code, resource_type=2, resource_name="a")])
+
+
+def test_a_config_that_cannot_be_seen_is_not_one_that_is_not_set(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    cluster(ScriptedCluster({DESCRIBE_CONFIGS: refused_configs}))
+    assert main(["configs", "alter", "--topic", "a", "--delete-config", "retention.ms"]) == 1
+    assert "TOPIC_AUTHORIZATION_FAILED" in capfd.readouterr().err
+
+
+def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     cluster(
         ScriptedCluster(
-            {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: lambda *_: answer},
+            {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: refused_configs},
             versions={DESCRIBE_TOPIC_PARTITIONS: -1},
         )
     )
