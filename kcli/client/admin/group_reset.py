@@ -20,7 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from kcli.client.admin.error_sentences import kafka_error
-from kcli.client.admin.group_lag import AnyDescription, existing_partitions
+from kcli.client.admin.group_lag import AnyDescription, check_partitions
 from kcli.client.admin.group_offsets import (
     OffsetAndMetadata,
     SharePartitionOffset,
@@ -103,8 +103,8 @@ def _plan(
 ) -> Operation[Outcomes[TopicPartition, PlannedOffset]]:
     """Return the new offsets of partitions, each with a value of its own."""
     current = yield from current_offsets(group_id, is_share=is_share)
-    existing = yield from existing_partitions(topic for topic, _ in wanted)
-    asked = [at for at in wanted if at in existing]
+    checked = yield from check_partitions(wanted)
+    asked = [at for at in wanted if checked[at] is None]
     ends = yield from list_offsets(dict.fromkeys(asked, int(OffsetSpec.LATEST)))
     starts: Outcomes[TopicPartition, ListedOffset] = {}
     if to in (ResetTo.EARLIEST, ResetTo.OFFSET, ResetTo.SHIFT):
@@ -113,10 +113,9 @@ def _plan(
         starts = yield from list_offsets({at: wanted[at] for at in asked})
     found: Outcomes[TopicPartition, PlannedOffset] = {}
     for at, value in wanted.items():
-        start, end = starts.get(at), ends.get(at)
-        if end is None:
-            found[at] = kafka_error(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-        elif isinstance(end, ClientError):
+        start, end = starts.get(at), ends.get(at) or checked[at]
+        assert end is not None
+        if isinstance(end, ClientError):
             found[at] = end
         elif isinstance(start, ClientError):
             found[at] = start

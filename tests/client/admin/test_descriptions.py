@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcli.client.admin import brokers, groups, log_dirs, streams, topics
+from kcli.client.admin import brokers, group_reset, groups, log_dirs, streams, topics
 from kcli.client.admin.operation import Operation, value_of
 from kcli.client.errors import ClientError, KafkaError
 from kcli.protocol import error_codes
@@ -19,6 +19,7 @@ from kcli.protocol.apis import (
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     METADATA,
+    OFFSET_FETCH,
     STREAMS_GROUP_DESCRIBE,
 )
 from kcli.protocol.message import Message
@@ -124,3 +125,26 @@ def test_an_old_broker_answers_for_classic_groups_and_for_none() -> None:
     assert value_of(found["g"]).type == groups.CLASSIC
     error = found["dead"]
     assert isinstance(error, KafkaError) and error.name == "GROUP_ID_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("code", "leader", "expected"),
+    [
+        (error_codes.NONE, -1, "LEADER_NOT_AVAILABLE"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, 1, "TOPIC_AUTHORIZATION_FAILED"),
+        (error_codes.UNKNOWN_TOPIC_OR_PARTITION, 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_a_plan_names_why_a_partition_cannot_be_reset(code: int, leader: int, expected: str) -> None:
+    script = ScriptedCluster(
+        {
+            METADATA: lambda *_: metadata(leaders={("a", 0): leader}, error=code),
+            FIND_COORDINATOR: coordinators(iter((2,))),
+            OFFSET_FETCH: lambda *_: offsets,
+        },
+        versions={DESCRIBE_TOPIC_PARTITIONS: -1},
+    )
+    kind = API_KEYS[OFFSET_FETCH].response
+    offsets = kind.new(groups=[kind.classes["OffsetFetchResponseGroup"](group_id="g")])
+    error = script.execute(group_reset.plan_reset("g", [("a", 0)], group_reset.ResetTo.EARLIEST))["a", 0]
+    assert isinstance(error, KafkaError) and error.name == expected
