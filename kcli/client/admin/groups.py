@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run
+from kcli.client.admin.operation import TRIED_AGAIN, Call, Fallback, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.cluster import TopicPartition
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, coordinator_request, coordinators_by_key
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
@@ -151,10 +151,8 @@ def _read_listed(answer: Message) -> list[GroupListing] | ClientError:
 
 def describe_consumer_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return groups of consumers of both protocols with their members."""
-    found = yield from run(_describe_modern(CONSUMER_GROUP_DESCRIBE, CONSUMER), group_ids)
-    others = [group_id for group_id, outcome in found.items() if _may_be_classic(outcome)]
-    classic = yield from describe_classic_groups(others)
-    return {group_id: classic.get(group_id, outcome) for group_id, outcome in found.items()}
+    fallback = Fallback(_may_be_classic, DESCRIBE_GROUPS, _classic_request, _read_classic)
+    return (yield from run(_describe_modern(CONSUMER_GROUP_DESCRIBE, CONSUMER)._replace(fallback=fallback), group_ids))
 
 
 def _may_be_classic(outcome: GroupDescription | ClientError) -> bool:
@@ -213,11 +211,11 @@ def _modern_group(one: Message, group_type: str) -> GroupDescription:
 
 def describe_classic_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return classic groups with their members, also those that are not of consumers."""
+    return (yield from run(Call(DESCRIBE_GROUPS, Route.GROUP, _classic_request, _read_classic), group_ids))
 
-    def request(keys: Sequence[str], _context: RequestContext) -> Message:
-        return API_KEYS[DESCRIBE_GROUPS].request.new(groups=list(keys))
 
-    return (yield from run(Call(DESCRIBE_GROUPS, Route.GROUP, request, _read_classic), group_ids))
+def _classic_request(group_ids: Sequence[str], _context: RequestContext) -> Message:
+    return API_KEYS[DESCRIBE_GROUPS].request.new(groups=list(group_ids))
 
 
 def _read_classic(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:

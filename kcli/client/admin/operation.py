@@ -19,6 +19,7 @@ A `Call` is a table row that says how one API is asked about many keys:
     read             yields the outcome of each key in an answer; a KafkaError with a code of `retried` is tried again
     is_single        one key a request, for APIs that take no more
     max_version      of the API, if later ones do not suit
+    fallback         another API of the same node, which answers for the keys that the first one does not know
 
     route        the node                            forgotten, and looked up again, after
     -----------  ----------------------------------  ----------------------------------------------------------------
@@ -114,6 +115,15 @@ def itself(key: object) -> object:
     return key
 
 
+class Fallback(NamedTuple, Generic[Key, Value]):
+    """The API that is asked about a key next, if `is_needed` returns True for its outcome."""
+
+    is_needed: Callable[[Value | ClientError], bool]
+    api_key: int
+    request: Callable[[Sequence[Key], RequestContext], Message]
+    read: Callable[[Sequence[Key], Message], Iterable[tuple[Key, Value | ClientError]]]
+
+
 class Call(NamedTuple, Generic[Key, Value]):
     """How an API is asked about keys; the fields are at the head of this module."""
 
@@ -125,6 +135,7 @@ class Call(NamedTuple, Generic[Key, Value]):
     retried: frozenset[int] = TRIED_AGAIN
     is_single: bool = False
     max_version: int | None = None
+    fallback: Fallback[Key, Value] | None = None
 
 
 Outcomes = dict[Key, Value | ClientError]

@@ -9,7 +9,7 @@ import pytest
 
 from kcli.client.admin import brokers, group_reset, groups, log_dirs, streams, topics
 from kcli.client.admin.operation import Operation, value_of
-from kcli.client.errors import ClientError, KafkaError
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
@@ -148,3 +148,36 @@ def test_a_plan_names_why_a_partition_cannot_be_reset(code: int, leader: int, ex
     offsets = kind.new(groups=[kind.classes["OffsetFetchResponseGroup"](group_id="g")])
     error = script.execute(group_reset.plan_reset("g", [("a", 0)], group_reset.ResetTo.EARLIEST))["a", 0]
     assert isinstance(error, KafkaError) and error.name == expected
+
+
+def test_a_group_without_a_coordinator_does_not_take_the_time_of_others() -> None:
+    """A group of the classic protocol is asked for by two APIs; the second one does not wait for all answers of the first."""
+    modern, classic = API_KEYS[CONSUMER_GROUP_DESCRIBE].response, API_KEYS[DESCRIBE_GROUPS].response
+
+    def found(node: int | None, version: int, request: Message) -> Message:
+        kind = API_KEYS[FIND_COORDINATOR].response
+        one = kind.classes["Coordinator"]
+        return kind.new(
+            coordinators=[
+                one(key=key, node_id=2, host="host2", port=9092)
+                if key == "g"
+                else one(key=key, error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+                for key in request.coordinator_keys
+            ]
+        )
+
+    def unknown(node: int | None, version: int, request: Message) -> Message:
+        one = modern.classes["DescribedGroup"]
+        code = error_codes.GROUP_ID_NOT_FOUND
+        return modern.new(groups=[one(group_id=name, error_code=code) for name in request.group_ids])
+
+    def described(node: int | None, version: int, request: Message) -> Message:
+        return classic.new(
+            groups=[classic.classes["DescribedGroup"](group_id=name, group_state="Empty") for name in request.groups]
+        )
+
+    script = ScriptedCluster({FIND_COORDINATOR: found, CONSUMER_GROUP_DESCRIBE: unknown, DESCRIBE_GROUPS: described})
+    outcomes = script.execute(groups.describe_consumer_groups(["lost", "g"]))
+    assert isinstance(outcomes["lost"], KafkaTimeoutError)
+    assert value_of(outcomes["g"]).type == groups.CLASSIC
+    assert script.now_ms == 1000
