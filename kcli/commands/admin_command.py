@@ -238,7 +238,7 @@ def partitions_of(texts: Iterable[str]) -> list[tuple[str, list[int] | None]]:
 
 
 def show(args: argparse.Namespace, rows: Sequence[JsonObject], columns: Columns, empty: str = "") -> None:
-    """Print rows as a table of these columns, or as JSON with all their members; `empty` is said on stderr without rows."""
+    """Print rows as a table of these columns, or as JSON with all their members; without rows, `empty` is printed on stderr."""
     if args.output == "json":
         print_lines(dump(row) for row in rows)
         return

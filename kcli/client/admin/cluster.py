@@ -10,7 +10,7 @@
     add_raft_voter           AddRaftVoter                             the controller
     remove_raft_voter        RemoveRaftVoter                          the controller
 
-The controller of the metadata is a broker that passes requests on, since clients do not reach controllers in KRaft.
+In KRaft, the controller that Metadata names is a broker: it forwards requests, since clients do not reach the controllers.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@
     an error code of `Call.retried`          again on the same node
     an error code of MOVED (operation)       the node is looked up again
     no answer, a connection that ended       the node is looked up again
-    an API or version that the broker does   a request about several keys is sent again for each key alone, since old
-    not have                                 versions take one; a request about one key fails
+    an API or version that the broker does   the fallback of the call is asked. Without one, a request about several keys is
+    not have                                 sent again for each key alone, since old versions take one key; a request about
+                                             one key fails
     default.api.timeout.ms is over           each key without an outcome has KafkaTimeoutError with the last reason
 
 The delays between tries are retry.backoff.ms to retry.backoff.max.ms. An operation that changes something may be sent again

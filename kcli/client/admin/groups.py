@@ -3,8 +3,9 @@
 operation                  API                                               node
 -------------------------  ------------------------------------------------  ----------------------------
 list_groups                ListGroups                                        each broker
-describe_consumer_groups   ConsumerGroupDescribe; DescribeGroups for those   the coordinator of each group
-                           that it does not find, or if it is not there
+describe_consumer_groups   ConsumerGroupDescribe; DescribeGroups for groups  the coordinator of each group
+                           that it does not find, or if the broker does not
+                           have it
 describe_classic_groups    DescribeGroups                                    the coordinator
 describe_share_groups      ShareGroupDescribe                                the coordinator
 describe_streams_groups    StreamsGroupDescribe (kcli.client.admin.streams)  the coordinator

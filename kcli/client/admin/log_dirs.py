@@ -124,7 +124,7 @@ def _place(
 def alter_replica_log_dirs(
     targets: Mapping[TopicPartitionReplica, str],
 ) -> Operation[Outcomes[TopicPartitionReplica, None]]:
-    """Begin to move replicas to other directories of their brokers; one that does not exist yet is made there."""
+    """Begin to move replicas to other directories of their brokers; a replica that does not exist yet is created there."""
 
     def request(keys: Sequence[TopicPartitionReplica], _context: RequestContext) -> Message:
         kind = API_KEYS[ALTER_REPLICA_LOG_DIRS].request

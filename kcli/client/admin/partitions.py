@@ -227,9 +227,10 @@ def _read_producers(
 def elect_leaders(
     election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
 ) -> Operation[Outcomes[TopicPartition, None]]:
-    """Elect leaders of partitions, or of all (None); of all, only those whose leader changed or failed to are returned.
+    """Elect leaders of partitions, or of all (None).
 
-    Raises KafkaError if the request is refused.
+    For all, the result has only the partitions whose leader changed, or for which the election failed. Raises
+    KafkaError if the request is refused.
     """
     wanted = None if partitions is None else list(partitions)
 

@@ -7,7 +7,7 @@
     ArrowBatches
 
 The columns are those of kcli.client.consumer.arrow_records. A schema or array is a tree of C structures. Those of one export
-lie in one block of memory, whose layout never changes: a copy of a template, into which addresses and lengths are written.
+are in one block of memory, whose layout never changes: a copy of a template, into which addresses and lengths are written.
 
     word of a structure (8 bytes)   schema                        array
     ------------------------------  ----------------------------  --------------------------------------------------------
