@@ -219,6 +219,13 @@ def _changes(args: argparse.Namespace) -> list[AlterConfigOp]:
     return changes
 
 
+def _shown_value(change: AlterConfigOp) -> str | None:
+    """Return the new value, None for a deletion; a password does not belong into the output of a script."""
+    from kcli.state.metadata_values import is_sensitive_config
+
+    return "(hidden)" if change.value is not None and is_sensitive_config(change.name) else change.value
+
+
 def _alter(args: argparse.Namespace) -> int:
     from kcli.client.admin.configs import describe_configs, incremental_alter_configs
     from kcli.client.admin.operation import value_of
@@ -241,7 +248,7 @@ def _alter(args: argparse.Namespace) -> int:
             "entityType": resource.type.name,
             "entityName": resource.name,
             "altered": not args.dry_run,
-            "changes": {one.name: one.value for one in changes},
+            "changes": {one.name: _shown_value(one) for one in changes},
         }
         what = f"{resource.type.name.lower().replace('_', ' ')} {resource.name or '(defaults of all)'}"
         done(args, row, f"{'would change' if args.dry_run else 'changed'} {format_count(len(changes), 'config')} of {what}")

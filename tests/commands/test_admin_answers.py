@@ -25,6 +25,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
     METADATA,
@@ -92,6 +93,16 @@ def test_a_config_that_cannot_be_seen_is_not_one_that_is_not_set(cluster: Cluste
     cluster(ScriptedCluster({DESCRIBE_CONFIGS: refused_configs}))
     assert main(["configs", "alter", "--topic", "a", "--delete-config", "retention.ms"]) == 1
     assert "TOPIC_AUTHORIZATION_FAILED" in capfd.readouterr().err
+
+
+def test_a_password_is_not_printed(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    kind = API_KEYS[INCREMENTAL_ALTER_CONFIGS].response
+    answer = kind.new(responses=[kind.classes["AlterConfigsResourceResponse"](resource_type=4, resource_name="1")])
+    cluster(ScriptedCluster({INCREMENTAL_ALTER_CONFIGS: lambda *_: answer}))
+    pairs = "ssl.keystore.password=very-secret,num.io.threads=9"
+    assert main(["configs", "alter", "--broker", "1", "--add-config", pairs, "--output", "json"]) == 0
+    changes = json.loads(capfd.readouterr().out)["changes"]
+    assert changes == {"ssl.keystore.password": "(hidden)", "num.io.threads": "9"}
 
 
 def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
