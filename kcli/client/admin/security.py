@@ -261,7 +261,7 @@ def delete_acls(filters: Iterable[AclBindingFilter]) -> Operation[Outcomes[AclBi
             else:
                 yield key, [_binding(each, each) for each in one.matching_acls]
 
-    return (yield from run(Call(DELETE_ACLS, Route.CONTROLLER, request, read), filters))
+    return (yield from run(Call(DELETE_ACLS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED), filters))
 
 
 # -------------------------------------------------------------------------------------------------------- SCRAM credentials
@@ -320,7 +320,7 @@ def alter_user_scram_credentials(
         for one in answer.results:
             yield one.user, outcome_error(one.error_code, one.error_message)
 
-    call = Call(ALTER_USER_SCRAM_CREDENTIALS, Route.CONTROLLER, request, read)
+    call = Call(ALTER_USER_SCRAM_CREDENTIALS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED)
     return (yield from run(call, [one.user for one in wanted]))
 
 

@@ -18,6 +18,7 @@ from kcli.client.errors import ClientError
 from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from kcli.protocol.apis import API_KEYS
+from kcli.protocol.message import Message
 from tests.client.admin.scripted_cluster import ScriptedCluster
 from tests.client.admin.test_admin_faults import (
     API_TIMEOUT_MS,
@@ -309,3 +310,40 @@ def test_an_operation_of_other_brokers(method: str, code: int) -> None:
     found, count = run(code)
     assert count == 1 + is_retried
     assert (found == expected) if is_retried else (codes.NAMES[code] in found)
+
+
+def items_of(api_key: int, request: Message, code: int) -> Message:
+    """An answer that has the code for each item of the request."""
+    kind = API_KEYS[api_key].response
+    new = kind.classes
+    if api_key == apis.CREATE_ACLS:
+        return kind.new(results=[new["AclCreationResult"](error_code=code) for _ in request.creations])
+    if api_key == apis.DELETE_ACLS:
+        return kind.new(filter_results=[new["DeleteAclsFilterResult"](error_code=code) for _ in request.filters])
+    if api_key == apis.ALTER_USER_SCRAM_CREDENTIALS:
+        result = new["AlterUserScramCredentialsResult"]
+        return kind.new(results=[result(user=one.name, error_code=code) for one in request.upsertions])
+    entry, part = new["EntryData"], new["EntityData"]
+    return kind.new(
+        entries=[
+            entry(error_code=code, entity=[part(entity_type=at.entity_type, entity_name=at.entity_name) for at in one.entity])
+            for one in request.entries
+        ]
+    )
+
+
+@pytest.mark.parametrize("code", [codes.NOT_CONTROLLER, codes.REQUEST_TIMED_OUT, codes.UNKNOWN_SERVER_ERROR])
+@pytest.mark.parametrize("method", sorted(OF_OTHER_BROKERS.keys() - PASSING_OF_OTHER_BROKERS.keys()))
+def test_an_item_of_an_operation_of_other_brokers(method: str, code: int) -> None:
+    """A second deletion finds nothing to delete; the others have the same result again."""
+    api_key, case = OF_OTHER_BROKERS[method], CASES[method]
+    answers = iter((code, codes.NONE))
+    script = ScriptedCluster(
+        {api_key: lambda _node, _version, request: items_of(api_key, request, next(answers))}, timeout_ms=API_TIMEOUT_MS
+    )
+    (outcome,) = script.execute(case.operation("t")).values()
+    is_repeatable = method in ("create_acls", "alter_client_quotas")
+    is_retried = code == codes.NOT_CONTROLLER or (code == codes.REQUEST_TIMED_OUT and is_repeatable)
+    assert len(script.requests(api_key)) == 1 + is_retried
+    assert isinstance(outcome, ClientError) != is_retried
+    assert is_retried or outcome.name == codes.NAMES[code]
