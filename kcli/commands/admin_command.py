@@ -205,6 +205,23 @@ def split_words(values: Iterable[str]) -> list[str]:
     return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
+def known_words(option: str, words: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return words as the cluster writes them, PreparingRebalance also for preparing_rebalance. Raises CannotRun for others.
+
+    Brokers do not refuse a word that they do not know: no item has it, and the list is empty.
+    """
+    written = {_letters(one): one for one in known}
+    found = list(words)
+    for word in found:
+        if _letters(word) not in written:
+            raise CannotRun(f"{option}: {word!r} is not one of {', '.join(written.values())}")
+    return [written[_letters(word)] for word in found]
+
+
+def _letters(word: str) -> str:
+    return word.replace("-", "").replace("_", "").lower()
+
+
 def partitions_of(texts: Iterable[str]) -> list[tuple[str, list[int] | None]]:
     """Parse Kafka's `topic` and `topic:0,1`: topics with their partitions, None for all. Raises CannotRun."""
     found: list[tuple[str, list[int] | None]] = []
@@ -221,7 +238,7 @@ def partitions_of(texts: Iterable[str]) -> list[tuple[str, list[int] | None]]:
 
 
 def show(args: argparse.Namespace, rows: Sequence[JsonObject], columns: Columns, empty: str = "") -> None:
-    """Print rows as a table of these columns, or as JSON with all their members; `empty` is said on stderr without rows."""
+    """Print rows as a table of these columns, or as JSON with all their members; without rows, `empty` is printed on stderr."""
     if args.output == "json":
         print_lines(dump(row) for row in rows)
         return

@@ -39,6 +39,7 @@ from kcli.inspect.quantities import format_count
 
 if TYPE_CHECKING:
     from kcli.client.admin.configs import AlterConfigOp, ConfigEntry, ConfigResource
+    from kcli.client.admin.operation import Operation
 
 USAGE = ACTION_USAGE
 DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
@@ -132,13 +133,29 @@ def _resource(kind: str, name: str) -> ConfigResource:
     return ConfigResource(ResourceType[kind], name)
 
 
+def _all_of(kind: str) -> Operation[list[ConfigResource]]:
+    """Return the resources of a type; brokers before Kafka 4.1 list those of client metrics only."""
+    from kcli.client.admin.brokers import live_brokers
+    from kcli.client.admin.configs import list_config_resources
+    from kcli.client.admin.topics import list_topics
+    from kcli.client.errors import UnsupportedVersionError
+
+    try:
+        return (yield from list_config_resources([_resource(kind, "").type]))
+    except UnsupportedVersionError:
+        if kind == "TOPIC":
+            return [_resource(kind, name) for name in (yield from list_topics(include_internal=True))]
+        if kind in ("BROKER", "BROKER_LOGGER"):
+            return [_resource(kind, str(broker)) for broker in (yield from live_brokers())]
+        raise
+
+
 def _describe(args: argparse.Namespace) -> int:
-    from kcli.client.admin.configs import describe_configs, list_config_resources
+    from kcli.client.admin.configs import describe_configs
 
     kind, name = _named(args)
     if name is None:
-        listed = ask(args, list_config_resources([_resource(kind, "").type]))
-        resources = sorted(listed)
+        resources = sorted(ask(args, _all_of(kind)))
         if kind == "BROKER":
             resources = [_resource(kind, ""), *(one for one in resources if one.name)]
     else:
@@ -202,9 +219,16 @@ def _changes(args: argparse.Namespace) -> list[AlterConfigOp]:
     return changes
 
 
+def _shown_value(change: AlterConfigOp) -> str | None:
+    """Return the new value, None for a deletion; a password does not belong into the output of a script."""
+    from kcli.state.metadata_values import is_sensitive_config
+
+    return "(hidden)" if change.value is not None and is_sensitive_config(change.name) else change.value
+
+
 def _alter(args: argparse.Namespace) -> int:
     from kcli.client.admin.configs import describe_configs, incremental_alter_configs
-    from kcli.client.errors import ClientError
+    from kcli.client.admin.operation import value_of
 
     kind, name = _named(args)
     if name is None:
@@ -212,8 +236,7 @@ def _alter(args: argparse.Namespace) -> int:
     resource, changes = _resource(kind, name), _changes(args)
     deleted = [one.name for one in changes if one.value is None]
     if deleted:
-        known = ask(args, describe_configs([resource]))[resource]
-        entries = {} if isinstance(known, ClientError) else known
+        entries = value_of(ask(args, describe_configs([resource]))[resource])
         for missing in (one for one in deleted if one not in entries or not _is_set(resource, entries[one])):
             print_message(f"{missing} is not set for {resource.name or 'all brokers'}")
             return EXIT_FINDINGS
@@ -225,7 +248,7 @@ def _alter(args: argparse.Namespace) -> int:
             "entityType": resource.type.name,
             "entityName": resource.name,
             "altered": not args.dry_run,
-            "changes": {one.name: one.value for one in changes},
+            "changes": {one.name: _shown_value(one) for one in changes},
         }
         what = f"{resource.type.name.lower().replace('_', ' ')} {resource.name or '(defaults of all)'}"
         done(args, row, f"{'would change' if args.dry_run else 'changed'} {format_count(len(changes), 'config')} of {what}")

@@ -110,8 +110,12 @@ def planned(args: argparse.Namespace) -> Plan:
     from kcli.client.admin.group_reset import SHARE_RESETS, check_inactive, plan_offsets
     from kcli.client.admin.groups import SHARE, GroupListing, list_groups
 
-    listed = {one.group_id: one for one in ask(args, list_groups()).groups}
-    listing = listed.get(args.group, GroupListing(args.group, "", "", ""))
+    listed = ask(args, list_groups())
+    by_id = {one.group_id: one for one in listed.groups}
+    for broker, error in listed.errors.items():
+        if args.group not in by_id:
+            raise CannotRun(f"the type of group {args.group} is not known: broker {broker} did not list its groups: {error}")
+    listing = by_id.get(args.group, GroupListing(args.group, "", "", ""))
     is_share = listing.type == SHARE
     check_inactive(ask(args, describe_groups([listing]))[args.group])
     if args.from_file is not None:

@@ -15,6 +15,7 @@ from kcli.commands.admin_command import (
     ask,
     cell,
     done,
+    known_words,
     partition_name,
     partitions_of,
     print_lines,
@@ -144,10 +145,10 @@ def listed_groups(args: argparse.Namespace, listed: ListedGroups) -> dict[str, G
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kcli.client.admin.groups import list_groups
+    from kcli.client.admin.groups import GROUP_STATES, GROUP_TYPES, list_groups
 
-    states = [_state(word) for word in split_words(args.state)]
-    types = [word.lower() for word in split_words(args.type)]
+    states = known_words("--state", split_words(args.state), GROUP_STATES)
+    types = known_words("--type", split_words(args.type), (one.lower() for one in GROUP_TYPES))
     protocols = [] if args.protocol is None else [args.protocol]
     listed = ask(args, list_groups(states=states, types=types, protocols=protocols))
     groups = listed_groups(args, listed)
@@ -159,19 +160,14 @@ def _list(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if listed.errors else EXIT_OK
 
 
-def _state(word: str) -> str:
-    """Return a state as brokers write it: PreparingRebalance also for preparing_rebalance."""
-    words = word.replace("-", "_").split("_")
-    return "".join(part[:1].upper() + part[1:] for part in words)
-
-
 def _chosen(args: argparse.Namespace) -> tuple[list[GroupListing], int]:
     """Return the groups that the options name, and the exit code so far."""
     from kcli.client.admin.groups import list_groups
 
-    groups = listed_groups(args, ask(args, list_groups()))
+    listed = ask(args, list_groups())
+    groups = listed_groups(args, listed)
     chosen = select("group", args.group, groups)
-    return [groups[name] for name in chosen.names], chosen.code
+    return [groups[name] for name in chosen.names], EXIT_FINDINGS if listed.errors else chosen.code
 
 
 # ----------------------------------------------------------------------------------------------------------------- describe

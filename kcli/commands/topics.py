@@ -153,22 +153,23 @@ def _describe(args: argparse.Namespace) -> int:
         return chosen.code
     topics, configs = ask(args, _described(chosen.names))
     described, code = values_of(topics, str)
-    entries = {one.name: found for one, found in configs.items() if isinstance(found, dict)}
-    rows = [_topic_row(one, list(entries.get(name, {}).values()), args) for name, one in described.items()]
+    known, refused = values_of(configs, lambda resource: f"configs of {resource.name}")
+    entries = {one.name: list(found.values()) for one, found in known.items()}
+    rows = [_topic_row(one, entries.get(name), args) for name, one in described.items()]
     shown = [row for row in rows if row is not None]
     if args.output == "json":
         print_lines(dump(row) for row in shown)
     else:
         print_lines(line for row in shown for line in _topic_lines(row))
-    return max(code, chosen.code)
+    return max(code, refused, chosen.code)
 
 
-def _topic_row(topic: TopicDescription, configs: list[ConfigEntry], args: argparse.Namespace) -> JsonObject | None:
-    """Return what is shown of a topic, None if the filters leave nothing."""
+def _topic_row(topic: TopicDescription, configs: list[ConfigEntry] | None, args: argparse.Namespace) -> JsonObject | None:
+    """Return what is shown of a topic, None if the filters leave nothing; configs that are not known are None."""
     from kcli.client.admin.configs import ConfigSource
 
-    overrides = {one.name: one.value for one in configs if one.source is ConfigSource.TOPIC_CONFIG}
-    least = next((int(one.value) for one in configs if one.name == "min.insync.replicas" and one.value), 1)
+    overrides = {one.name: one.value for one in configs or () if one.source is ConfigSource.TOPIC_CONFIG}
+    least = next((int(one.value) for one in configs or () if one.name == "min.insync.replicas" and one.value), 1)
     partitions = [_partition_row(one) for one in topic.partitions if _is_wanted(one, least, args)]
     is_filtered = len(partitions) < len(topic.partitions) or (args.topics_with_overrides and not overrides)
     if is_filtered and (not partitions or args.topics_with_overrides):
@@ -179,7 +180,7 @@ def _topic_row(topic: TopicDescription, configs: list[ConfigEntry], args: argpar
         "isInternal": topic.is_internal,
         "partitionCount": len(topic.partitions),
         "replicationFactor": max((len(one.replicas) for one in topic.partitions), default=0),
-        "configs": overrides,
+        "configs": None if configs is None else overrides,
         "partitions": partitions,
     }
 

@@ -14,6 +14,7 @@ from kcli.commands.admin_command import (
     ask,
     done,
     instant,
+    known_words,
     partition_name,
     run_action,
     show,
@@ -141,11 +142,12 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     from kcli.client.admin.transactions import ANY_DURATION, list_transactions
+    from kcli.state.transaction_state import TRANSACTION_STATES
 
     listed = ask(
         args,
         list_transactions(
-            states=split_words(args.state),
+            states=known_words("--state", split_words(args.state), TRANSACTION_STATES.values()),
             producer_ids=args.producer_id,
             duration_ms=ANY_DURATION if args.duration_filter is None else args.duration_filter,
             transactional_id_pattern=args.transactional_id_pattern,
@@ -275,8 +277,10 @@ def _abort(args: argparse.Namespace) -> int:
     by_producer = (args.producer_id, args.producer_epoch)
     if args.start_offset is None and None in by_producer:
         raise CannotRun("name the transaction: --start-offset N, or --producer-id ID with --producer-epoch N")
-    if args.start_offset is not None and by_producer != (None, None):
-        raise CannotRun("name the transaction in one way: --start-offset, or --producer-id and --producer-epoch")
+    if args.start_offset is not None and (*by_producer, args.coordinator_epoch) != (None, None, None):
+        raise CannotRun("name the transaction in one way: --start-offset, or --producer-id with the epochs")
+    if args.start_offset is not None and args.start_offset < 0:  # producers without a transaction have -1
+        raise CannotRun(f"--start-offset must be 0 or more, not {args.start_offset}")
     _check_exists(args)
     if args.start_offset is None:
         producer = (args.producer_id, args.producer_epoch, args.coordinator_epoch or 0)

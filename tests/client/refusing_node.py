@@ -24,8 +24,14 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
     API_KEYS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_GROUPS,
+    DELETE_RECORDS,
+    DELETE_TOPICS,
     FETCH,
     FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -35,6 +41,7 @@ from kcli.protocol.apis import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
     TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
 )
 from kcli.protocol.framing import encode_response, read_request_header, read_response_header
 from kcli.protocol.message import Message
@@ -293,6 +300,61 @@ def _acknowledged(classes: dict[str, type[Message]], request: Message, version: 
     }
 
 
+def _created_topics(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {"topics": [classes["CreatableTopicResult"](name=topic.name) for topic in request.topics]}
+
+
+def _deleted_topics(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {
+        "responses": [classes["DeletableTopicResult"](name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
+    }
+
+
+def _created_partitions(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {"results": [classes["CreatePartitionsTopicResult"](name=topic.name) for topic in request.topics]}
+
+
+def _deleted_records(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_partition = classes["DeleteRecordsPartitionResult"]
+    return {
+        "topics": [
+            classes["DeleteRecordsTopicResult"](
+                name=topic.name, partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    }
+
+
+def _altered_configs(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_resource = classes["AlterConfigsResourceResponse"]
+    return {
+        "responses": [
+            of_resource(resource_type=one.resource_type, resource_name=one.resource_name) for one in request.resources
+        ]
+    }
+
+
+def _deleted_groups(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    return {"results": [classes["DeletableGroupResult"](group_id=name) for name in request.groups_names]}
+
+
+def _written_markers(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
+    of_topic, of_partition = classes["WritableTxnMarkerTopicResult"], classes["WritableTxnMarkerPartitionResult"]
+    return {
+        "markers": [
+            classes["WritableTxnMarkerResult"](
+                producer_id=marker.producer_id,
+                topics=[
+                    of_topic(name=topic.name, partitions=[of_partition(partition_index=at) for at in topic.partition_indexes])
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    }
+
+
 _ANSWERS: dict[int, Callable[[dict[str, type[Message]], Message, int], dict[str, object]]] = {
     PRODUCE: _produce,
     LIST_OFFSETS: _list_offsets,
@@ -303,4 +365,11 @@ _ANSWERS: dict[int, Callable[[dict[str, type[Message]], Message, int], dict[str,
     ADD_PARTITIONS_TO_TXN: _added_partitions,
     FIND_COORDINATOR: _coordinators,
     SHARE_ACKNOWLEDGE: _acknowledged,
+    CREATE_TOPICS: _created_topics,
+    DELETE_TOPICS: _deleted_topics,
+    CREATE_PARTITIONS: _created_partitions,
+    DELETE_RECORDS: _deleted_records,
+    INCREMENTAL_ALTER_CONFIGS: _altered_configs,
+    DELETE_GROUPS: _deleted_groups,
+    WRITE_TXN_MARKERS: _written_markers,
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.commands.admin_command import select
+from kcli.commands.admin_command import known_words, select
 from kcli.commands.app import main
 from kcli.commands.bench import make_values
 from kcli.commands.configs import parse_values
@@ -148,8 +148,16 @@ def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.Captu
         (("configs", "describe", "--broker", "one"), "'one' is not the id of a broker"),
         (("configs", "alter", "--topic", "x"), "name what to change"),
         (("configs", "alter", "--topic", "x", "--add-config", "a=1,a=2"), "a is named twice"),
+        (("groups", "list", "--state", "stabel"), "'stabel' is not one of Empty, PreparingRebalance"),
+        (("groups", "list", "--type", "consumers"), "'consumers' is not one of classic, consumer, share, streams"),
+        (("transactions", "list", "--state", "open"), "'open' is not one of Empty, Ongoing"),
         (("transactions", "find-hanging"), "name where to search"),
         (("transactions", "abort", "--topic", "x", "--partition", "0"), "name the transaction"),
+        (("transactions", "abort", "--topic", "x", "--partition", "0", "--start-offset", "-1"), "must be 0 or more, not -1"),
+        (
+            ("transactions", "abort", "--topic", "x", "--partition", "0", "--start-offset", "1", "--coordinator-epoch", "7"),
+            "name the transaction in one way",
+        ),
         (("cluster", "log-dirs", "--broker-list", "x"), "write ids of brokers"),
     ],
 )
@@ -258,3 +266,13 @@ def test_durations(text: str, ms: int) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(CannotRun, match="is not a duration"):
         duration_ms(text)
+
+
+def test_words_are_written_as_the_cluster_does() -> None:
+    """A broker compares states letter by letter."""
+    known = ("PreparingRebalance", "Ongoing")
+    assert known_words("--state", ["ongoing", "preparing-rebalance", "PreparingRebalance"], known) == [
+        "Ongoing",
+        "PreparingRebalance",
+        "PreparingRebalance",
+    ]

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, Value, run, run_one
+from kcli.client.admin.driver import answer_or_error
+from kcli.client.admin.operation import (
+    METADATA_RETRIED,
+    TRIED_AGAIN,
+    Call,
+    Operation,
+    Outcomes,
+    RequestContext,
+    Route,
+    Value,
+    run,
+    run_one,
+)
 from kcli.client.errors import ClientError
 from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
@@ -16,16 +28,15 @@ def live_brokers() -> Operation[list[int]]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[METADATA].request.new(topics=[])
 
-    def read(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, list[int] | ClientError]]:
-        yield keys[0], sorted(broker.node_id for broker in answer.brokers)
-
-    return (yield from run_one(Call(METADATA, Route.ANY, request, read), "brokers"))
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "brokers")
+    return sorted(broker.node_id for broker in answer.brokers)
 
 
 def run_on_each_broker(
     api_key: int,
     request: Callable[[Sequence[int], RequestContext], Message],
     read: Callable[[Message], Value | ClientError],
+    retried: frozenset[int] = TRIED_AGAIN,
 ) -> Operation[Outcomes[int, Value]]:
     """Send a request to each broker; return what `read` makes of each answer, by broker."""
 
@@ -33,4 +44,4 @@ def run_on_each_broker(
         yield keys[0], read(answer)
 
     brokers = yield from live_brokers()
-    return (yield from run(Call(api_key, Route.BROKER, request, read_one), brokers))
+    return (yield from run(Call(api_key, Route.BROKER, request, read_one, retried=retried), brokers))

@@ -6,11 +6,11 @@
     unregister_broker        UnregisterBroker                         the controller
     describe_features        ApiVersions                              any broker
     update_features          UpdateFeatures                           the controller
-    describe_metadata_quorum DescribeQuorum                           any broker
+    describe_metadata_quorum DescribeQuorum                           the controller
     add_raft_voter           AddRaftVoter                             the controller
     remove_raft_voter        RemoveRaftVoter                          the controller
 
-The controller of the metadata is a broker that passes requests on, since clients do not reach controllers in KRaft.
+In KRaft, the controller that Metadata names is a broker: it forwards requests, since clients do not reach the controllers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,22 @@ from typing import NamedTuple
 
 from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.admin.operation import (
+    METADATA_RETRIED,
+    NOT_EXECUTED,
+    TRIED_AGAIN,
+    Call,
+    Operation,
+    Outcomes,
+    RequestContext,
+    Route,
+    run,
+    run_one,
+)
 from kcli.client.errors import ClientError, UnsupportedVersionError
 from kcli.client.metadata import Node
 from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
     API_KEYS,
@@ -40,6 +52,12 @@ from kcli.protocol.message import Message
 
 METADATA_TOPIC = "__cluster_metadata"
 _VALIDATE_SINCE = 1
+# A controller that is not the leader of the quorum, or not any more, has these for the partition, as in an election.
+_QUORUM_RETRIED = TRIED_AGAIN | {
+    error_codes.NOT_LEADER_OR_FOLLOWER,
+    error_codes.LEADER_NOT_AVAILABLE,
+    error_codes.BROKER_NOT_AVAILABLE,
+}
 
 
 class ClusterDescription(NamedTuple):
@@ -134,7 +152,7 @@ def _describe_by_metadata() -> Operation[ClusterDescription]:
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[METADATA].request.new(topics=[])
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error), "cluster")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "cluster")
     nodes = sorted(Node(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
 
@@ -204,14 +222,25 @@ def describe_metadata_quorum() -> Operation[QuorumInfo]:
         partition = kind.classes["PartitionData"](partition_index=0)
         return kind.new(topics=[kind.classes["TopicData"](topic_name=METADATA_TOPIC, partitions=[partition])])
 
-    answer = yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, answer_or_error), "quorum")
+    return (
+        yield from run_one(Call(DESCRIBE_QUORUM, Route.CONTROLLER, request, _read_quorum, retried=_QUORUM_RETRIED), "quorum")
+    )
+
+
+def _read_quorum(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, QuorumInfo | ClientError]]:
     partitions = [one for topic in answer.topics if topic.topic_name == METADATA_TOPIC for one in topic.partitions]
-    if len(partitions) != 1:
-        raise kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
-    (found,) = partitions
-    if found.error_code:
-        raise kafka_error(found.error_code, getattr(found, "error_message", None))
-    nodes = {node.node_id: tuple(RaftEndpoint(one.name, one.host, one.port) for one in node.listeners) for node in answer.nodes}
+    if answer.error_code:
+        yield from refused(keys, answer.error_code, answer.error_message)
+    elif len(partitions) != 1:
+        yield keys[0], kafka_error(-1, f"the answer of the broker has {len(partitions)} metadata partitions, not one")
+    elif partitions[0].error_code:
+        yield from refused(keys, partitions[0].error_code, partitions[0].error_message)
+    else:
+        yield keys[0], _quorum_info(partitions[0], answer.nodes)
+
+
+def _quorum_info(found: Message, listed: Iterable[Message]) -> QuorumInfo:
+    nodes = {node.node_id: tuple(RaftEndpoint(one.name, one.host, one.port) for one in node.listeners) for node in listed}
     return QuorumInfo(
         found.leader_id,
         found.leader_epoch,
@@ -249,7 +278,7 @@ def add_raft_voter(
             listeners=[one(name=name, host=host, port=port) for name, host, port in listening],
         )
 
-    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")
+    yield from run_one(Call(ADD_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "voter")
 
 
 def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | None = None) -> Operation[None]:
@@ -260,4 +289,4 @@ def remove_raft_voter(voter_id: int, directory_id: Uuid, *, cluster_id: str | No
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
 
-    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error), "voter")
+    yield from run_one(Call(REMOVE_RAFT_VOTER, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "voter")

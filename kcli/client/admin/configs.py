@@ -34,7 +34,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; the first that has the key wins, in the order 8, 1, 7, 2, 3, 4, 6, 5 by kind of resource."""
+    """Where a value comes from; of the sources that a resource has, the first in the order 8, 1, 7, 2, 3, 4, 6, 5 wins."""
 
     UNKNOWN = -1
     TOPIC_CONFIG = 1

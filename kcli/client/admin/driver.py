@@ -12,8 +12,9 @@
     an error code of `Call.retried`          again on the same node
     an error code of MOVED (operation)       the node is looked up again
     no answer, a connection that ended       the node is looked up again
-    an API or version that the broker does   a request about several keys is sent again for each key alone, since old
-    not have                                 versions take one; a request about one key fails
+    an API or version that the broker does   the fallback of the call is asked. Without one, a request about several keys is
+    not have                                 sent again for each key alone, since old versions take one key; a request about
+                                             one key fails
     default.api.timeout.ms is over           each key without an outcome has KafkaTimeoutError with the last reason
 
 The delays between tries are retry.backoff.ms to retry.backoff.max.ms. An operation that changes something may be sent again
@@ -152,6 +153,11 @@ class _CallInProgress(Generic[Key, Value]):
         self._waiting: dict[Key, None] = dict.fromkeys(keys)
         self._nodes: dict[object, int] = {}  # by the place of a key
         self._looked_up: set[object] = set()  # places whose lookup is under way
+        self._fallback: Call[Key, Value] | None = None
+        if call.fallback is not None:
+            other = call.fallback
+            self._fallback = call._replace(api_key=other.api_key, request=other.request, read=other.read, fallback=None)
+        self._fallen_back: set[Key] = set()  # keys that the fallback is asked about
         self._is_single = call.is_single
         self._is_lookup_single = False
         self._attempts = 0
@@ -168,20 +174,20 @@ class _CallInProgress(Generic[Key, Value]):
     def _advance(self) -> None:
         if self._is_over:
             return
-        by_node: dict[int, list[Key]] = {}
+        by_node: dict[tuple[int, bool], list[Key]] = {}
         unknown: dict[object, None] = {}
         for key in list(self._waiting):
             place = self._call.place(key)
             node_id = self._node_of(place)
             if node_id is not None:
-                by_node.setdefault(node_id, []).append(key)
+                by_node.setdefault((node_id, key in self._fallen_back), []).append(key)
             elif self._is_missing(place):
                 message = f"the cluster has no broker {place} that is running"
                 self._settle(key, kafka_error(error_codes.BROKER_ID_NOT_REGISTERED, message))
             else:
                 unknown[place] = None
         self._look_up([place for place in unknown if place not in self._looked_up])
-        for node_id, keys in by_node.items():
+        for (node_id, _), keys in by_node.items():
             for part in [[key] for key in keys] if self._is_single else [keys]:
                 self._send(node_id, part)
         self._finish_if_all()
@@ -273,6 +279,7 @@ class _CallInProgress(Generic[Key, Value]):
             if topic.error_code:
                 error = kafka_error(topic.error_code)
                 known |= {place: _Found(None, error) for place in places if isinstance(place, tuple) and place[0] == topic.name}
+                continue
             for one in topic.partitions:
                 has_leader = one.leader_id >= 0
                 code = one.error_code or error_codes.LEADER_NOT_AVAILABLE
@@ -326,27 +333,27 @@ class _CallInProgress(Generic[Key, Value]):
         for key in keys:
             self._waiting.pop(key, None)
         patience_ms = self._patience_ms()
+        call = self._fallback if self._fallback is not None and keys[0] in self._fallen_back else self._call
 
         def request(version: int) -> Message:
-            return self._call.request(keys, RequestContext(version, patience_ms))
+            return call.request(keys, RequestContext(version, patience_ms))
 
-        answered = partial(self._answered, keys)
+        answered = partial(self._answered, call, keys)
         if node_id == ANY_BROKER:
-            self._network.send_to_any(self._call.api_key, request, answered, patience_ms, self._call.max_version)
+            self._network.send_to_any(call.api_key, request, answered, patience_ms, call.max_version)
         else:
-            max_version = self._call.max_version
-            self._network.send(node_id, self._call.api_key, request, answered, patience_ms, max_version=max_version)
+            self._network.send(node_id, call.api_key, request, answered, patience_ms, max_version=call.max_version)
 
-    def _answered(self, keys: list[Key], answer: Answer, now_ms: int) -> None:
+    def _answered(self, call: Call[Key, Value], keys: list[Key], answer: Answer, now_ms: int) -> None:
         if self._is_over:
             return
         if isinstance(answer, PeerFailure):
-            self._failed(keys, answer, now_ms)
+            self._failed(call, keys, answer, now_ms)
             return
         again: list[Key] = []
         unanswered = dict.fromkeys(keys)
         moved = MOVED[self._call.route]
-        for key, outcome in self._call.read(keys, answer):
+        for key, outcome in call.read(keys, answer):
             if key not in unanswered:
                 continue
             del unanswered[key]
@@ -355,24 +362,36 @@ class _CallInProgress(Generic[Key, Value]):
                 again.append(key)
                 if outcome.code in moved:
                     self._forget(key)
-            else:
+            elif not self._falls_back(call, [key], outcome):
                 self._settle(key, outcome)
         for key in unanswered:
             self._settle(key, kafka_error(error_codes.UNKNOWN_SERVER_ERROR, "the answer of the broker does not contain it"))
         self._try_again(again, now_ms)
-        self._finish_if_all()
+        self._advance()
 
-    def _failed(self, keys: list[Key], failure: PeerFailure, now_ms: int) -> None:
+    def _falls_back(self, call: Call[Key, Value], keys: list[Key], outcome: Value | ClientError) -> bool:
+        """Return whether the fallback is asked about keys that a call has this outcome for."""
+        if call.fallback is None or not call.fallback.is_needed(outcome):
+            return False
+        self._fallen_back.update(keys)
+        self._waiting.update(dict.fromkeys(keys))
+        return True
+
+    def _failed(self, call: Call[Key, Value], keys: list[Key], failure: PeerFailure, now_ms: int) -> None:
         if failure.is_lasting:
+            error = failure_error(failure, call.api_key)
+            if self._falls_back(call, keys, error):
+                self._advance()
+                return
             if len(keys) > 1:
                 self._is_single = True
                 self._waiting.update(dict.fromkeys(keys))
                 self._advance()
                 return
-            self._settle(keys[0], failure_error(failure, self._call.api_key))
+            self._settle(keys[0], error)
             self._finish_if_all()
             return
-        self._last_error = failure_error(failure, self._call.api_key)
+        self._last_error = failure_error(failure, call.api_key)
         for key in keys:
             self._forget(key)
         self._try_again(keys, now_ms)

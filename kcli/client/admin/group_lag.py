@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from kcli.client.admin.error_sentences import kafka_error
 from kcli.client.admin.group_offsets import (
     GroupOffsets,
     OffsetAndMetadata,
@@ -37,6 +38,7 @@ from kcli.client.admin.streams import StreamsGroupDescription, describe_streams_
 from kcli.client.admin.topics import describe_topics
 from kcli.client.cluster import NO_LEADER, TopicPartition
 from kcli.client.errors import ClientError
+from kcli.protocol import error_codes
 
 AnyDescription = GroupDescription | StreamsGroupDescription
 
@@ -71,23 +73,32 @@ def describe_groups(listings: Iterable[GroupListing]) -> Operation[Outcomes[str,
     return {group: found[group] for group in wanted}
 
 
-def existing_partitions(topics: Iterable[str]) -> Operation[set[TopicPartition]]:
-    """Return the partitions of topics that exist and have a leader."""
-    described = yield from describe_topics(sorted(set(topics)))
-    return {
-        (one.name, each.partition)
-        for one in described.values()
+def check_partitions(partitions: Iterable[TopicPartition]) -> Operation[Outcomes[TopicPartition, None]]:
+    """Return None for each partition that exists and has a leader, the error for each other one."""
+    wanted = set(partitions)
+    described = yield from describe_topics(sorted({topic for topic, _ in wanted}))
+    leaders = {
+        (topic, each.partition): each.leader
+        for topic, one in described.items()
         if not isinstance(one, ClientError)
         for each in one.partitions
-        if each.leader != NO_LEADER
     }
+    found: Outcomes[TopicPartition, None] = {}
+    for at in sorted(wanted):
+        one = described[at[0]]
+        if isinstance(one, ClientError):
+            found[at] = one
+        elif at not in leaders:
+            found[at] = kafka_error(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            found[at] = kafka_error(error_codes.LEADER_NOT_AVAILABLE) if leaders[at] == NO_LEADER else None
+    return found
 
 
 def log_end_offsets(partitions: Iterable[TopicPartition]) -> Operation[dict[TopicPartition, int]]:
     """Return the ends of partitions, of those that exist and whose leader answers."""
-    wanted = set(partitions)
-    existing = yield from existing_partitions(topic for topic, _ in wanted)
-    ends = yield from list_offsets(dict.fromkeys(sorted(wanted & existing), int(OffsetSpec.LATEST)))
+    checked = yield from check_partitions(partitions)
+    ends = yield from list_offsets({at: int(OffsetSpec.LATEST) for at, error in checked.items() if error is None})
     return {at: end.offset for at, end in ends.items() if isinstance(end, ListedOffset)}
 
 

@@ -71,7 +71,8 @@ def list_consumer_group_offsets(
 ) -> Operation[Outcomes[str, GroupOffsets]]:
     """Return the committed offsets of groups for some partitions, or for all that have one (None).
 
-    With `require_stable` offsets that a transaction may still change fail with UNSTABLE_OFFSET_COMMIT.
+    With `require_stable`, offsets that a transaction may still change have UNSTABLE_OFFSET_COMMIT as their outcome; brokers
+    before Kafka 2.5 do not know this option and return the offsets.
     """
     wanted = {group: None if found is None else by_topic(found) for group, found in groups.items()}
 

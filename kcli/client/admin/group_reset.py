@@ -20,7 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from kcli.client.admin.error_sentences import kafka_error
-from kcli.client.admin.group_lag import AnyDescription, existing_partitions
+from kcli.client.admin.group_lag import AnyDescription, check_partitions
 from kcli.client.admin.group_offsets import (
     OffsetAndMetadata,
     SharePartitionOffset,
@@ -95,22 +95,27 @@ def plan_reset(
     is_share: bool = False,
 ) -> Operation[Outcomes[TopicPartition, PlannedOffset]]:
     """Return the new offsets of partitions of a group. Raises KafkaError if the group's offsets cannot be read."""
-    wanted = sorted(set(partitions))
+    return (yield from _plan(group_id, dict.fromkeys(sorted(set(partitions)), value), to, is_share=is_share))
+
+
+def _plan(
+    group_id: str, wanted: Mapping[TopicPartition, int], to: ResetTo, *, is_share: bool = False
+) -> Operation[Outcomes[TopicPartition, PlannedOffset]]:
+    """Return the new offsets of partitions, each with a value of its own."""
     current = yield from current_offsets(group_id, is_share=is_share)
-    existing = yield from existing_partitions(topic for topic, _ in wanted)
-    asked = [at for at in wanted if at in existing]
+    checked = yield from check_partitions(wanted)
+    asked = [at for at in wanted if checked[at] is None]
     ends = yield from list_offsets(dict.fromkeys(asked, int(OffsetSpec.LATEST)))
     starts: Outcomes[TopicPartition, ListedOffset] = {}
     if to in (ResetTo.EARLIEST, ResetTo.OFFSET, ResetTo.SHIFT):
         starts = yield from list_offsets(dict.fromkeys(asked, int(OffsetSpec.EARLIEST)))
     elif to is ResetTo.TIME:
-        starts = yield from list_offsets(dict.fromkeys(asked, value))
+        starts = yield from list_offsets({at: wanted[at] for at in asked})
     found: Outcomes[TopicPartition, PlannedOffset] = {}
-    for at in wanted:
-        start, end = starts.get(at), ends.get(at)
-        if end is None:
-            found[at] = kafka_error(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
-        elif isinstance(end, ClientError):
+    for at, value in wanted.items():
+        start, end = starts.get(at), ends.get(at) or checked[at]
+        assert end is not None
+        if isinstance(end, ClientError):
             found[at] = end
         elif isinstance(start, ClientError):
             found[at] = start
@@ -121,13 +126,7 @@ def plan_reset(
 
 def plan_offsets(group_id: str, offsets: Mapping[TopicPartition, int]) -> Operation[Outcomes[TopicPartition, PlannedOffset]]:
     """Return a plan with an offset for each partition, within its bounds, as from a file."""
-    plan: Outcomes[TopicPartition, PlannedOffset] = {}
-    by_offset: dict[int, list[TopicPartition]] = {}
-    for at, offset in offsets.items():
-        by_offset.setdefault(offset, []).append(at)
-    for offset, partitions in sorted(by_offset.items()):
-        plan.update((yield from plan_reset(group_id, partitions, ResetTo.OFFSET, offset)))
-    return dict(sorted(plan.items()))
+    return (yield from _plan(group_id, dict(sorted(offsets.items())), ResetTo.OFFSET))
 
 
 def _planned(

@@ -3,8 +3,9 @@
 operation                  API                                               node
 -------------------------  ------------------------------------------------  ----------------------------
 list_groups                ListGroups                                        each broker
-describe_consumer_groups   ConsumerGroupDescribe; DescribeGroups for those   the coordinator of each group
-                           that it does not find, or if it is not there
+describe_consumer_groups   ConsumerGroupDescribe; DescribeGroups for groups  the coordinator of each group
+                           that it does not find, or if the broker does not
+                           have it
 describe_classic_groups    DescribeGroups                                    the coordinator
 describe_share_groups      ShareGroupDescribe                                the coordinator
 describe_streams_groups    StreamsGroupDescribe (kcli.client.admin.streams)  the coordinator
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run
+from kcli.client.admin.operation import TRIED_AGAIN, Call, Fallback, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.cluster import TopicPartition
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, coordinator_request, coordinators_by_key
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
@@ -39,11 +40,19 @@ from kcli.protocol.consumer_protocol import decode_assignment_message
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError
 
-CLASSIC, CONSUMER, SHARE, STREAMS = "Classic", "Consumer", "Share", "Streams"
+GROUP_TYPES = CLASSIC, CONSUMER, SHARE, STREAMS = "Classic", "Consumer", "Share", "Streams"
 CONSUMER_PROTOCOL = "consumer"  # protocol type of classic groups of consumers
 DEAD = "Dead"
+# Of classic groups, of the others, of streams groups.
+GROUP_STATES = (
+    *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", DEAD),
+    *("Assigning", "Reconciling"),
+    "NotReady",
+)
 NO_EPOCH = -1
 _TYPES_SINCE = 5
+# A broker that starts answers the second one until its coordinator is active.
+_LIST_RETRIED = TRIED_AGAIN | {error_codes.COORDINATOR_NOT_AVAILABLE}
 _MEMBERS_SINCE = 3
 _CLASSIC_MEMBER = 0  # MemberType of a member of a consumer group that uses the classic protocol
 
@@ -121,7 +130,7 @@ def list_groups(
     def request(_keys: Sequence[int], _context: RequestContext) -> Message:
         return API_KEYS[LIST_GROUPS].request.new(states_filter=wanted_states, types_filter=wanted_types)
 
-    by_broker = yield from run_on_each_broker(LIST_GROUPS, request, _read_listed)
+    by_broker = yield from run_on_each_broker(LIST_GROUPS, request, _read_listed, _LIST_RETRIED)
     found: dict[str, GroupListing] = {}
     for outcome in by_broker.values():
         if not isinstance(outcome, ClientError):
@@ -143,10 +152,8 @@ def _read_listed(answer: Message) -> list[GroupListing] | ClientError:
 
 def describe_consumer_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return groups of consumers of both protocols with their members."""
-    found = yield from run(_describe_modern(CONSUMER_GROUP_DESCRIBE, CONSUMER), group_ids)
-    others = [group_id for group_id, outcome in found.items() if _may_be_classic(outcome)]
-    classic = yield from describe_classic_groups(others)
-    return {group_id: classic.get(group_id, outcome) for group_id, outcome in found.items()}
+    fallback = Fallback(_may_be_classic, DESCRIBE_GROUPS, _classic_request, _read_classic)
+    return (yield from run(_describe_modern(CONSUMER_GROUP_DESCRIBE, CONSUMER)._replace(fallback=fallback), group_ids))
 
 
 def _may_be_classic(outcome: GroupDescription | ClientError) -> bool:
@@ -205,11 +212,11 @@ def _modern_group(one: Message, group_type: str) -> GroupDescription:
 
 def describe_classic_groups(group_ids: Iterable[str]) -> Operation[Outcomes[str, GroupDescription]]:
     """Return classic groups with their members, also those that are not of consumers."""
+    return (yield from run(Call(DESCRIBE_GROUPS, Route.GROUP, _classic_request, _read_classic), group_ids))
 
-    def request(keys: Sequence[str], _context: RequestContext) -> Message:
-        return API_KEYS[DESCRIBE_GROUPS].request.new(groups=list(keys))
 
-    return (yield from run(Call(DESCRIBE_GROUPS, Route.GROUP, request, _read_classic), group_ids))
+def _classic_request(group_ids: Sequence[str], _context: RequestContext) -> Message:
+    return API_KEYS[DESCRIBE_GROUPS].request.new(groups=list(group_ids))
 
 
 def _read_classic(_group_ids: Sequence[str], answer: Message) -> Iterator[tuple[str, GroupDescription | ClientError]]:

@@ -17,6 +17,7 @@ from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContex
 from kcli.client.admin.partitions import by_topic
 from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
+from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS
 from kcli.protocol.message import Message
 
@@ -77,6 +78,9 @@ def _read_dirs(keys: Sequence[int], answer: Message) -> Iterator[tuple[int, dict
     if answer.error_code:
         yield keys[0], kafka_error(answer.error_code)
         return
+    if not answer.results:  # before version 3 there is no error code
+        yield keys[0], kafka_error(error_codes.CLUSTER_AUTHORIZATION_FAILED)
+        return
     found = {}
     for one in answer.results:
         replicas = {
@@ -120,7 +124,7 @@ def _place(
 def alter_replica_log_dirs(
     targets: Mapping[TopicPartitionReplica, str],
 ) -> Operation[Outcomes[TopicPartitionReplica, None]]:
-    """Begin to move replicas to other directories of their brokers; one that does not exist yet is made there."""
+    """Begin to move replicas to other directories of their brokers; a replica that does not exist yet is created there."""
 
     def request(keys: Sequence[TopicPartitionReplica], _context: RequestContext) -> Message:
         kind = API_KEYS[ALTER_REPLICA_LOG_DIRS].request

@@ -19,6 +19,7 @@ A `Call` is a table row that says how one API is asked about many keys:
     read             yields the outcome of each key in an answer; a KafkaError with a code of `retried` is tried again
     is_single        one key a request, for APIs that take no more
     max_version      of the API, if later ones do not suit
+    fallback         another API of the same node, which answers for the keys that the first one does not know
 
     route        the node                            forgotten, and looked up again, after
     -----------  ----------------------------------  ----------------------------------------------------------------
@@ -96,6 +97,10 @@ MOVED: dict[Route, frozenset[int]] = {
 TRIED_AGAIN = frozenset(
     (error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT, error_codes.THROTTLING_QUOTA_EXCEEDED)
 )
+# The same for changes that must not be made twice: after REQUEST_TIMED_OUT the broker may have made them, or make them later.
+NOT_EXECUTED = TRIED_AGAIN - {error_codes.REQUEST_TIMED_OUT}
+# The same for Metadata: an answer with the error has no brokers and no topics (KIP-1102).
+METADATA_RETRIED = TRIED_AGAIN | {error_codes.REBOOTSTRAP_REQUIRED}
 
 
 class RequestContext(NamedTuple):
@@ -110,6 +115,15 @@ def itself(key: object) -> object:
     return key
 
 
+class Fallback(NamedTuple, Generic[Key, Value]):
+    """The API that is asked about a key next, if `is_needed` returns True for its outcome."""
+
+    is_needed: Callable[[Value | ClientError], bool]
+    api_key: int
+    request: Callable[[Sequence[Key], RequestContext], Message]
+    read: Callable[[Sequence[Key], Message], Iterable[tuple[Key, Value | ClientError]]]
+
+
 class Call(NamedTuple, Generic[Key, Value]):
     """How an API is asked about keys; the fields are at the head of this module."""
 
@@ -121,6 +135,7 @@ class Call(NamedTuple, Generic[Key, Value]):
     retried: frozenset[int] = TRIED_AGAIN
     is_single: bool = False
     max_version: int | None = None
+    fallback: Fallback[Key, Value] | None = None
 
 
 Outcomes = dict[Key, Value | ClientError]

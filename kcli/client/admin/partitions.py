@@ -227,9 +227,10 @@ def _read_producers(
 def elect_leaders(
     election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
 ) -> Operation[Outcomes[TopicPartition, None]]:
-    """Elect leaders of partitions, or of all (None); of all, only those whose leader changed or failed to are returned.
+    """Elect leaders of partitions, or of all (None).
 
-    Raises KafkaError if the request is refused.
+    For all, the result has only the partitions whose leader changed, or for which the election failed. Raises
+    KafkaError if the request is refused.
     """
     wanted = None if partitions is None else list(partitions)
 
@@ -242,7 +243,7 @@ def elect_leaders(
         # Version 0 knows preferred leaders only, and has no field for it.
         return kind.new(election_type=election_type, topic_partitions=asked, timeout_ms=context.timeout_ms)
 
-    answer = yield from run_one(Call(ELECT_LEADERS, Route.CONTROLLER, request, answer_or_error), "election")
+    answer = yield from run_one(Call(ELECT_LEADERS, Route.CONTROLLER, request, _read_election), "election")
     found: Outcomes[TopicPartition, None] = {}
     for topic in answer.replica_election_results:
         for one in topic.partition_result:
@@ -250,6 +251,15 @@ def elect_leaders(
                 continue
             found[topic.topic, one.partition_id] = outcome_error(one.error_code, one.error_message)
     return found
+
+
+def _read_election(keys: Sequence[str], answer: Message) -> Iterable[tuple[str, Message | ClientError]]:
+    """Yield the answer; a broker that is not the controller says so for each partition (Kafka before 4.0)."""
+    for topic in answer.replica_election_results:
+        for one in topic.partition_result:
+            if one.error_code == error_codes.NOT_CONTROLLER:
+                return refused(keys, one.error_code, one.error_message)
+    return answer_or_error(keys, answer)
 
 
 def alter_partition_reassignments(

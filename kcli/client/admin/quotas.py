@@ -89,8 +89,10 @@ def alter_client_quotas(
         ]
         return kind.new(entries=entries, validate_only=validate_only)
 
-    def read(_keys: Sequence[QuotaEntity], answer: Message) -> Iterator[tuple[QuotaEntity, ClientError | None]]:
+    def read(keys: Sequence[QuotaEntity], answer: Message) -> Iterator[tuple[QuotaEntity, ClientError | None]]:
+        asked = {entity_of(dict(key)): key for key in keys}  # a caller may have the parts in another order
         for one in answer.entries:
-            yield _entity(one), outcome_error(one.error_code, one.error_message)
+            entity = _entity(one)
+            yield asked.get(entity, entity), outcome_error(one.error_code, one.error_message)
 
     return (yield from run(Call(ALTER_CLIENT_QUOTAS, Route.CONTROLLER, request, read), changes))

@@ -15,13 +15,13 @@ A password is not sent: the broker gets the salted password (RFC 5802), which `S
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
+from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.errors import ClientError
 from kcli.protocol.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -135,6 +135,12 @@ class ScramDeletion(NamedTuple):
     mechanism: ScramMechanism
 
 
+def _text_without(secret: str, kind: str, fields: Mapping[str, object]) -> str:
+    """Return the repr() of a value whose secret does not belong into logs and tracebacks."""
+    shown = (f"{name}=..." if name == secret else f"{name}={value!r}" for name, value in fields.items())
+    return f"{kind}({', '.join(shown)})"
+
+
 class ScramUpsertion(NamedTuple):
     """A credential to create or replace."""
 
@@ -151,6 +157,9 @@ class ScramUpsertion(NamedTuple):
         """Return the credential for a password; the salt must be random."""
         salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password, salt, iterations)
         return cls(user, mechanism, iterations, salt, salted)
+
+    def __repr__(self) -> str:
+        return _text_without("salted_password", "ScramUpsertion", self._asdict())
 
 
 class Principal(NamedTuple):
@@ -171,6 +180,9 @@ class DelegationToken(NamedTuple):
     expiry_timestamp: int
     max_timestamp: int
     renewers: tuple[Principal, ...] = ()
+
+    def __repr__(self) -> str:
+        return _text_without("hmac", "DelegationToken", self._asdict())
 
 
 # --------------------------------------------------------------------------------------------------------------------- ACLs
@@ -249,7 +261,7 @@ def delete_acls(filters: Iterable[AclBindingFilter]) -> Operation[Outcomes[AclBi
             else:
                 yield key, [_binding(each, each) for each in one.matching_acls]
 
-    return (yield from run(Call(DELETE_ACLS, Route.CONTROLLER, request, read), filters))
+    return (yield from run(Call(DELETE_ACLS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED), filters))
 
 
 # -------------------------------------------------------------------------------------------------------- SCRAM credentials
@@ -260,6 +272,8 @@ def describe_user_scram_credentials(
 ) -> Operation[Outcomes[str, list[ScramCredentialInfo]]]:
     """Return the credentials of users, or of all users that have one (None). Raises KafkaError."""
     wanted = None if users is None else list(users)
+    if wanted == []:
+        return {}  # the protocol takes an empty list for all users
 
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         kind = API_KEYS[DESCRIBE_USER_SCRAM_CREDENTIALS].request
@@ -306,7 +320,7 @@ def alter_user_scram_credentials(
         for one in answer.results:
             yield one.user, outcome_error(one.error_code, one.error_message)
 
-    call = Call(ALTER_USER_SCRAM_CREDENTIALS, Route.CONTROLLER, request, read)
+    call = Call(ALTER_USER_SCRAM_CREDENTIALS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED)
     return (yield from run(call, [one.user for one in wanted]))
 
 
@@ -326,7 +340,9 @@ def create_delegation_token(
         made = [renewer(principal_type=one.type, principal_name=one.name) for one in allowed]
         return kind.new(renewers=made, max_lifetime_ms=max_lifetime_ms, **of_owner)
 
-    one = yield from run_one(Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, answer_or_error), "token")
+    one = yield from run_one(
+        Call(CREATE_DELEGATION_TOKEN, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "token"
+    )
     made_for = Principal(one.principal_type, one.principal_name)
     requester = Principal(one.token_requester_principal_type, one.token_requester_principal_name)
     times = (one.issue_timestamp_ms, one.expiry_timestamp_ms, one.max_timestamp_ms)
@@ -347,7 +363,7 @@ def _change_expiry(api_key: int, fields: dict[str, bytes | int]) -> Operation[in
     def request(_keys: Sequence[str], _context: RequestContext) -> Message:
         return API_KEYS[api_key].request.new(**fields)
 
-    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, answer_or_error), "token")
+    answer = yield from run_one(Call(api_key, Route.CONTROLLER, request, answer_or_error, retried=NOT_EXECUTED), "token")
     expiry_ms: int = answer.expiry_timestamp_ms
     return expiry_ms
 

@@ -19,8 +19,20 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.client.admin.configs import ConfigEntry, source_of
+from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
-from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one, value_of
+from kcli.client.admin.operation import (
+    METADATA_RETRIED,
+    NOT_EXECUTED,
+    Call,
+    Operation,
+    Outcomes,
+    RequestContext,
+    Route,
+    run,
+    run_one,
+    value_of,
+)
 from kcli.client.cluster import NO_EPOCH, NO_LEADER
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -109,7 +121,7 @@ def create_topics(new_topics: Iterable[NewTopic], *, validate_only: bool = False
         kind = API_KEYS[CREATE_TOPICS].request
         return kind.new(topics=topics, timeout_ms=context.timeout_ms, validate_only=validate_only)
 
-    return (yield from run(Call(CREATE_TOPICS, Route.CONTROLLER, request, _read_created), by_name))
+    return (yield from run(Call(CREATE_TOPICS, Route.CONTROLLER, request, _read_created, retried=NOT_EXECUTED), by_name))
 
 
 def _creatable(topic: NewTopic) -> Message:
@@ -152,7 +164,7 @@ def delete_topics(topics: Iterable[str | Uuid]) -> Operation[Outcomes[str | Uuid
         states = [state(name=key) if isinstance(key, str) else state(topic_id=key) for key in keys]
         return kind.new(topics=states, timeout_ms=context.timeout_ms)
 
-    return (yield from run(Call(DELETE_TOPICS, Route.CONTROLLER, request, _read_deleted), topics))
+    return (yield from run(Call(DELETE_TOPICS, Route.CONTROLLER, request, _read_deleted, retried=NOT_EXECUTED), topics))
 
 
 def _read_deleted(keys: Sequence[str | Uuid], answer: Message) -> Iterator[tuple[str | Uuid, ClientError | None]]:
@@ -180,7 +192,7 @@ def create_partitions(wanted: Mapping[str, NewPartitions], *, validate_only: boo
         for one in answer.results:
             yield one.name, outcome_error(one.error_code, one.error_message)
 
-    return (yield from run(Call(CREATE_PARTITIONS, Route.CONTROLLER, request, read), wanted))
+    return (yield from run(Call(CREATE_PARTITIONS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED), wanted))
 
 
 # ----------------------------------------------------------------------------------------------------------- list, describe
@@ -193,7 +205,7 @@ def list_topics(*, include_internal: bool = False) -> Operation[dict[str, TopicL
         is_none_all = context.version >= _NONE_IS_ALL_SINCE
         return API_KEYS[METADATA].request.new(topics=None if is_none_all else [])
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, _whole_answer), "topics")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "topics")
     found = [TopicListing(one.name, Uuid(one.topic_id), one.is_internal) for one in answer.topics if one.name is not None]
     return {one.name: one for one in sorted(found) if include_internal or not one.is_internal}
 
@@ -255,7 +267,7 @@ def _describe_by_metadata(wanted: list[str]) -> Operation[Outcomes[str, TopicDes
         may_create = context.version < _NO_CREATION_SINCE
         return kind.new(topics=[of_topic(name=name) for name in wanted], allow_auto_topic_creation=may_create)
 
-    answer = yield from run_one(Call(METADATA, Route.ANY, request, _whole_answer), "topics")
+    answer = yield from run_one(Call(METADATA, Route.ANY, request, answer_or_error, retried=METADATA_RETRIED), "topics")
     topics = {topic.name: topic for topic in answer.topics}
     return {
         name: _description(name, topic, [] if topic is None else list(map(_partition, topic.partitions)))

@@ -76,7 +76,7 @@ class AbortTransactionSpec(NamedTuple):
 
 
 class FencedProducer(NamedTuple):
-    """The id and epoch that a fenced producer does not have."""
+    """The producer id and epoch since the fencing; requests with older ones are refused."""
 
     producer_id: int
     producer_epoch: int

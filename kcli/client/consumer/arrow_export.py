@@ -7,7 +7,7 @@
     ArrowBatches
 
 The columns are those of kcli.client.consumer.arrow_records. A schema or array is a tree of C structures. Those of one export
-lie in one block of memory, whose layout never changes: a copy of a template, into which addresses and lengths are written.
+are in one block of memory, whose layout never changes: a copy of a template, into which addresses and lengths are written.
 
     word of a structure (8 bytes)   schema                        array
     ------------------------------  ----------------------------  --------------------------------------------------------
@@ -310,18 +310,28 @@ _release_stream = _Release(_stream_released)
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+_Held = tuple[object, object, int, int]
 # Each capsule with its structure, where that is, and the word that has its release function. A destructor in Python would run
 # while an exception of the taker is on its way, and lose it; so the next export looks which capsules nothing else refers to.
-_capsules: list[tuple[object, object, int, int]] = []
-_OWN_REFERENCES = 3  # of the list's tuple, the variable and the argument
+_capsules: list[_Held] = []
+
+
+def _references(entry: _Held) -> int:
+    """Return the references to the capsule of an entry, with those that the call itself makes."""
+    return sys.getrefcount(entry[0])
+
+
+# Of a capsule that only its entry refers to; measured, since they differ between versions of Python (3.14 borrows some).
+_OWN_REFERENCES = _references((object(), None, 0, 0))
 
 
 def _capsule(structure: object, address: int, name: bytes, release_word: int) -> object:
     """Return a capsule of a structure, which lives as long as the capsule."""
     left = []
     while _capsules:
-        capsule, _, where, word = entry = _capsules.pop()
-        if sys.getrefcount(capsule) > _OWN_REFERENCES:
+        entry = _capsules.pop()
+        _, _, where, word = entry
+        if _references(entry) > _OWN_REFERENCES:
             left.append(entry)
         elif release := _word_at(where, word).value:
             _Release(release)(where)

@@ -2,7 +2,7 @@
 
 version              has
 -------------------  --------------------------------------------------------------------------------------------------
-5 / 3 / 3 / 3        group.instance.id (KIP-345); in older versions it cannot be sent, and a static member not join
+5 / 3 / 3 / 3        group.instance.id (KIP-345); in older versions it cannot be sent: a static member cannot join
 8 of JoinGroup       why the member joins (KIP-800), as 5 of LeaveGroup why it leaves
 3 of LeaveGroup      several members; here always one
 """

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from kcli.client.admin import groups, streams, topics
-from kcli.client.admin.operation import value_of
-from kcli.client.errors import KafkaError
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcli.client.admin import brokers, group_reset, groups, log_dirs, streams, topics
+from kcli.client.admin.operation import Operation, value_of
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
+from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
     CONSUMER_GROUP_DESCRIBE,
     DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     METADATA,
+    OFFSET_FETCH,
     STREAMS_GROUP_DESCRIBE,
 )
 from kcli.protocol.message import Message
@@ -54,6 +62,35 @@ def test_a_broker_without_pages_is_asked_for_metadata() -> None:
     assert (partition.leader, partition.eligible_leader_replicas) == (2, None)
 
 
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [(topics.list_topics, ["a"]), (brokers.live_brokers, [1, 2, 3]), (lambda: topics.describe_topics(["a"]), ["a"])],
+)
+def test_metadata_with_an_error_are_asked_for_again(operation: Callable[[], Operation[Any]], expected: list[object]) -> None:
+    """They have no topics and no brokers, which is not what the cluster has."""
+    asked: list[Message] = []
+
+    def answer(node: int | None, version: int, request: Message) -> Message:
+        asked.append(request)
+        refused = API_KEYS[METADATA].response.new(error_code=error_codes.REBOOTSTRAP_REQUIRED)
+        return refused if len(asked) == 1 else metadata(leaders={("a", 0): 2})
+
+    script = ScriptedCluster({METADATA: answer}, versions={DESCRIBE_TOPIC_PARTITIONS: -1})
+    found = script.execute(operation())
+    assert [one for one in found if not isinstance(found, dict) or not isinstance(found[one], ClientError)] == expected
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_old_broker_without_log_directories_refuses(version: int) -> None:
+    """DescribeLogDirs has no error code before version 3: without an authorization the answer is empty."""
+    script = ScriptedCluster(
+        {DESCRIBE_LOG_DIRS: lambda *_: API_KEYS[DESCRIBE_LOG_DIRS].response.new()}, versions={DESCRIBE_LOG_DIRS: version}
+    )
+    replica = log_dirs.TopicPartitionReplica("t", 0, 1)
+    error = script.execute(log_dirs.describe_replica_log_dirs([replica]))[replica]
+    assert isinstance(error, KafkaError) and error.name == "CLUSTER_AUTHORIZATION_FAILED"
+
+
 def test_a_streams_group() -> None:
     kind = API_KEYS[STREAMS_GROUP_DESCRIBE].response
     new = {
@@ -88,3 +125,59 @@ def test_an_old_broker_answers_for_classic_groups_and_for_none() -> None:
     assert value_of(found["g"]).type == groups.CLASSIC
     error = found["dead"]
     assert isinstance(error, KafkaError) and error.name == "GROUP_ID_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("code", "leader", "expected"),
+    [
+        (error_codes.NONE, -1, "LEADER_NOT_AVAILABLE"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, 1, "TOPIC_AUTHORIZATION_FAILED"),
+        (error_codes.UNKNOWN_TOPIC_OR_PARTITION, 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_a_plan_names_why_a_partition_cannot_be_reset(code: int, leader: int, expected: str) -> None:
+    script = ScriptedCluster(
+        {
+            METADATA: lambda *_: metadata(leaders={("a", 0): leader}, error=code),
+            FIND_COORDINATOR: coordinators(iter((2,))),
+            OFFSET_FETCH: lambda *_: offsets,
+        },
+        versions={DESCRIBE_TOPIC_PARTITIONS: -1},
+    )
+    kind = API_KEYS[OFFSET_FETCH].response
+    offsets = kind.new(groups=[kind.classes["OffsetFetchResponseGroup"](group_id="g")])
+    error = script.execute(group_reset.plan_reset("g", [("a", 0)], group_reset.ResetTo.EARLIEST))["a", 0]
+    assert isinstance(error, KafkaError) and error.name == expected
+
+
+def test_a_group_without_a_coordinator_does_not_take_the_time_of_others() -> None:
+    """A group of the classic protocol is asked for by two APIs; the second one does not wait for all answers of the first."""
+    modern, classic = API_KEYS[CONSUMER_GROUP_DESCRIBE].response, API_KEYS[DESCRIBE_GROUPS].response
+
+    def found(node: int | None, version: int, request: Message) -> Message:
+        kind = API_KEYS[FIND_COORDINATOR].response
+        one = kind.classes["Coordinator"]
+        return kind.new(
+            coordinators=[
+                one(key=key, node_id=2, host="host2", port=9092)
+                if key == "g"
+                else one(key=key, error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+                for key in request.coordinator_keys
+            ]
+        )
+
+    def unknown(node: int | None, version: int, request: Message) -> Message:
+        one = modern.classes["DescribedGroup"]
+        code = error_codes.GROUP_ID_NOT_FOUND
+        return modern.new(groups=[one(group_id=name, error_code=code) for name in request.group_ids])
+
+    def described(node: int | None, version: int, request: Message) -> Message:
+        return classic.new(
+            groups=[classic.classes["DescribedGroup"](group_id=name, group_state="Empty") for name in request.groups]
+        )
+
+    script = ScriptedCluster({FIND_COORDINATOR: found, CONSUMER_GROUP_DESCRIBE: unknown, DESCRIBE_GROUPS: described})
+    outcomes = script.execute(groups.describe_consumer_groups(["lost", "g"]))
+    assert isinstance(outcomes["lost"], KafkaTimeoutError)
+    assert value_of(outcomes["g"]).type == groups.CLASSIC
+    assert script.now_ms == 1000

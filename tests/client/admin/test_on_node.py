@@ -16,6 +16,7 @@ from kcli.client.client_config import ClientConfig
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.network.events import ClosePeer, ResponseReceived, SendRequest
+from kcli.protocol.apis import LIST_OFFSETS, OFFSET_FETCH
 from kcli.protocol.framing import read_request_header
 from tests.server.whole_node import Pending, WholeNode, batch
 
@@ -31,6 +32,7 @@ class AdminOfNode:
         self.network = NetworkClient(config, random.Random(1), lambda line: None, self.node.now_ms)
         self.core = AdminCore(self.network)
         self._pending: list[tuple[SendRequest, Pending]] = []
+        self.asked: list[int] = []  # the API keys of all requests
 
     def execute(self, operation: Operation[_Result]) -> _Result:
         """Execute an operation to its end. Raises its ClientError."""
@@ -49,6 +51,7 @@ class AdminOfNode:
             if isinstance(effect, ClosePeer):
                 continue
             key, version, *_ = read_request_header(effect.frame[4:])
+            self.asked.append(key)
             self._pending.append((effect, self.node.send_frame(effect.frame[4:], key, version)))
         answered = [one for one in self._pending if one[1].frame is not None]
         self._pending = [one for one in self._pending if one[1].frame is None]
@@ -129,6 +132,14 @@ def test_offsets_of_groups(of_node: AdminOfNode) -> None:
     assert of_node.execute(groups.delete_groups(["readers"])) == {"readers": None}
     (gone,) = of_node.execute(groups.describe_consumer_groups(["readers"])).values()
     assert isinstance(gone, KafkaError) and gone.name == "GROUP_ID_NOT_FOUND"
+
+
+def test_a_plan_of_many_offsets_asks_once(of_node: AdminOfNode) -> None:
+    """A file has an offset of its own for each partition; the time for all of them is default.api.timeout.ms."""
+    of_node.asked.clear()
+    plan = of_node.execute(group_reset.plan_offsets("readers", {("orders", 1): 9, ("orders", 0): 1}))
+    assert [(at, value_of(one).new) for at, one in plan.items()] == [(("orders", 0), 1), (("orders", 1), 5)]
+    assert [of_node.asked.count(key) for key in (OFFSET_FETCH, LIST_OFFSETS)] == [1, 2]
 
 
 def test_the_cluster(of_node: AdminOfNode) -> None:

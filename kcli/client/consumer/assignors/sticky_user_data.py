@@ -3,7 +3,7 @@
     assignor            user data                                     since
     ------------------  --------------------------------------------  ----------------------------------------------------------
     sticky              the partitions that the member had            KIP-54; a member revokes them before it joins
-    sticky              the same, and their generation                KIP-341; there are members that missed a rebalance
+    sticky              the same, and their generation                KIP-341: a member may have missed a rebalance
     cooperative-sticky  the generation of the partitions that the     KIP-429; from version 2 on, the subscription itself
                         subscription contains                         contains the generation, which is preferred
 

@@ -1,0 +1,139 @@
+"""Protects what the commands for running clusters print of answers that are not whole: what a broker did not answer is
+reported, in the exit code, too, and nothing is printed as empty that is not known.
+
+The brokers are scripts; what the commands print of real clusters is judged by tests/oracle/test_client_admin.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kcli.client.admin.operation import Operation
+from kcli.client.errors import KafkaError
+from kcli.commands import configs, group_reset_options, groups, topics
+from kcli.commands.app import main
+from kcli.commands.client_options import client_errors
+from kcli.protocol import error_codes as codes
+from kcli.protocol.apis import (
+    API_KEYS,
+    DELETE_GROUPS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_CONFIG_RESOURCES,
+    LIST_GROUPS,
+    METADATA,
+)
+from kcli.protocol.message import Message
+from tests.client.admin.scripted_cluster import ScriptedCluster, metadata
+from tests.client.admin.test_driver import coordinators, deleted
+
+_Result = TypeVar("_Result")
+Cluster = Callable[[ScriptedCluster], None]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Have the commands ask this cluster."""
+
+    def use(script: ScriptedCluster) -> None:
+        def ask(args: argparse.Namespace, operation: Operation[_Result]) -> _Result:
+            with client_errors(passed_on=KafkaError):
+                return script.execute(operation)
+
+        for module in (configs, group_reset_options, groups, topics):
+            monkeypatch.setattr(module, "ask", ask)
+
+    return use
+
+
+def listed(node: int | None, version: int, request: Message) -> Message:
+    """An answer to ListGroups: broker 1 has a group, broker 3 refuses."""
+    kind = API_KEYS[LIST_GROUPS].response
+    found = [kind.classes["ListedGroup"](group_id="here", group_type="classic")] if node == 1 else []
+    return kind.new(groups=found, error_code=codes.UNKNOWN_SERVER_ERROR if node == 3 else 0)
+
+
+def test_groups_that_a_broker_did_not_list(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """All groups are not all groups then."""
+    cluster(
+        ScriptedCluster(
+            {LIST_GROUPS: listed, FIND_COORDINATOR: coordinators(iter((2,) * 9)), DELETE_GROUPS: deleted}, timeout_ms=9000
+        )
+    )
+    assert main(["groups", "delete", "--all-groups", "--dry-run"]) == 1
+    assert main(["groups", "delete", "--all-groups"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "would delete group here\ndeleted group here\n" and "broker 3 did not list its groups" in err
+
+
+def test_a_group_that_may_be_of_a_broker_that_did_not_list_is_not_reset(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its type decides what is reset, and whether it has members."""
+    cluster(ScriptedCluster({LIST_GROUPS: listed}))
+    assert main(["groups", "reset-offsets", "--group", "there", "--all-topics", "--to-earliest", "--execute"]) == 2
+    assert "the type of group there is not known: broker 3 did not list its groups" in capfd.readouterr().err
+
+
+def refused_configs(node: int | None, version: int, request: Message) -> Message:
+    """An answer to DescribeConfigs of topic a."""
+    kind = API_KEYS[DESCRIBE_CONFIGS].response
+    code = codes.TOPIC_AUTHORIZATION_FAILED
+    return kind.new(results=[kind.classes["DescribeConfigsResult"](error_code=code, resource_type=2, resource_name="a")])
+
+
+def test_a_config_that_cannot_be_seen_is_not_one_that_is_not_set(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    cluster(ScriptedCluster({DESCRIBE_CONFIGS: refused_configs}))
+    assert main(["configs", "alter", "--topic", "a", "--delete-config", "retention.ms"]) == 1
+    assert "TOPIC_AUTHORIZATION_FAILED" in capfd.readouterr().err
+
+
+def test_a_password_is_not_printed(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    kind = API_KEYS[INCREMENTAL_ALTER_CONFIGS].response
+    answer = kind.new(responses=[kind.classes["AlterConfigsResourceResponse"](resource_type=4, resource_name="1")])
+    cluster(ScriptedCluster({INCREMENTAL_ALTER_CONFIGS: lambda *_: answer}))
+    pairs = "ssl.keystore.password=very-secret,num.io.threads=9"
+    assert main(["configs", "alter", "--broker", "1", "--add-config", pairs, "--output", "json"]) == 0
+    changes = json.loads(capfd.readouterr().out)["changes"]
+    assert changes == {"ssl.keystore.password": "(hidden)", "num.io.threads": "9"}
+
+
+def test_configs_that_are_not_known_are_not_empty(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    cluster(
+        ScriptedCluster(
+            {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: refused_configs},
+            versions={DESCRIBE_TOPIC_PARTITIONS: -1},
+        )
+    )
+    assert main(["topics", "describe", "--output", "json"]) == 1
+    out, err = capfd.readouterr()
+    assert json.loads(out)["configs"] is None and "configs of a: TOPIC_AUTHORIZATION_FAILED" in err
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+@pytest.mark.parametrize(("entities", "names"), [("topics", ["a"]), ("brokers", ["", "1", "2", "3"])])
+def test_an_old_broker_lists_no_resources(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], entities: str, names: list[str], version: int
+) -> None:
+    """ListConfigResources is for client metrics only before Kafka 4.1: version 0, or none."""
+    kind = API_KEYS[DESCRIBE_CONFIGS].response
+    one = kind.classes["DescribeConfigsResult"]
+
+    def described(node: int | None, version: int, request: Message) -> Message:
+        resources = [(found.resource_type, found.resource_name) for found in request.resources]
+        return kind.new(results=[one(resource_type=kind_of, resource_name=name) for kind_of, name in resources])
+
+    script = ScriptedCluster(
+        {METADATA: lambda *_: metadata(leaders={("a", 0): 1}), DESCRIBE_CONFIGS: described},
+        versions={LIST_CONFIG_RESOURCES: version},
+    )
+    cluster(script)
+    assert main(["configs", "describe", "--entity-type", entities, "--output", "json"]) == 0
+    assert [json.loads(line)["entityName"] for line in capfd.readouterr().out.splitlines()] == names
