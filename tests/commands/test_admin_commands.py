@@ -218,7 +218,12 @@ def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
 def test_an_interrupt_ends_it_at_once() -> None:
     """Ctrl-C while a broker does not answer."""
     with server(silent) as address:
-        command = [sys.executable, "-m", "kcli", "topics", "list", "--bootstrap-server", address, "--timeout", "60"]
+        # Tests that a shell runs in the background inherit that SIGINT is ignored, and so would the command.
+        program = (
+            "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
+        )
+        command = [sys.executable, "-c", program, "topics", "list", "--bootstrap-server", address, "--timeout", "60"]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
         with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
             connected = threading.Event()
