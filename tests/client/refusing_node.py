@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
@@ -73,6 +75,19 @@ class Refusal(NamedTuple):
 def refusals_of(api_key: int, struct: str, *codes: int, is_executed: bool = False) -> list[Refusal]:
     """Return a refusal for each code."""
     return [Refusal(api_key, struct, code, is_executed) for code in codes]
+
+
+# Of topics and partitions whose leader is not known for a time, and of all metadata.
+OF_LEADER_LOOKUP = [
+    *refusals_of(METADATA, "MetadataResponseTopic", error_codes.LEADER_NOT_AVAILABLE, error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+    *refusals_of(METADATA, "MetadataResponsePartition", error_codes.LEADER_NOT_AVAILABLE, error_codes.REPLICA_NOT_AVAILABLE),
+]
+OF_METADATA = [*OF_LEADER_LOOKUP, Refusal(METADATA, "", error_codes.REBOOTSTRAP_REQUIRED)]
+
+
+def each_of(refusals: list[Refusal]) -> pytest.MarkDecorator:
+    """Return the mark of a test with a case, `refusal`, for each of them."""
+    return pytest.mark.parametrize("refusal", [pytest.param(one, id=one.name) for one in refusals])
 
 
 class RefusingNode(FaultyNode):

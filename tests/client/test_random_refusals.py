@@ -14,6 +14,7 @@ from kcli.protocol import error_codes as codes
 from kcli.protocol.apis import METADATA, PRODUCE
 from tests.client.consumer import test_consumer_refusals as consumers
 from tests.client.consumer import test_share_refusals as share_consumers
+from tests.client.consumer.test_consumer_faults import GROUP_SETTINGS
 from tests.client.consumer.test_share_consumer import SHARE_SETTINGS
 from tests.client.producer import test_producer_refusals as producers
 from tests.client.refusing_node import Refusal, RefusingNode
@@ -22,16 +23,7 @@ pytestmark = pytest.mark.ci
 
 SEEDS = pytest.mark.parametrize("seed", range(1, 9))
 ANY = Refusal(PRODUCE, "", codes.NONE)  # not one code, but several
-SETTINGS = (
-    "offsets.topic.num.partitions=1",
-    "transaction.state.log.num.partitions=1",
-    "group.initial.rebalance.delay.ms=0",
-    "group.min.session.timeout.ms=1000",
-    "group.consumer.heartbeat.interval.ms=500",
-    "group.consumer.min.heartbeat.interval.ms=500",
-    "group.consumer.session.timeout.ms=6000",
-    "group.consumer.min.session.timeout.ms=6000",
-)
+SETTINGS = (*GROUP_SETTINGS, "transaction.state.log.num.partitions=1")
 
 
 def run(

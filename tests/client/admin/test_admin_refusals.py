@@ -29,7 +29,7 @@ from tests.client.admin.test_admin_faults import (
     make_objects,
     text_of,
 )
-from tests.client.refusing_node import Refusal, RefusingNode, refusals_of
+from tests.client.refusing_node import OF_LEADER_LOOKUP, Refusal, RefusingNode, refusals_of
 
 CONTROLLER = (codes.NOT_CONTROLLER,)
 CHANGES = (codes.NOT_CONTROLLER, codes.THROTTLING_QUOTA_EXCEEDED)
@@ -46,10 +46,6 @@ LEADER = (
 )
 TIMED_OUT = (codes.REQUEST_TIMED_OUT,)
 GROUP_LOOKUP = refusals_of(apis.FIND_COORDINATOR, "Coordinator", *COORDINATOR)
-LEADER_LOOKUP = [
-    *refusals_of(apis.METADATA, "MetadataResponseTopic", codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PARTITION),
-    *refusals_of(apis.METADATA, "MetadataResponsePartition", codes.LEADER_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE),
-]
 OF_BROKERS = refusals_of(apis.METADATA, "", codes.REBOOTSTRAP_REQUIRED)
 LOADING = (codes.COORDINATOR_LOAD_IN_PROGRESS,)
 
@@ -65,9 +61,12 @@ PASSING: dict[str, list[Refusal]] = {
     "delete_topics": refusals_of(apis.DELETE_TOPICS, "DeletableTopicResult", *CHANGES),
     "list_topics": OF_BROKERS,
     "create_partitions": refusals_of(apis.CREATE_PARTITIONS, "CreatePartitionsTopicResult", *CHANGES),
-    "list_offsets": [*LEADER_LOOKUP, *refusals_of(apis.LIST_OFFSETS, "ListOffsetsPartitionResponse", *LEADER, *TIMED_OUT)],
-    "delete_records": [*LEADER_LOOKUP, *refusals_of(apis.DELETE_RECORDS, "DeleteRecordsPartitionResult", *LEADER, *TIMED_OUT)],
-    "describe_producers": [*LEADER_LOOKUP, *read(apis.DESCRIBE_PRODUCERS, "PartitionResponse", *LEADER)],
+    "list_offsets": [*OF_LEADER_LOOKUP, *refusals_of(apis.LIST_OFFSETS, "ListOffsetsPartitionResponse", *LEADER, *TIMED_OUT)],
+    "delete_records": [
+        *OF_LEADER_LOOKUP,
+        *refusals_of(apis.DELETE_RECORDS, "DeleteRecordsPartitionResult", *LEADER, *TIMED_OUT),
+    ],
+    "describe_producers": [*OF_LEADER_LOOKUP, *read(apis.DESCRIBE_PRODUCERS, "PartitionResponse", *LEADER)],
     "elect_leaders": [
         *refusals_of(apis.ELECT_LEADERS, "", *CONTROLLER, *TIMED_OUT),
         *read(apis.ELECT_LEADERS, "PartitionResult", *CONTROLLER),
@@ -103,7 +102,7 @@ PASSING: dict[str, list[Refusal]] = {
     "list_transactions": [*OF_BROKERS, *refusals_of(apis.LIST_TRANSACTIONS, "", *LOADING)],
     "describe_transactions": [*GROUP_LOOKUP, *read(apis.DESCRIBE_TRANSACTIONS, "TransactionState", *COORDINATOR)],
     "abort_transaction": [
-        *LEADER_LOOKUP,
+        *OF_LEADER_LOOKUP,
         *refusals_of(
             apis.WRITE_TXN_MARKERS,
             "WritableTxnMarkerPartitionResult",

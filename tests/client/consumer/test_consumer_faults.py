@@ -32,22 +32,23 @@ PROTOCOLS = {
     "consumer": {"group_protocol": "consumer"},
     "consumer, static": {"group_protocol": "consumer", "group_instance_id": "i"},
 }
+# Of a node whose members of groups are noticed soon.
+GROUP_SETTINGS = (
+    "offsets.topic.num.partitions=1",
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.heartbeat.interval.ms=500",
+    "group.consumer.min.heartbeat.interval.ms=500",
+    "group.consumer.session.timeout.ms=6000",
+    "group.consumer.min.session.timeout.ms=6000",
+)
 ALWAYS = {"ApiVersions", "Metadata"}
 OF_GROUPS = ALWAYS | {"FindCoordinator", "OffsetFetch", "OffsetCommit", "ListOffsets", "OffsetForLeaderEpoch", "Fetch"}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[FaultyNode]:
-    node = FaultyNode(
-        tmp_path,
-        "offsets.topic.num.partitions=1",
-        "group.initial.rebalance.delay.ms=0",
-        "group.min.session.timeout.ms=1000",
-        "group.consumer.heartbeat.interval.ms=500",
-        "group.consumer.min.heartbeat.interval.ms=500",
-        "group.consumer.session.timeout.ms=6000",
-        "group.consumer.min.session.timeout.ms=6000",
-    )
+    node = FaultyNode(tmp_path, *GROUP_SETTINGS)
     yield node
     node.clients.clear()
     node.stop()

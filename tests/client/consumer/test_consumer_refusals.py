@@ -17,9 +17,9 @@ from kcli.client.errors import ClientError, CommitFailedError, KafkaError
 from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from tests.client.consumer.consumer_app import ConsumerApp
-from tests.client.consumer.test_consumer_faults import EACH, by_partition, filled, member, offsets_of
+from tests.client.consumer.test_consumer_faults import EACH, GROUP_SETTINGS, by_partition, filled, member, offsets_of
 from tests.client.faulty_node import SHORT_TIMEOUTS
-from tests.client.refusing_node import Refusal, RefusingNode, refusals_of
+from tests.client.refusing_node import OF_METADATA, Refusal, RefusingNode, each_of, refusals_of
 
 pytestmark = pytest.mark.ci  # minutes of CPU time together
 
@@ -39,9 +39,7 @@ COMMITTED, FETCHED_OFFSET = "OffsetCommitResponsePartition", "OffsetFetchRespons
 
 # The application sees nothing of these.
 PASSING = [
-    *refusals_of(apis.METADATA, "MetadataResponseTopic", codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PARTITION),
-    *refusals_of(apis.METADATA, "MetadataResponsePartition", codes.LEADER_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE),
-    Refusal(apis.METADATA, "", codes.REBOOTSTRAP_REQUIRED),
+    *OF_METADATA,
     *refusals_of(
         apis.FETCH,
         "PartitionData",
@@ -157,26 +155,13 @@ RAISED_IN_GROUPS_OF_848 = refusals_of(
 )
 
 
-def of(refusals: list[Refusal]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("refusal", [pytest.param(one, id=one.name) for one in refusals])
-
-
 CLASSIC = pytest.mark.parametrize("kind", ["range", "cooperative", "static"])
 OF_848 = pytest.mark.parametrize("kind", ["consumer", "consumer, static"])
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RefusingNode]:
-    node = RefusingNode(
-        tmp_path,
-        "offsets.topic.num.partitions=1",
-        "group.initial.rebalance.delay.ms=0",
-        "group.min.session.timeout.ms=1000",
-        "group.consumer.heartbeat.interval.ms=500",
-        "group.consumer.min.heartbeat.interval.ms=500",
-        "group.consumer.session.timeout.ms=6000",
-        "group.consumer.min.session.timeout.ms=6000",
-    )
+    node = RefusingNode(tmp_path, *GROUP_SETTINGS)
     yield node
     node.clients.clear()
     node.stop()
@@ -185,7 +170,7 @@ def node(tmp_path: Path) -> Iterator[RefusingNode]:
 # ------------------------------------------------------------------------------------------------------- without a group
 
 
-@of(PASSING + refusals_of(apis.OFFSET_FOR_LEADER_EPOCH, "EpochEndOffset", *OF_LEADERS, codes.REQUEST_TIMED_OUT))
+@each_of(PASSING + refusals_of(apis.OFFSET_FOR_LEADER_EPOCH, "EpochEndOffset", *OF_LEADERS, codes.REQUEST_TIMED_OUT))
 def test_a_consumer_without_a_group(node: RefusingNode, refusal: Refusal) -> None:
     for run in node.refusals(refusal):
         topic = f"t{run}"
@@ -203,7 +188,7 @@ def test_a_consumer_without_a_group(node: RefusingNode, refusal: Refusal) -> Non
     assert run > 1
 
 
-@of([*RAISED, *refusals_of(apis.LIST_OFFSETS, "ListOffsetsPartitionResponse", codes.TOPIC_AUTHORIZATION_FAILED)])
+@each_of([*RAISED, *refusals_of(apis.LIST_OFFSETS, "ListOffsetsPartitionResponse", codes.TOPIC_AUTHORIZATION_FAILED)])
 def test_a_poll_raises_an_error_that_stays(node: RefusingNode, refusal: Refusal) -> None:
     for run in node.refusals(refusal):
         values = filled(node, f"t{run}")
@@ -338,7 +323,7 @@ def read_by_two(node: RefusingNode, run: int, kind: str, refusal: Refusal) -> Re
 
 
 @CLASSIC
-@of([*PASSING, *PASSING_IN_GROUPS, *PASSING_IN_CLASSIC_GROUPS])
+@each_of([*PASSING, *PASSING_IN_GROUPS, *PASSING_IN_CLASSIC_GROUPS])
 def test_the_application_sees_no_error_that_passes(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)
@@ -347,7 +332,7 @@ def test_the_application_sees_no_error_that_passes(node: RefusingNode, refusal: 
 
 
 @OF_848
-@of([*PASSING, *PASSING_IN_GROUPS, *PASSING_IN_GROUPS_OF_848])
+@each_of([*PASSING, *PASSING_IN_GROUPS, *PASSING_IN_GROUPS_OF_848])
 def test_the_application_sees_no_error_that_passes_848(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)
@@ -356,7 +341,7 @@ def test_the_application_sees_no_error_that_passes_848(node: RefusingNode, refus
 
 
 @CLASSIC
-@of(FENCING_IN_CLASSIC_GROUPS)
+@each_of(FENCING_IN_CLASSIC_GROUPS)
 def test_a_member_that_is_fenced_joins_again(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         assert read_by_two(node, run, kind, refusal).raised == 0, run
@@ -364,7 +349,7 @@ def test_a_member_that_is_fenced_joins_again(node: RefusingNode, refusal: Refusa
 
 
 @OF_848
-@of(FENCING_IN_GROUPS_OF_848)
+@each_of(FENCING_IN_GROUPS_OF_848)
 def test_a_member_that_is_fenced_joins_again_848(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)
@@ -373,7 +358,7 @@ def test_a_member_that_is_fenced_joins_again_848(node: RefusingNode, refusal: Re
 
 
 @CLASSIC
-@of([*(one for one in RAISED if one.api_key != apis.METADATA), *RAISED_IN_GROUPS, *RAISED_IN_CLASSIC_GROUPS])
+@each_of([*(one for one in RAISED if one.api_key != apis.METADATA), *RAISED_IN_GROUPS, *RAISED_IN_CLASSIC_GROUPS])
 def test_an_error_that_stays_is_raised(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)
@@ -382,7 +367,7 @@ def test_an_error_that_stays_is_raised(node: RefusingNode, refusal: Refusal, kin
 
 
 @OF_848
-@of([*RAISED, *RAISED_IN_GROUPS, *RAISED_IN_GROUPS_OF_848])
+@each_of([*RAISED, *RAISED_IN_GROUPS, *RAISED_IN_GROUPS_OF_848])
 def test_an_error_that_stays_is_raised_848(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)

@@ -17,7 +17,7 @@ from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from tests.client.consumer.test_share_consumer import ACCEPT, RELEASE, RENEW, SHARE_SETTINGS, ShareApp
 from tests.client.consumer.test_share_faults import LOCK_MS, RECORDS, WITHIN_MS, Reading, check_what_is_left
-from tests.client.refusing_node import Refusal, RefusingNode, refusals_of
+from tests.client.refusing_node import OF_METADATA, Refusal, RefusingNode, each_of, refusals_of
 
 pytestmark = pytest.mark.ci  # minutes of CPU time together
 
@@ -33,9 +33,7 @@ OF_LEADERS = (
 OF_SESSIONS = (codes.SHARE_SESSION_NOT_FOUND, codes.INVALID_SHARE_SESSION_EPOCH, codes.SHARE_SESSION_LIMIT_REACHED)
 # The application sees nothing of these but results of acknowledgements.
 PASSING = [
-    *refusals_of(apis.METADATA, "MetadataResponseTopic", codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PARTITION),
-    *refusals_of(apis.METADATA, "MetadataResponsePartition", codes.LEADER_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE),
-    Refusal(apis.METADATA, "", codes.REBOOTSTRAP_REQUIRED),
+    *OF_METADATA,
     *refusals_of(apis.FIND_COORDINATOR, "Coordinator", *MOVED, codes.REQUEST_TIMED_OUT),
     *refusals_of(apis.SHARE_GROUP_HEARTBEAT, "", *MOVED, codes.FENCED_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID),
     *refusals_of(apis.SHARE_GROUP_HEARTBEAT, "", *MOVED, codes.UNKNOWN_MEMBER_ID, is_executed=True),
@@ -69,10 +67,6 @@ RAISED = [
     *refusals_of(apis.SHARE_FETCH, "", codes.GROUP_AUTHORIZATION_FAILED, codes.INVALID_REQUEST, codes.UNKNOWN_SERVER_ERROR),
     *refusals_of(apis.SHARE_FETCH, "PartitionData", codes.TOPIC_AUTHORIZATION_FAILED, codes.CORRUPT_MESSAGE),
 ]
-
-
-def of(refusals: list[Refusal]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("refusal", [pytest.param(one, id=one.name) for one in refusals])
 
 
 @pytest.fixture
@@ -151,7 +145,7 @@ class Refused(Reading):
                 self.unsure |= accepted
 
 
-@of(PASSING)
+@each_of(PASSING)
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_the_application_sees_no_error_that_passes(node: RefusingNode, refusal: Refusal, mode: str) -> None:
     for run in node.refusals(refusal):
@@ -162,7 +156,7 @@ def test_the_application_sees_no_error_that_passes(node: RefusingNode, refusal: 
     assert run > 1 or (mode == "implicit" and refusal.api_key == apis.SHARE_ACKNOWLEDGE)
 
 
-@of(RAISED)
+@each_of(RAISED)
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_a_poll_raises_an_error_that_stays(node: RefusingNode, refusal: Refusal, mode: str) -> None:
     for run in node.refusals(refusal):

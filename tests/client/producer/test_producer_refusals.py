@@ -23,7 +23,7 @@ from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from tests.client.faulty_node import SHORT_TIMEOUTS
 from tests.client.producer.producer_app import ProducerApp, committed_offset, values_in_log
-from tests.client.refusing_node import Refusal, RefusingNode, refusals_of
+from tests.client.refusing_node import Refusal, RefusingNode, each_of, refusals_of
 
 pytestmark = pytest.mark.ci  # half a minute of CPU time together
 
@@ -210,10 +210,6 @@ LASTING_IN_VERSION_1 = [
 ]
 
 
-def of(refusals: list[Refusal]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("refusal", [pytest.param(one, id=one.name) for one in refusals])
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RefusingNode]:
     settings = "offsets.topic.num.partitions=1", "transaction.state.log.num.partitions=1", "group.initial.rebalance.delay.ms=0"
@@ -250,7 +246,7 @@ def written(
     return app, sent, logs
 
 
-@of([*OF_ALL, *OF_IDEMPOTENCE])
+@each_of([*OF_ALL, *OF_IDEMPOTENCE])
 def test_an_idempotent_producer_writes_each_record_once(node: RefusingNode, refusal: Refusal) -> None:
     for run in node.refusals(refusal):
         _, sent, logs = written(node, run, refusal)
@@ -258,7 +254,7 @@ def test_an_idempotent_producer_writes_each_record_once(node: RefusingNode, refu
     assert run > 1
 
 
-@of([one for one in OF_ALL if not one.is_executed and one.code != codes.UNKNOWN_PRODUCER_ID])
+@each_of([one for one in OF_ALL if not one.is_executed and one.code != codes.UNKNOWN_PRODUCER_ID])
 def test_a_producer_with_one_request_in_flight_keeps_the_order(node: RefusingNode, refusal: Refusal) -> None:
     for run in node.refusals(refusal):
         _, sent, logs = written(node, run, refusal, enable_idempotence=False, max_in_flight_requests_per_connection=1)
@@ -266,7 +262,7 @@ def test_a_producer_with_one_request_in_flight_keeps_the_order(node: RefusingNod
     assert run > 1
 
 
-@of(OF_A_BATCH)
+@each_of(OF_A_BATCH)
 @pytest.mark.parametrize("is_idempotent", [True, False])
 def test_only_the_refused_batch_fails(node: RefusingNode, refusal: Refusal, is_idempotent: bool) -> None:
     for run in node.refusals(refusal):
@@ -278,7 +274,7 @@ def test_only_the_refused_batch_fails(node: RefusingNode, refusal: Refusal, is_i
     assert run > 1
 
 
-@of(refusals_of(apis.PRODUCE, PARTITION, codes.MESSAGE_TOO_LARGE))
+@each_of(refusals_of(apis.PRODUCE, PARTITION, codes.MESSAGE_TOO_LARGE))
 @pytest.mark.parametrize("is_idempotent", [True, False])
 def test_a_batch_that_is_too_large_is_split(node: RefusingNode, refusal: Refusal, is_idempotent: bool) -> None:
     settings = {"batch_size": 1000, "linger_ms": 50, "enable_idempotence": is_idempotent}
@@ -288,7 +284,7 @@ def test_a_batch_that_is_too_large_is_split(node: RefusingNode, refusal: Refusal
     assert run > 1
 
 
-@of(OF_THE_PRODUCER)
+@each_of(OF_THE_PRODUCER)
 def test_all_records_fail_after_a_fatal_error(node: RefusingNode, refusal: Refusal) -> None:
     for run in node.refusals(refusal):
         app, _, _ = written(node, run, refusal)
@@ -380,7 +376,7 @@ def transacted(node: RefusingNode, run: int, version: int, refusal: Refusal) -> 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
-@of([*OF_ALL, *PASSING_IN_TRANSACTIONS, *PASSING_IN_VERSION_1])
+@each_of([*OF_ALL, *PASSING_IN_TRANSACTIONS, *PASSING_IN_VERSION_1])
 @VERSIONS
 def test_transactions_succeed_in_spite_of_errors_that_pass(node: RefusingNode, refusal: Refusal, version: int) -> None:
     for run in node.refusals(refusal):
@@ -390,7 +386,7 @@ def test_transactions_succeed_in_spite_of_errors_that_pass(node: RefusingNode, r
     assert run > 1 or (version == 2 and refusal in PASSING_IN_VERSION_1)
 
 
-@of([*LASTING_IN_TRANSACTIONS, *LASTING_IN_VERSION_1])
+@each_of([*LASTING_IN_TRANSACTIONS, *LASTING_IN_VERSION_1])
 @VERSIONS
 def test_transactions_that_fail_leave_nothing(node: RefusingNode, refusal: Refusal, version: int) -> None:
     """They can be aborted, or the producer is closed and another one begins: what is committed then is there once."""
