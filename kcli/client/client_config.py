@@ -28,6 +28,8 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 # Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
 SCHEME = "kafka://"
 MAX_PORT = 65535
+# How long a cluster may take to answer the first request of a command.
+FIRST_CONTACT_MS = 10_000
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 

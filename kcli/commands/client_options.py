@@ -22,9 +22,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 # Settings of clients for security, which kcli's client does not have yet. Without them it would send what should be secret.
 _SECURITY = ("sasl.", "ssl.", "security.")
 _PLAIN = ("security.protocol", "PLAINTEXT")
-# How long a cluster may take to answer the first request. The timeouts of producers and consumers are a minute, so that they
-# survive the restart of a broker; if the user sets one of them, it counts from the beginning.
-FIRST_CONTACT_MS = 10_000
+# The timeouts of producers and consumers are a minute, so that they survive the restart of a broker; if the user sets one of
+# them, it counts from the beginning.
 _OWN_TIMEOUTS = ("default.api.timeout.ms", "max.block.ms")
 
 
@@ -74,7 +73,8 @@ def client_errors(passed_on: type[Exception] | tuple[()] = ()) -> Iterator[None]
 
 
 def check_cluster(properties: Mapping[str, str]) -> None:
-    """Raise CannotRun if no broker answers within FIRST_CONTACT_MS."""
+    """Raise CannotRun if no broker answers within FIRST_CONTACT_MS (kcli.client.client_config)."""
+    from kcli.client.client_config import FIRST_CONTACT_MS
     from kcli.client.shell.admin import Admin
 
     if not any(name in properties for name in _OWN_TIMEOUTS):

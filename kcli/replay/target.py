@@ -26,6 +26,7 @@ from kcli.client.admin.configs import ConfigResource, ResourceType, describe_con
 from kcli.client.admin.operation import value_of
 from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
 from kcli.client.admin.topics import NewTopic
+from kcli.client.client_config import FIRST_CONTACT_MS
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -35,8 +36,6 @@ from kcli.protocol.apis import API_KEYS, INIT_PRODUCER_ID, METADATA
 from kcli.replay.source import SourceTopic, TopicPartition
 from kcli.replay.steps import Pause, ReplayError, Steps, ask, execute
 
-# How long a cluster may take to answer the first request.
-FIRST_CONTACT_MS = 10_000
 MOST_NAMES = 3
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
