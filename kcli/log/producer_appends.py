@@ -80,18 +80,20 @@ Pending = ProducerStateEntry | PendingTransaction
 def find_repeated(producers: ProducerStateManager, batch: ValidBatch, local: LocalLog) -> BatchMetadata | None:
     """Return the kept batch that a client's batch repeats, or None. Raises OSError."""
     entry = producers.producers.get(batch.producer_id)
-    if entry is None or (known := find_duplicate(entry, batch)) is not None:
-        return None if entry is None else known
-    is_earlier = (
-        entry.may_have_earlier_batches
-        and batch.producer_epoch == entry.producer_epoch
-        and batch.last_sequence < entry.batches[0].last_sequence
-    )
-    if not is_earlier:
+    if entry is None:
         return None
-    entry.may_have_earlier_batches = False
-    _restore_batches(entry, local)
-    return find_duplicate(entry, batch)
+    known = find_duplicate(entry, batch)
+    if known is None and _may_be_earlier(entry, batch):
+        entry.may_have_earlier_batches = False
+        _restore_batches(entry, local)
+        known = find_duplicate(entry, batch)
+    return known
+
+
+def _may_be_earlier(entry: ProducerStateEntry, batch: ValidBatch) -> bool:
+    """Return whether the log may contain a batch of a client before the kept ones."""
+    is_of_epoch = entry.may_have_earlier_batches and batch.producer_epoch == entry.producer_epoch
+    return is_of_epoch and batch.last_sequence < entry.batches[0].last_sequence
 
 
 def _restore_batches(entry: ProducerStateEntry, local: LocalLog) -> None:
@@ -103,9 +105,7 @@ def _restore_batches(entry: ProducerStateEntry, local: LocalLog) -> None:
         if header.producer_epoch != entry.producer_epoch or len(entry.batches) == BATCHES_RETAINED:
             return
         if not header.is_control:
-            delta = header.last_offset - header.base_offset
-            batch = BatchMetadata(header.last_sequence, header.last_offset, delta, header.max_timestamp)
-            entry.batches.appendleft(batch)
+            entry.batches.appendleft(BatchMetadata.of(header))
 
 
 def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: AppendOrigin, transaction_version: int) -> Pending:

@@ -54,6 +54,11 @@ class BatchMetadata(NamedTuple):
     offset_delta: int
     timestamp: int
 
+    @classmethod
+    def of(cls, batch: RecordBatch) -> BatchMetadata:
+        """Return that of a batch in the log."""
+        return cls(batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset, batch.max_timestamp)
+
 
 class CompletedTxn(NamedTuple):
     """A transaction that the marker at `last_offset` has completed."""
@@ -202,9 +207,8 @@ class ProducerAppendInfo:
         """
         if batch.is_control:
             return None if marker is None else self._end_transaction(batch, marker)
-        first_offset, last_offset = batch.base_offset, batch.last_offset
-        metadata = BatchMetadata(batch.last_sequence, last_offset, last_offset - first_offset, batch.max_timestamp)
-        self.updated.add_batch(batch.producer_epoch, metadata)
+        first_offset = batch.base_offset
+        self.updated.add_batch(batch.producer_epoch, BatchMetadata.of(batch))
         is_open = self.updated.current_txn_first_offset is not None
         if is_open and not batch.is_transactional:
             raise InvalidTxnStateError(
