@@ -41,6 +41,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def java() -> list[str]:
+    """Return the words that begin the command of a program of Apache Kafka."""
+    libs = subprocess.run([KAFKA, "libs"], check=True, capture_output=True, text=True).stdout.strip()
+    return ["java", "-Xmx1g", "-cp", f"{libs}/*", f"-Dlog4j2.configurationFile={KAFKA.parent / 'log4j2.properties'}"]
+
+
 class Broker:
     """A broker process with its directory. `name` is "kcli", "kafka", or "bare": the loop of ../shared/bench, which has no
     configuration and no CreateTopics: every topic name exists, with `partitions` partitions."""
@@ -83,9 +89,7 @@ class Broker:
         else:
             text = properties.read_text()
             self.port = int(re.search(r"listeners=PLAINTEXT://127.0.0.1:(\d+)", text).group(1))  # type: ignore[union-attr]
-        libs = subprocess.run([KAFKA, "libs"], check=True, capture_output=True, text=True).stdout.strip()
-        return ["java", "-Xmx1g", "-cp", f"{libs}/*", f"-Dlog4j2.configurationFile={KAFKA.parent / 'log4j2.properties'}",
-                "-Dkafka.log.level=warn", "kafka.Kafka", str(properties)]  # fmt: skip
+        return [*java(), "-Dkafka.log.level=warn", "kafka.Kafka", str(properties)]
 
     @property
     def pid(self) -> int:

@@ -10,7 +10,7 @@ import resource
 import subprocess
 from collections.abc import Sequence
 
-from benchmarks.brokers import KAFKA
+from benchmarks.brokers import java
 
 FEW, MANY = 1_000_000, 4_000_000
 
@@ -21,10 +21,8 @@ def cpu_of_a_record(tool: str, words: Sequence[str], few: int = FEW, many: int =
 
 
 def _cpu_s(tool: str, words: Sequence[str], records: int) -> float:
-    libs = subprocess.run([KAFKA, "libs"], check=True, capture_output=True, text=True).stdout.strip()
-    java = ["java", "-Xmx1g", "-cp", f"{libs}/*", f"-Dlog4j2.configurationFile={KAFKA.parent / 'log4j2.properties'}"]
+    command = [*java(), f"org.apache.kafka.tools.{tool}", *words, "--num-records", str(records)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [*java, f"org.apache.kafka.tools.{tool}", *words, "--num-records", str(records)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError(f"{tool} has ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
