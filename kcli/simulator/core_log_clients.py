@@ -11,9 +11,9 @@
     CoreLogAdmin      of the raw administrator         what the raw one checks, with the operations of Admin: an operation
                                                        ends in its result, in an allowed error, or in a timeout
 
-There is no idempotent producer here. After a power failure a broker may have lost what it knew of a producer. The producer then
-writes its last batches again with the next epoch, as the Java client does, and the ledger would take the second copies for a
-fault of the broker. The coordination workload has idempotent producers.
+None of these producers is idempotent. After a power failure a broker may not know a producer any more; the producer then
+writes its last batches again with the next epoch, as the Java client does. The ledger would take the second copies for a fault
+of the broker. The coordination workload has idempotent producers.
 """
 
 from __future__ import annotations

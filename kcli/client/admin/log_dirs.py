@@ -78,7 +78,7 @@ def _read_dirs(keys: Sequence[int], answer: Message) -> Iterator[tuple[int, dict
     if answer.error_code:
         yield keys[0], kafka_error(answer.error_code)
         return
-    if not answer.results:  # before version 3 there is no error code
+    if not answer.results:  # so brokers before version 3 answer a client that may not see the directories
         yield keys[0], kafka_error(error_codes.CLUSTER_AUTHORIZATION_FAILED)
         return
     found = {}
