@@ -584,20 +584,21 @@ def test_security_of_apache_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
             security.Permission.ALLOW,
         )
         assert admin.create_acls([acl]) == {acl: None}
+        # The controller answers a change before the broker knows of it.
+        wait_for(lambda: admin.describe_acls() == [acl])
         anything = AclBindingFilter(
             *(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
         )
         (read,) = theirs.describe_acls(anything).result(PATIENCE_S)
         assert (read.name, read.principal, read.operation.name) == ("orders", "User:alice", "READ")
-        assert admin.describe_acls() == [acl]
         every = security.AclBindingFilter(principal="User:alice")
         assert admin.delete_acls([every]) == {every: [acl]}
-        assert admin.describe_acls() == []
+        wait_for(lambda: admin.describe_acls() == [])
 
         mechanism = security.ScramMechanism.SCRAM_SHA_256
         made = security.ScramUpsertion.of_password("bob", mechanism, b"secret", b"salt-of-bob", 5000)
         assert admin.alter_user_scram_credentials([made]) == {"bob": None}
-        wait_for(lambda: "bob" in admin.describe_user_scram_credentials())  # until the broker has it from the controller
+        wait_for(lambda: "bob" in admin.describe_user_scram_credentials())
         (future,) = theirs.describe_user_scram_credentials(["bob"]).values()
         (info,) = future.result(PATIENCE_S).scram_credential_infos
         assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_256, 5000)
@@ -610,12 +611,12 @@ def test_security_of_apache_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
 
         entity = (("client-id", None), ("user", "alice"))
         assert admin.alter_client_quotas({entity: {"producer_byte_rate": 1000.0}}) == {entity: None}
+        wait_for(lambda: admin.describe_client_quotas() == {entity: {"producer_byte_rate": 1000.0}})
         words = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", "users", "--entity-name", "alice")
         (printed,) = kafka_peer.run_tools([ToolCase("kafka.admin.ConfigCommand", (*words, *CLIENT_DEFAULT))], 60)
         assert "producer_byte_rate=1000.0" in printed.stdout.decode()
-        assert admin.describe_client_quotas() == {entity: {"producer_byte_rate": 1000.0}}
         assert admin.alter_client_quotas({entity: {"producer_byte_rate": None}}) == {entity: None}
-        assert admin.describe_client_quotas() == {}
+        wait_for(lambda: admin.describe_client_quotas() == {})
         with pytest.raises(KafkaError, match="DELEGATION_TOKEN"):
             admin.create_delegation_token()
 
