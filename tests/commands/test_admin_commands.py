@@ -128,9 +128,10 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and no other process can listen there
         port = taken.getsockname()[1]
-    code, err = ran(capfd, *words, "--bootstrap-server", f"127.0.0.1:{port}")
+        code, err = ran(capfd, *words, "--bootstrap-server", f"127.0.0.1:{port}")
     assert code == 2 and f"127.0.0.1:{port}: Connection refused" in err, err
 
 

@@ -156,7 +156,7 @@ def test_what_comes_later_is_printed_as_it_comes(server: LiveServer) -> None:
     assert command(server, "produce", given=b"second\n", topic="later").returncode == 0
     assert reader.stdout.readline() == b"second\n"
     assert reader.wait(30) == 0
-    assert printed(server, "--follow", "--timeout-ms", "300", topic="later") == ["first", "second"]
+    assert printed(server, "--follow", "--timeout-ms", "3000", topic="later") == ["first", "second"]
 
 
 def test_records_of_an_aborted_transaction_are_not_committed(server: LiveServer) -> None:
@@ -238,7 +238,7 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
     assert sum(row["count"] for row in report["latencyMicros"]["doublings"]) == 2000
     read = command(server, "bench", "consume", "--num-records", "2000", topic="bench")
     assert read.returncode == 0 and read.stdout.startswith(b"2,000 records, 0.1 MB read in ")
-    short = command(server, "bench", "consume", "--num-records", "2001", "--timeout-ms", "300", topic="bench")
+    short = command(server, "bench", "consume", "--num-records", "2001", "--timeout-ms", "3000", topic="bench")
     assert short.returncode == 1 and b"2,000 of 2,001 were read" in short.stderr
 
 
@@ -290,10 +290,10 @@ SHORT = ("--command-property", "default.api.timeout.ms=1500", "--command-propert
 )
 def test_nobody_listens(words: list[str]) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    own = SHORT[:2] if words[0] == "consume" else ()
-    found = command(None, *words, "--bootstrap-server", f"127.0.0.1:{port}", *own, given=b"x\n")
+        free.bind(("127.0.0.1", 0))  # and no other process can listen there
+        where = ("--bootstrap-server", f"127.0.0.1:{free.getsockname()[1]}")
+        own = SHORT[:2] if words[0] == "consume" else ()
+        found = command(None, *words, *where, *own, given=b"x\n")
     assert found.returncode == 2 and b"Connection refused" in found.stderr and found.stderr.count(b"\n") == 1
 
 

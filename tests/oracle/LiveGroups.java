@@ -51,10 +51,10 @@ public class LiveGroups {
             members.add(consumer(pairs.toArray()));
         }
         for (var member : members) member.subscribe(List.of("orders"));
-        for (int round = 0; round < 200; round++) {
+        // Members of the consumer protocol need some heartbeats for it, of which one comes every 5 s.
+        for (int round = 0; !haveAll(members); round++) {
+            if (round == 600) throw new IllegalStateException("the members of " + group + " do not get all partitions");
             for (var member : members) member.poll(Duration.ofMillis(50));
-            if (members.stream().noneMatch(member -> member.assignment().isEmpty())
-                && members.stream().mapToInt(member -> member.assignment().size()).sum() == 3) break;
         }
         for (var member : members) {
             for (TopicPartition partition : member.assignment()) member.position(partition);
@@ -62,6 +62,11 @@ public class LiveGroups {
         }
         KEPT.addAll(members);
     }
+    static boolean haveAll(List<KafkaConsumer<byte[], byte[]>> members) {
+        return members.stream().noneMatch(member -> member.assignment().isEmpty())
+            && members.stream().mapToInt(member -> member.assignment().size()).sum() == 3;
+    }
+
     static final List<Object> KEPT = new ArrayList<>();
 
     static void share(Admin admin, String group) throws Exception {
@@ -90,7 +95,7 @@ public class LiveGroups {
             .setActiveTasks(List.of()).setStandbyTasks(List.of()).setWarmupTasks(List.of())
             .setTopology(new StreamsGroupHeartbeatRequestData.Topology().setEpoch(1).setSubtopologies(List.of(
                 new StreamsGroupHeartbeatRequestData.Subtopology().setSubtopologyId("0").setSourceTopics(List.of("orders")))));
-        for (int round = 0; round < 50; round++) {
+        for (int round = 0; round < 300; round++) {
             var answer = heartbeat(socket, data);
             if (answer.errorCode() != 0) throw new IllegalStateException(answer.errorMessage());
             data.setMemberEpoch(answer.memberEpoch()).setTopology(null).setProcessId(null).setClientTags(null).setRebalanceTimeoutMs(-1);
@@ -103,6 +108,7 @@ public class LiveGroups {
             }
             Thread.sleep(200);
         }
+        throw new IllegalStateException("the member of " + group + " gets no tasks");
     }
 
     static StreamsGroupHeartbeatResponseData heartbeat(Socket socket, StreamsGroupHeartbeatRequestData data) throws Exception {

@@ -7,10 +7,13 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.common.utils.Exit;
 
 /**
@@ -21,8 +24,13 @@ import org.apache.kafka.common.utils.Exit;
  * EXIT is what the process would have ended with; -1 for a case that hung, which ends the program (its thread cannot be
  * stopped), so that the caller starts another one for the cases behind it. An exception is printed to the case's stderr as
  * the JVM prints an uncaught one.
+ *
+ * <p>A case with --bootstrap-server begins when that broker has the metadata of its controller, which answers a change before
+ * the broker knows of it: what a tool has changed, the next one sees.
  */
 public class RunTools {
+  static final String ADDRESS_OPTION = "--bootstrap-server";
+
   /** One run of a tool: where it prints to, and what it ended with. */
   static final class Case extends Thread {
     final String[] words;
@@ -81,6 +89,14 @@ public class RunTools {
     return !hung;
   }
 
+  /** Waits until the broker has all metadata that are committed now: its features have the offset of its metadata. */
+  static void awaitMetadata(Admin admin) throws Exception {
+    long last = admin.describeMetadataQuorum().quorumInfo().get().highWatermark() - 1;
+    while (admin.describeFeatures().featureMetadata().get().finalizedFeaturesEpoch().orElseThrow() < last) {
+      Thread.sleep(5); // a poll of another process, which gives no other sign
+    }
+  }
+
   /** Runs the cases, in order, until one hangs -> whether none did. */
   static boolean runAll(Path cases, long limitMs) throws Exception {
     PrintStream frames = Answers.stdout();
@@ -96,8 +112,14 @@ public class RunTools {
         };
     Exit.setExitProcedure(procedure);
     Exit.setHaltProcedure(procedure);
+    Map<String, Admin> admins = new HashMap<>();
     for (String line : Files.readAllLines(cases, StandardCharsets.UTF_8)) {
       Case one = new Case(mapper.readValue(line, String[].class));
+      int option = Arrays.asList(one.words).indexOf(ADDRESS_OPTION);
+      if (option >= 0) {
+        String address = one.words[option + 1];
+        awaitMetadata(admins.computeIfAbsent(address, at -> Admin.create(Map.of("bootstrap.servers", at))));
+      }
       running.set(one);
       if (!run(one, limitMs, frames)) {
         return false;

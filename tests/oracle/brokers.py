@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from tests.conftest import ROOT
 from tests.oracle.peer import Peer, free_ports
+from tests.oracle.raw_requests import RawClient, wait_for_metadata
 
 TOOL_SECONDS = 120
 CLUSTER_ID = "kcliKcliKcliKcliKcliKg"  # of all that the peer formats
@@ -80,8 +81,8 @@ def running_broker(peer: Peer, home: Path, data: Path) -> Iterator[str]:
     """Runs a broker on `data`; its settings and its output, broker.log, lie in `home` -> its address. It stops cleanly."""
     port = free_ports()
     (home / "server.properties").write_text(_CONFIG.format(port=port, controller=port + 1, data=data))
-    with started_broker(peer, home):
-        yield f"127.0.0.1:{port}"
+    with started_broker(peer, home, port) as bootstrap:
+        yield bootstrap
 
 
 @contextmanager
@@ -99,8 +100,8 @@ def new_broker(peer: Peer, home: Path, *settings: str, properties: str | None = 
         formatting = ["format", "--standalone", "-t", CLUSTER_ID, "-c", str(file), *settings]
         command = [str(peer.script), "java", "kafka.tools.StorageTool", *formatting]
     subprocess.run(command, check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
-    with started_broker(peer, home):
-        yield f"127.0.0.1:{port}"
+    with started_broker(peer, home, port) as bootstrap:
+        yield bootstrap
 
 
 @contextmanager
@@ -109,16 +110,21 @@ def broker_at(peer: Peer, home: Path, properties: str, data: Path) -> Iterator[s
     home.mkdir(parents=True, exist_ok=True)
     port = free_ports()
     (home / "server.properties").write_text(properties.format(port=port, controller=port + 1, data=data))
-    with started_broker(peer, home):
-        yield f"127.0.0.1:{port}"
+    with started_broker(peer, home, port) as bootstrap:
+        yield bootstrap
 
 
 @contextmanager
-def started_broker(peer: Peer, home: Path) -> Iterator[None]:
-    """Runs a broker on home/server.properties. It stops cleanly."""
+def started_broker(peer: Peer, home: Path, port: int) -> Iterator[str]:
+    """Runs a broker on home/server.properties, which has its port -> its address. It stops cleanly.
+
+    It may start before it knows which partitions it leads, which the controller decides when it has unfenced the broker.
+    """
     _tell_broker(peer, "start", home)
     try:
-        yield
+        with closing(RawClient(f"127.0.0.1:{port}")) as client:
+            wait_for_metadata(client)
+        yield client.address
     finally:
         _tell_broker(peer, "stop", home)
 

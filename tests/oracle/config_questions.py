@@ -34,7 +34,7 @@ from kcli.protocol.message import Message
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-SECONDS = 20
+SECONDS = 60
 Step = dict[str, Any]
 # What server.properties states beside what a broker needs.
 STATIC_SETTINGS = (
@@ -180,12 +180,14 @@ class _Asker:
         mark = str(1000 + self._marks)
         self._change(change(METRICS, "mark", ("interval.ms", SET, mark)))
         until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            entries = self._describe_configs(METRICS, "mark", ["interval.ms"]).results[0].configs
-            if entries and entries[0].value == mark:
-                break
+        while not self._is_published(mark):
+            assert time.monotonic() < until, "the broker does not get what the controller has changed"
             time.sleep(0.02)
         time.sleep(self._settle_seconds)  # Kafka's broker configuration follows its image by some milliseconds
+
+    def _is_published(self, mark: str) -> bool:
+        entries = self._describe_configs(METRICS, "mark", ["interval.ms"]).results[0].configs
+        return bool(entries) and entries[0].value == mark
 
 
 def _resource(message: MessageType, step: Step, configs: list[Message]) -> Message:

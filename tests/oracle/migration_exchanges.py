@@ -18,7 +18,7 @@ from kcli.protocol.apis import API_KEYS
 from kcli.protocol.internal_records import OFFSETS
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
-from tests.oracle.raw_requests import BUSY
+from tests.oracle.raw_requests import BUSY, until
 
 SETTINGS = (
     "offsets.topic.num.partitions=1",
@@ -133,9 +133,14 @@ class Exchange:
         return self._joined(label, answer, topics, fields.get("group_instance_id"))
 
     def join_later(self, label: str, member: str = "", **fields: Any) -> Callable[[], Joined]:
+        """Join a stable group: the answer comes when the other members have joined, too."""
         wait = self.asker.later(apis.JOIN_GROUP, 9, **self.join_fields(member, ("orders",), **fields))
-        self.asker.pause()
+        until(lambda: self._classic_state() == "PreparingRebalance")  # the join is there
         return lambda: self._joined(label, wait(), ("orders",), fields.get("group_instance_id"))
+
+    def _classic_state(self) -> str:
+        (group,) = self.asker.ask(apis.DESCRIBE_GROUPS, 6, groups=[self.group_id]).groups
+        return str(group.group_state)
 
     def join_new(self, label: str, **fields: Any) -> Joined:
         """Join as a client of today does: the first join gets a member id."""
@@ -171,7 +176,8 @@ class Exchange:
 
     def sync_later(self, joined: Joined) -> Callable[[], None]:
         wait = self.asker.later(apis.SYNC_GROUP, 5, **self.sync_fields(joined, {}))
-        self.asker.pause()
+        for _ in range(5):  # nothing that can be asked says that the request is there
+            self.asker.pause()
         return lambda: self.note("waiting sync", wait().error_code)
 
     def beat(self, label: str, joined: Joined, **fields: Any) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_QUORUM
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from tests.oracle.peer import free_ports
@@ -114,6 +114,16 @@ def until(is_so: Callable[[], Any]) -> Any:
             return answer
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def wait_for_metadata(client: RawClient) -> None:
+    """Wait until the broker has the metadata of its controller, which answers a change before the broker knows of it."""
+    part = client.struct(DESCRIBE_QUORUM, "PartitionData", partition_index=0)
+    topic = client.struct(DESCRIBE_QUORUM, "TopicData", topic_name="__cluster_metadata", partitions=[part])
+    (quorum,) = client.ask(DESCRIBE_QUORUM, 2, topics=[topic]).topics[0].partitions
+    software = {"client_software_name": "test", "client_software_version": "1"}
+    # The epoch of the features is the offset of the broker's metadata.
+    until(lambda: client.ask(API_VERSIONS, 3, **software).finalized_features_epoch >= quorum.high_watermark - 1)
 
 
 def plain(value: Any, left_out: frozenset[str] = frozenset(), names: dict[bytes, str] | None = None) -> Any:

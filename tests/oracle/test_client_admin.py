@@ -65,7 +65,8 @@ class Place(NamedTuple):
 def joined(bootstrap: str, group: str) -> Consumer:
     """A consumer of `orders` that has read all of it and committed."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "client.id": f"of-{group}"}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
+    # A member that does not poll stays as long as the tests of this module take.
+    consumer = Consumer({**settings, "enable.auto.commit": False, "max.poll.interval.ms": 3_600_000})
     consumer.subscribe(["orders"])
     read, until = 0, time.monotonic() + PATIENCE_S
     while read < RECORDS:
@@ -463,7 +464,9 @@ def test_the_rest_has_kafkas_codes(place: Place, name: str) -> None:
 
 
 def test_static_and_all_members_are_removed(place: Place) -> None:
-    settings = {"bootstrap.servers": place.bootstrap, "group.id": "leaving", "session.timeout.ms": 45_000}
+    # It sends no heartbeat after its removal, which would let it join again.
+    times = {"session.timeout.ms": 45_000, "heartbeat.interval.ms": 30_000}
+    settings = {"bootstrap.servers": place.bootstrap, "group.id": "leaving", **times}
     consumer = Consumer({**settings, "group.instance.id": "one", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
     until = time.monotonic() + PATIENCE_S

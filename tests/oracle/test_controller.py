@@ -85,8 +85,8 @@ def state_of(image: MetadataImage) -> dict[str, Any]:
 @contextmanager
 def kafka(peer: Peer, home: Path, port: int) -> Iterator[str]:
     """Kafka on home/server.properties -> its address."""
-    with started_broker(peer, home):
-        yield f"127.0.0.1:{port}"
+    with started_broker(peer, home, port) as address:
+        yield address
 
 
 def described(peer: Peer, address: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ from kcli.protocol import apis
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import running_kcli
+from tests.oracle.raw_requests import running_kcli, wait_for_metadata
 from tests.oracle.reading import offline_records
 from tests.oracle.test_share_fetch_answers import (
     ACCEPT,
@@ -62,7 +62,7 @@ class Letters(Exchange):
         topic = struct(key, "CreatableTopic", name=name, num_partitions=partitions, replication_factor=1, configs=made)
         created = self.client.ask(key, 7, topics=[topic], timeout_ms=10_000)
         assert created.topics[0].error_code == 0
-        time.sleep(0.5)
+        wait_for_metadata(self.client)
 
     def produce_values(self, *values: bytes, is_compressed: bool = False) -> None:
         """Produce a batch of records with keys to partition 0."""

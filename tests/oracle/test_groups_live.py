@@ -40,6 +40,7 @@ BROKER_SETTINGS = (
 SESSION_MS = 5000
 PARTITIONS = 6
 SETTLE_SECONDS = 20
+ASK_SECONDS = 60  # a client that has lost its broker waits up to 10 s before it connects again
 PAUSE_S = 0.02  # of a poll of other processes, which give no other sign
 _NAMES = itertools.count()
 
@@ -140,7 +141,7 @@ class Judge:
 
     def check_committed(self) -> None:
         """Committed offsets only go forward."""
-        found = self._asker.committed([TopicPartition(self.topic, index) for index in range(self.partitions)], 10)
+        found = self._asker.committed([TopicPartition(self.topic, index) for index in range(self.partitions)], ASK_SECONDS)
         offsets = [max(one.offset, 0) for one in found]
         assert all(now >= before for now, before in zip(offsets, self.committed, strict=True)), (offsets, self.committed)
         self.committed = offsets

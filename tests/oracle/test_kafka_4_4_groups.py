@@ -19,7 +19,7 @@ from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.oracle.brokers import answers, new_broker
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import BUSY, RawClient, plain, running_kcli, until
+from tests.oracle.raw_requests import BUSY, RawClient, plain, running_kcli, until, wait_for_metadata
 from tests.oracle.test_streams_group_answers import BEAT, SIMPLE
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -54,6 +54,7 @@ def create_topics(client: RawClient) -> dict[str, bytes]:
         until(lambda found=found: not client.ask(apis.FIND_COORDINATOR, 6, **found).coordinators[0].error_code)
     names = [client.struct(apis.DELETE_TOPICS, "DeleteTopicState", name="gone")]
     client.ask(apis.DELETE_TOPICS, 6, topics=names, timeout_ms=10_000)
+    wait_for_metadata(client)
     time.sleep(1)  # Kafka's group coordinator hears of topics after the others
     return {topic.name: bytes(topic.topic_id) for topic in topics}
 
@@ -137,8 +138,12 @@ class Transaction:
         """Commit the transaction, wait for its markers, which follow the answer, and return the error."""
         answer = self._client.ask(apis.END_TXN, 5, committed=True, **self._stated())
         self._producer.producer_epoch = answer.producer_epoch
-        time.sleep(1)
+        until(lambda: self._state() == "CompleteCommit")
         return int(answer.error_code)
+
+    def _state(self) -> str:
+        (found,) = self._client.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[TRANSACTIONAL_ID]).transaction_states
+        return str(found.transaction_state)
 
 
 def commit_in_transactions(address: str) -> Notes:

@@ -30,6 +30,7 @@ from tests.conftest import FIXTURES
 from tests.oracle.peer import Peer, free_ports
 from tests.replay.delivered import delivered
 from tests.replay.runs import arrived, replay
+from tests.server.live import wait_for
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 VERSIONS = ("2.8.2", "3.9.1")
@@ -101,7 +102,7 @@ def process(peer: Peer, log: Path, *command: str) -> Iterator[subprocess.Popen[b
             running.wait()
 
 
-def wait_for(port: int, request: bytes, running: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_answer(port: int, request: bytes, running: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + START_S
     while not answers(port, request):
         assert running.poll() is None and time.monotonic() < end, log.read_text(errors="replace")[-2000:]
@@ -131,7 +132,7 @@ def broker(request: pytest.FixtureRequest, kafka_peer: Peer, tmp_path_factory: p
         )
         subprocess.run([peer.script, "java", *format_words], check=True, timeout=120, capture_output=True)
         with process(peer, home / "broker.log", "kafka.Kafka", str(home / "server.properties")) as running:
-            wait_for(port, api_versions, running, home / "broker.log")
+            wait_for_answer(port, api_versions, running, home / "broker.log")
             yield OldBroker(version, f"127.0.0.1:{port}", data)
         return
     (home / "zoo.cfg").write_text(
@@ -140,15 +141,22 @@ def broker(request: pytest.FixtureRequest, kafka_peer: Peer, tmp_path_factory: p
     )
     zookeeper = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     with process(peer, home / "zookeeper.log", zookeeper, str(home / "zoo.cfg")) as keeper:
-        wait_for(port + 1, b"ruok", keeper, home / "zookeeper.log")
+        wait_for_answer(port + 1, b"ruok", keeper, home / "zookeeper.log")
         with process(peer, home / "broker.log", "kafka.Kafka", str(home / "server.properties")) as running:
-            wait_for(port, api_versions, running, home / "broker.log")
+            wait_for_answer(port, api_versions, running, home / "broker.log")
             yield OldBroker(version, f"127.0.0.1:{port}", data)
 
 
 def create(broker: OldBroker, topic: str, partitions: int = 1) -> None:
+    """Make a topic; the controller of 3.9 answers before the broker knows of it."""
     with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
         value_of(admin.create_topics([NewTopic(topic, partitions)])[topic])
+
+        def has_leaders() -> bool:
+            found = admin.describe_topics([topic])[topic]
+            return not isinstance(found, ClientError) and [part.leader for part in found.partitions] == [1] * partitions
+
+        wait_for(has_leaders)
 
 
 def read(consumer: Consumer, count: int) -> list[tuple[int, int, object, object]]:

@@ -18,7 +18,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, plain, running_kcli
+from tests.oracle.raw_requests import RawClient, plain, running_kcli, until
 from tests.protocol.random_messages import SINCE_KAFKA_4_4
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
@@ -93,7 +93,8 @@ def set_up(client: RawClient) -> dict[bytes, str]:
 
 def wait_for_leaders(client: RawClient) -> None:
     """A broker takes over what the controller has made a moment later; it is asked until it has."""
-    for _ in range(10_000):
+
+    def is_leading() -> bool:
         wanted = [
             client.struct(
                 apis.LIST_OFFSETS,
@@ -107,9 +108,9 @@ def wait_for_leaders(client: RawClient) -> None:
             for name, count in TOPICS.items()
         ]
         answer = client.ask(apis.LIST_OFFSETS, 6, replica_id=-1, topics=wanted)
-        if not any(partition.error_code for topic in answer.topics for partition in topic.partitions):
-            return
-    raise AssertionError("the broker does not lead what was created")
+        return not any(partition.error_code for topic in answer.topics for partition in topic.partitions)
+
+    until(is_leading)
 
 
 @pytest.fixture(scope="module")
@@ -387,11 +388,13 @@ def test_init_producer_id_without_a_transaction(pair: Pair, version: int, produc
     fields = {"producer_id": producer_id, "producer_epoch": producer_epoch} if version >= 3 else {}
     answers = []
     for client in (pair.kcli, pair.kafka):
-        # Kafka says so until it has its first block of ids; it is asked again, as clients do.
-        for _ in range(10_000):
+
+        def answered(client: RawClient = client) -> Message | None:
+            """Kafka says that it loads until it has its first block of ids; it is asked again, as clients do."""
             answer = client.ask(apis.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=7, **fields)
-            if answer.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS:
-                break
+            return None if answer.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS else answer
+
+        answer = until(answered)
         answers.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
     assert answers[0] == answers[1]
 

@@ -20,7 +20,7 @@ from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import RawClient, running_kcli, until
+from tests.oracle.raw_requests import RawClient, running_kcli, until, wait_for_metadata
 from tests.server.apis.share_requests import share_acknowledge_request, share_fetch_request
 from tests.server.whole_node import batch
 
@@ -84,6 +84,7 @@ class Exchange:
             )
             altered = self.client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
             assert altered.responses[0].error_code == 0, altered.responses[0].error_message
+            wait_for_metadata(self.client)
         for size in sizes:
             self.produce(size, timestamp=int(time.time() * 1000))
         for index in range(partitions):

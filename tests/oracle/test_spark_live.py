@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,17 +27,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.spark.data_source import KafkaLogDataSource
 from tests.conftest import ROOT
 from tests.oracle.brokers import KcliBroker, new_broker
 from tests.oracle.peer import Peer
+from tests.server.live import wait_for
 
 pytestmark = pytest.mark.oracle
 
 TOPIC, PARTITIONS = "live", 8
 # Of each batch read, so that the reads keep up with the writer: offsets before the end of the read before.
 OVERLAP = 1000
-WAIT_SECONDS = 60
+CHECKPOINTS = "replica.high.watermark.checkpoint.interval.ms=500"
 
 # Makes the topic and sends, at most so many records a second, until its stdin is closed; prints how many were acknowledged.
 # Without a limit the many reads of the slow tier would take 50 GB.
@@ -99,11 +100,11 @@ def broker(kind: str, request: pytest.FixtureRequest, home: Path) -> Iterator[tu
     """A broker of kcli or of Apache Kafka -> its address and its log directory. It stops cleanly."""
     if kind == "kcli":
         request.getfixturevalue("kcli_serves")
-        with KcliBroker(home) as running:
+        with KcliBroker(home, CHECKPOINTS) as running:
             yield running.bootstrap, running.data
         return
     peer: Peer = request.getfixturevalue("kafka_peer")
-    with new_broker(peer, home) as bootstrap:
+    with new_broker(peer, home, CHECKPOINTS) as bootstrap:
         yield bootstrap, home / "data"
 
 
@@ -136,13 +137,10 @@ def batch_reads(data: Path, reads: int) -> None:
     """Each read gives every partition from where it begins, without a gap.
 
     And never less than the read before, once the broker has checkpointed its high watermarks: before that, logs are read to
-    their ends.
+    their ends. All reads may end before the broker writes its next checkpoint.
     """
     ends = dict.fromkeys(range(PARTITIONS), 0)
-    until = time.monotonic() + WAIT_SECONDS
-    checkpoint = data / "replication-offset-checkpoint"
-    while not checkpoint.exists() or f"{TOPIC} {PARTITIONS - 1} " not in checkpoint.read_text():
-        assert time.monotonic() < until, "the broker writes no high watermark"
+    wait_for(lambda: least_high_watermark(data) > OVERLAP)
     for _ in range(reads):
         starts = {str(partition): max(end - OVERLAP, 0) for partition, end in ends.items()}
         table = source(data, startingOffsets=json.dumps({TOPIC: starts}))
@@ -153,6 +151,13 @@ def batch_reads(data: Path, reads: int) -> None:
             assert (ranges[0].stop if ranges else first) >= ends[partition]
             ends[partition] = ranges[0].stop if ranges else ends[partition]
     assert min(ends.values()) > OVERLAP
+
+
+def least_high_watermark(data: Path) -> int:
+    """The lowest high watermark that the broker has checkpointed of the topic's partitions, -1 if one of them is missing."""
+    path = data / "replication-offset-checkpoint"
+    offsets = decode_offset_checkpoint(path.read_bytes()).offsets() if path.exists() else {}
+    return min(offsets.get((TOPIC, partition), -1) for partition in range(PARTITIONS))
 
 
 def micro_batch(stream: Any, at: Any, ends: dict[int, int]) -> Any:

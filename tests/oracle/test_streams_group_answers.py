@@ -19,7 +19,7 @@ from kcli.protocol.message import Message
 from tests.oracle.brokers import new_broker
 from tests.oracle.kafka_4_4 import raise_features
 from tests.oracle.peer import Peer
-from tests.oracle.raw_requests import ANSWER_SECONDS, BUSY, RawClient, plain, running_kcli, until
+from tests.oracle.raw_requests import ANSWER_SECONDS, BUSY, RawClient, plain, running_kcli, until, wait_for_metadata
 from tests.oracle.reading import offline_records
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
@@ -70,17 +70,30 @@ class Exchange:
         self.client = client
         self.version = version
         self.answers: list[tuple[str, Any]] = []
-        self.create(TOPICS)
         for group_id in ("g", "topics", "classic", "delayed", "loop", "streams", "endpoints", "static", "tagged", "described"):
             key = {"key_type": 0, "coordinator_keys": [group_id]}
             until(lambda key=key: not client.ask(apis.FIND_COORDINATOR, 4, **key).coordinators[0].error_code)
+        self.create(TOPICS)
 
     def create(self, topics: dict[str, int]) -> None:
         struct, key = self.client.struct, apis.CREATE_TOPICS
         made = [struct(key, "CreatableTopic", name=name, num_partitions=n, replication_factor=1) for name, n in topics.items()]
         self.client.ask(key, 7, topics=made, timeout_ms=10_000)
         until(lambda: all(self.partitions(name) for name in topics))
-        time.sleep(0.5)  # Kafka's group coordinator hears of topics after the others
+        until(lambda: self.assigned_to_a_consumer(list(topics)) == sum(topics.values()))
+
+    def assigned_to_a_consumer(self, topics: list[str]) -> int:
+        """How many partitions the member of another group gets: Kafka's group coordinator hears of topics after the others."""
+        key, group = apis.CONSUMER_GROUP_HEARTBEAT, {"group_id": "counting", "member_id": "counts"}
+        fields = {"subscribed_topic_names": topics, "topic_partitions": [], "rebalance_timeout_ms": 60_000}
+        answer = self.client.ask(key, 1, member_epoch=0, **group, **fields)
+        if answer.error_code:
+            assert answer.error_code in BUSY, answer
+            return 0
+        self.client.ask(key, 1, member_epoch=-1, **group)
+        (deleted,) = self.client.ask(apis.DELETE_GROUPS, 2, groups_names=["counting"]).results
+        assert not deleted.error_code, deleted
+        return sum(len(one.partitions) for one in answer.assignment.topic_partitions) if answer.assignment else 0
 
     def partitions(self, name: str) -> int:
         """How many partitions a topic has, 0 without it."""
@@ -148,6 +161,12 @@ class Exchange:
         wanted = {"group_id": "g", "member_id": member, "member_epoch": epoch, "topics": None}
         group = self.client.struct(apis.OFFSET_FETCH, "OffsetFetchRequestGroup", **wanted)
         self.note(label, plain(self.client.ask(apis.OFFSET_FETCH, version, groups=[group])))
+
+
+def wait_for_group_configs(client: RawClient) -> None:
+    """Wait until the coordinator has a change of configs: it gets it some milliseconds after the broker's metadata."""
+    wait_for_metadata(client)
+    time.sleep(0.5)  # nothing that can be asked has a sign of it
 
 
 def invalid_heartbeats(exchange: Exchange) -> None:
@@ -373,17 +392,22 @@ def settings_of_the_group(exchange: Exchange) -> None:
         configs = [struct(key, "AlterableConfig", name=name, value=str(value)) for name, value in names.items()]
         resource = struct(key, "AlterConfigsResource", resource_type=32, resource_name="delayed", configs=configs)
         exchange.note("configured", plain(exchange.client.ask(key, 1, resources=[resource])))
-        time.sleep(0.5)
+        wait_for_group_configs(exchange.client)
 
     def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
         exchange.beat(label, member, epoch, group_id="delayed", **fields)
 
-    configure(initial_rebalance_delay_ms=1500)
+    def is_assigned() -> bool:
+        (group,) = exchange.client.ask(DESCRIBE, exchange.version, group_ids=["delayed"]).groups
+        return bool(group.assignment_epoch == group.group_epoch)
+
+    configure(initial_rebalance_delay_ms=3000)
     for member in ("m1", "m2"):
         beat(f"{member} joins", member)
         beat(f"{member} waits", member, 1)
     exchange.describe("delayed", "delayed")
-    time.sleep(2)
+    assert not is_assigned()
+    until(is_assigned)
     exchange.describe("assigned", "delayed")
     for member in ("m1", "m2"):
         beat(f"{member} gets", member, 1)
@@ -467,7 +491,7 @@ def rack_tags(exchange: Exchange) -> None:
         resource = struct(key, "AlterConfigsResource", resource_type=32, resource_name="tagged", configs=configs)
         (answer,) = exchange.client.ask(key, 1, resources=[resource]).responses
         exchange.note("configured", answer.error_code)
-        time.sleep(0.5)
+        wait_for_group_configs(exchange.client)
 
     def beat(label: str, member: str, epoch: int = 0, **fields: Any) -> None:
         exchange.beat(label, member, epoch, group_id="tagged", **fields)

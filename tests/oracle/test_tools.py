@@ -26,7 +26,7 @@ FEATURES, QUORUM = f"{TOOLS}FeatureCommand", f"{TOOLS}MetadataQuorumCommand"
 PRODUCER, CONSUMER = f"{TOOLS}ConsoleProducer", f"{TOOLS}consumer.ConsoleConsumer"
 ELECTION, DUMP, CLUSTER = f"{TOOLS}LeaderElectionCommand", f"{TOOLS}DumpLogSegments", f"{TOOLS}ClusterTool"
 PERFORMANCE_RECORDS = 20_000
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 60
 # The time specs of kafka-get-offsets; two of tiered storage answer with nothing.
 TIMES = ("latest", "earliest", "max-timestamp", "earliest-local", "latest-tiered", "earliest-pending-upload", "-1", "-2", "-3")
 SENT = "h1:v1,h2:v2\tk1:one\nh1:v1\tk2:two\nh3:v3\tk3:three\n"

@@ -33,6 +33,8 @@ COUNTS = "offsets.topic.num.partitions=2\ntransaction.state.log.num.partitions=2
 KEEPING = DYNAMIC + COUNTS
 EXPIRING = KEEPING.replace("cleanup.interval.ms=100000000", "cleanup.interval.ms=500")
 LIMIT_S = 30
+# Of transactions that must outlive the stop and the start of brokers, also on a machine that has other work.
+LONG_MS = 900_000
 
 
 class Places:
@@ -103,8 +105,8 @@ def test_open_transactions(kafka_peer: Peer, tmp_path: Path, first: str, second:
     with places.broker(first, KEEPING, []) as client:
         made = [Exchange("swap", client.ask, partial(time.sleep, PAUSE_S), bumps=bumps) for bumps in (True, False)]
         for x in made:
-            x.client("commits").init().begin(0, value=b"one")
-            x.client("aborts").init().begin(0, 1)
+            x.client("commits").init(LONG_MS).begin(0, value=b"one")
+            x.client("aborts").init(LONG_MS).begin(0, 1)
             x.client("expires").init(timeout_ms=1_000).begin(1)
             commit_offset(x, x.clients[0])
         before = [transactions(x) for x in made]
@@ -122,7 +124,7 @@ def test_open_transactions(kafka_peer: Peer, tmp_path: Path, first: str, second:
             commits.end(True)
             aborts.end(False)
             assert committed_offset(x) == 5
-            aborts.init().begin(1, value=b"three")
+            aborts.init(LONG_MS).begin(1, value=b"three")
     states = {"commits": "CompleteCommit", "aborts": "Ongoing", "expires": "CompleteAbort"}
     assert open_transactions(places.data) == {name: states[name.rpartition(".")[2]] for name in names}
     with places.broker(first, KEEPING, made) as client:

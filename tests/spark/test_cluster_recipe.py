@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FIXTURES, ROOT
+from tests.oracle.peer import free_ports
 
 RECIPE = re.compile(r"<!-- recipe: cluster -->\n\n```console\n(.*?)```\n", re.DOTALL)
 STARTED = {"Master": "I have been elected leader", "Worker": "Successfully registered with master"}
@@ -61,13 +61,6 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate(timeout=60)
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that no process listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def wait_for(process: subprocess.Popen[str], text: str) -> None:
     """Read what a process logs up to a line with a text; its end is a failure."""
     assert process.stderr is not None
@@ -84,7 +77,7 @@ def test_the_recipe_of_the_page(environment: dict[str, str], processes: list[sub
     found = RECIPE.search((ROOT / "docs" / "to-parquet.md").read_text(encoding="utf-8"))
     assert found is not None
     out = tmp_path / "out"
-    page = found[1].replace("7077", str(free_port())).replace("OUT", str(out))
+    page = found[1].replace("7077", str(free_ports())).replace("OUT", str(out))
     page = page.replace("LOGDIR", str(FIXTURES / "kafka-logs" / "data"))
     lines = page.splitlines()
     exports = "; ".join(line.partition("  #")[0] for line in lines if line.startswith("export"))

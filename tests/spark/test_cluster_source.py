@@ -28,7 +28,7 @@ from kcli.spark.planning import OffsetRange, find_partitions
 from kcli.spark.read_options import OptionError, parse_options
 from kcli.spark.table_schemas import TableError
 from tests.conftest import FIXTURES
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, wait_for
 from tests.spark.source import rows_of, splits_of
 
 ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -102,6 +102,13 @@ def test_times_are_looked_up_by_the_cluster(cluster: Cluster) -> None:
     assert comparable(found) == comparable(rows_of(cluster.data, **options))
 
 
+def wait_for_end(cluster: Cluster, offset: int) -> None:
+    """Wait until topic `open` ends at an offset: the end of a transaction is answered before its marker is written."""
+    with Admin({"bootstrap.servers": cluster.servers}) as admin:
+        key = ("open", 0)
+        wait_for(lambda: value_of(admin.list_offsets({key: OffsetSpec.LATEST})[key]).offset == offset)
+
+
 def test_an_open_transaction(cluster: Cluster) -> None:
     """What is behind the last stable offset is left out and counted; a transaction that was aborted there is known, too."""
     with Admin({"bootstrap.servers": cluster.servers}) as admin:
@@ -115,6 +122,7 @@ def test_an_open_transaction(cluster: Cluster) -> None:
                 producer.send("open", b"%d" % number)
             producer.flush()
         other.abort_transaction()
+        wait_for_end(cluster, 7)
         counts = []
         for path in (cluster.url, str(cluster.data)):
             options = {"subscribe": "open", "stopAtHighWatermark": "false"}
@@ -126,6 +134,7 @@ def test_an_open_transaction(cluster: Cluster) -> None:
             assert [(row["value"], row["aborted"]) for row in rows] == [(b"%d" % (at % 3), at >= 3) for at in range(6)]
         assert counts == [{("open", 0): {"beyondLastStableOffset": 7}}] * 2
         one.commit_transaction()
+    wait_for_end(cluster, 8)
     assert len(rows_of(cluster.url, subscribe="open", kafka_isolation_level="read_committed")) == 3
 
 

@@ -35,8 +35,8 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 # How long a client may try one thing; below the limit for a step, so that the client's own error is seen.
-CLIENT_SECONDS = 12
-STEP_SECONDS = 40
+CLIENT_SECONDS = 30
+STEP_SECONDS = 60
 START_SECONDS = 60
 NO_ANSWER = "NO_ANSWER"
 
