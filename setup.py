@@ -18,6 +18,7 @@ COMPILED_MODULES = [
     "kcli/format/plain_batch.py",
     "kcli/format/batch_scan.py",
     "kcli/format/record_copy.py",
+    "kcli/format/batch_join.py",
     "kcli/format/murmur2.py",
     "kcli/format/memory_records_builder.py",
     "kcli/log/cleaner/offset_map.py",

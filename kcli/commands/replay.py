@@ -8,6 +8,7 @@ from kcli.commands.client_options import client_errors
 from kcli.commands.output import CannotRun, print_message
 from kcli.commands.selection_options import READ_COMMITTED, READ_UNCOMMITTED, add_selection_options, selection_of
 
+JOIN_BYTES = "512KiB"
 ARGUMENTS = "PATH... --to HOST:PORT"
 DESCRIPTION = """\
 Sends the records of segments, partitions or log directories to a Kafka cluster: to restore a
@@ -59,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--join",
         metavar="BYTES",
         nargs="?",
-        const="512KiB",
-        help="join small batches that are not compressed into batches of up to BYTES (512KiB), which is faster",
+        const=JOIN_BYTES,
+        help=f"join small batches that are not compressed into batches of up to BYTES; 0: send all batches as they are "
+        f"(default: {JOIN_BYTES}; 0 with --speed or --rate)",
     )
     group.add_argument(
         "--check", action="store_true", help="at the end, read the records from the target and compare them with the source"

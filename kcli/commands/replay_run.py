@@ -19,8 +19,9 @@ from kcli.client.shell.client_thread import ClientThread
 from kcli.commands.output import EXIT_FINDINGS, CannotRun, exit_code, print_message, print_text
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import progress_bar
+from kcli.commands.replay import JOIN_BYTES
 from kcli.inspect.dumping.selection import Selection
-from kcli.inspect.quantities import format_count
+from kcli.inspect.quantities import format_bytes, format_count
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.shell.clock import Clock
 from kcli.replay.checking import Checker
@@ -31,7 +32,7 @@ from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
 from kcli.replay.replayer import Replayer
 from kcli.replay.report import plan, plan_lines, result_lines
-from kcli.replay.scheduling import Schedule, parse_bytes
+from kcli.replay.scheduling import AtOnce, Schedule, parse_bytes
 from kcli.replay.source import CommittedOffset, TopicPartition
 from kcli.replay.topic_mapping import TopicMapping
 
@@ -39,6 +40,7 @@ POLL_S = 0.2
 STREAM_POLL_S = 0.002
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400
 CLIENT_ID = "kcli-replay"
+MOST_JOIN_BYTES = 64 * 1024 * 1024
 
 
 def timeout_of(seconds: float) -> int:
@@ -92,7 +94,7 @@ class ReplayRun:
     def _open_source(self) -> DirectorySource | ClusterSource:
         paths = self._args.paths
         wants = self._wants
-        join_bytes = parse_bytes("--join", self._args.join) if self._args.join else 0
+        join_bytes = self._join_bytes()
         clusters = [path for path in paths if path.startswith(SCHEME)]
         if not clusters:
             named = distinct_paths(paths)
@@ -108,6 +110,15 @@ class ReplayRun:
         source.wake = thread.wake
         thread.start(source.discover).result()
         return source
+
+    def _join_bytes(self) -> int:
+        """Return up to what size batches are joined. A schedule is kept for each batch, so that these stay as they are."""
+        if self._args.join is not None:
+            join_bytes = parse_bytes("--join", self._args.join)
+            if join_bytes > MOST_JOIN_BYTES:
+                raise CannotRun(f"--join {self._args.join}: at most {format_bytes(MOST_JOIN_BYTES)}")
+            return join_bytes
+        return parse_bytes("--join", JOIN_BYTES) if isinstance(self._schedule, AtOnce) else 0
 
     def _wants(self, topic: str) -> bool:
         self._found_topics.add(topic)

@@ -1,5 +1,5 @@
 # What byte_copy.py is in compiled modules, which include these functions.
-from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
@@ -10,6 +10,9 @@ cdef inline Bytes readable(bytes data) noexcept:
 
 cdef inline unsigned char* writable(bytearray data) noexcept:
     return <unsigned char*> PyByteArray_AS_STRING(data)
+
+cdef inline object resize(bytearray data, Py_ssize_t size):
+    PyByteArray_Resize(data, size)
 
 cdef inline void copy(unsigned char* out, Py_ssize_t position, bytes data, Py_ssize_t size) noexcept:
     memcpy(out + position, PyBytes_AS_STRING(data), <size_t> size)

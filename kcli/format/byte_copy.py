@@ -4,6 +4,7 @@
     ----------  -------------------------------  -----------------------------------------------
     readable    the bytes object                 a C pointer to its first byte
     writable    the bytearray                    a C pointer to its first byte
+    resize      appends zeros, or cuts           a new size, without a value for new bytes
     copy        assigns a slice                  memcpy
     uint32      four bytes, little-endian        the same, one load
     copy_part   assigns a slice to a slice       memcpy between typed views
@@ -26,6 +27,12 @@ def readable(data: bytes) -> bytes:
 def writable(data: bytearray) -> bytearray:
     """Return what a loop may write to by its index."""
     return data
+
+
+def resize(data: bytearray, size: int) -> None:
+    """Give a bytearray another size. New bytes may have any value."""
+    data.extend(bytes(max(size - len(data), 0)))
+    del data[size:]
 
 
 def copy(out: bytearray, position: int, data: bytes, size: int) -> None:

@@ -19,7 +19,7 @@ cpdef Py_ssize_t estimate_size_upper_bound(bytes key, bytes value, tuple headers
 @cython.final
 cdef class MemoryRecordsBuilder:
     cdef public bytearray buffer
-    cdef public long long capacity, write_limit, position, record_count, base_timestamp, max_timestamp
+    cdef public long long capacity, full_size, write_limit, position, record_count, base_timestamp, max_timestamp
     cdef public bint is_closed
     cdef public int codec
     cdef public object level

@@ -224,9 +224,9 @@ class NewRecordBatch(NamedTuple):
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
 
-    def encode(self) -> bytes:
-        """Encode the batch. Raises struct.error if a field does not fit its type."""
-        header = bytearray(
+    def encode_header(self) -> bytearray:
+        """Encode the header, with a CRC of 0. Raises struct.error if a field does not fit its type."""
+        return bytearray(
             HEADER.pack(
                 self.base_offset,
                 HEADER_BYTES - LOG_OVERHEAD_BYTES + len(self.records),
@@ -243,6 +243,10 @@ class NewRecordBatch(NamedTuple):
                 self.record_count,
             )
         )
+
+    def encode(self) -> bytes:
+        """Encode the batch. Raises struct.error if a field does not fit its type."""
+        header = self.encode_header()
         crc = crc32c(self.records, crc32c(bytes(header[CRC_START:])))
         header[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
         return bytes(header) + bytes(self.records)

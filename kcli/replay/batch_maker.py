@@ -11,7 +11,7 @@
     control batch, empty batch                            nothing: a producer cannot write them
     wrong CRC                                             nothing; Damage
     with `join_bytes` (--join): adjacent batches of the   one batch of up to that size: a partition takes one batch a
-    first row that are not compressed                     request, so that small batches cost a broker more than their bytes
+    first row that are small and not compressed           request, so that small batches cost a broker more than their bytes
 
 A broker refuses a batch whose offsets have gaps, such as one that a cleaner has left, and one with LogAppendTime.
 
@@ -23,33 +23,62 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from kcli.format import loop_results
+from kcli.format.batch_join import JoinedBatch, JoinSpace
 from kcli.format.compression import deflate
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
 from kcli.format.legacy_upgrade import UpgradedBatch
-from kcli.format.primitives import FormatError, InvalidRecordError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_FLAG, NewRecordBatch, RecordBatch
+from kcli.format.primitives import INT64_MAX, FormatError, InvalidRecordError, crc32c
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_FLAG, NewRecordBatch, RecordBatch, read_header
 from kcli.format.record_copy import renumber_records
 from kcli.inspect.dumping.record_filter import ALL, NONE, Indexes, RecordFilter
 from kcli.inspect.dumping.selected_log import BAD_RECORDS, Budget
+from kcli.inspect.dumping.selection import Range, Selection
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.sound_batches import BAD_CRC
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.replay.outgoing_batch import OutgoingBatch, WatchedOffset
+from kcli.replay.source import EarlierRun
 
 # The default of the producer's batch.size.
 GATHERED_BYTES = 16384
+# A larger batch is not joined: the time for its request is shorter than the time for its bytes.
+SMALL_BATCH_BYTES = 65536
 
 Made = OutgoingBatch | Damage
+
+
+class Joining(NamedTuple):
+    """How the parts of a batch are chosen: it has at most `most_bytes` if batches are joined; 0: they are not.
+
+    No batch has records from before and after `cut_offset`, where an earlier run ended. The first batches from there on have
+    `sent_counts` records, as that run has sent them, even if the log has grown since.
+    """
+
+    most_bytes: int = 0
+    cut_offset: int = 0
+    sent_counts: tuple[int, ...] = ()
+
+    @classmethod
+    def after(cls, earlier: EarlierRun, from_offset: int, join_bytes: int) -> Joining:
+        """Return how batches of up to `join_bytes` are joined after an earlier run."""
+        most_bytes = join_bytes if earlier.most_bytes is None else min(join_bytes, earlier.most_bytes)
+        cut_offset = 0 if earlier.last_offset is None else from_offset
+        return cls(most_bytes, cut_offset, earlier.sent_counts)
+
+
+NO_JOINING = Joining()
 
 
 class BatchMaker:
     """Makes the batches of one partition, in the order of its log.
 
-    `watched` are offsets of the source, ascending; the batches report where in the target each of them is. No batch is joined
-    across `cut_offset`, where an earlier run ended.
+    `watched` are offsets of the source, ascending; the batches report where in the target each of them is.
     """
 
     def __init__(
@@ -57,14 +86,19 @@ class BatchMaker:
         record_filter: RecordFilter,
         budget: Budget,
         watched: Sequence[int] = (),
-        join_bytes: int = 0,
-        cut_offset: int = 0,
+        joining: Joining = NO_JOINING,
     ) -> None:
         self.filter = record_filter
         self.budget = budget
-        self._join_bytes = join_bytes
-        self._cut_offset = cut_offset
-        self._joined: _Joined | None = None
+        self._join_bytes = joining.most_bytes
+        self._small_bytes = min(joining.most_bytes, SMALL_BATCH_BYTES)
+        self._cut_offset = joining.cut_offset
+        self._sent_counts = deque(joining.sent_counts)
+        self._join_space = JoinSpace() if joining.most_bytes else None
+        self._joined: JoinedBatch | None = None
+        self._joined_watched: list[WatchedOffset] = []
+        self.joined_offset = 0  # the offset after the batch that `join_run` has joined last
+        self._takes_whole = record_filter.selection._replace(offsets=Range(), read_committed=False) == Selection()
         self._watched = list(watched)
         self._next_watched = 0
         self._scanner = RecordScanner()
@@ -84,6 +118,62 @@ class BatchMaker:
                 yield from self._of_format_2(batch, header)
         else:
             yield from self._legacy(batch, header)
+
+    def join_run(
+        self, buffer: memoryview, position: int, limit: int, first_offset: int, end_offset: int | None
+    ) -> tuple[int, list[OutgoingBatch]]:
+        """Join the plain batches at buffer[position:limit] within offsets; return the position of the first other one.
+
+        Also return what is sent now. That is what `make` returns for these batches; `make` has to take the other one.
+        """
+        space = self._join_space
+        if space is None or not self._takes_whole or self.budget.skip or self.budget.limit.left is not None:
+            return position, []
+        if limit - position < HEADER_BYTES or read_header(buffer, position).base_offset < first_offset:
+            return position, []
+        made = list(self._take_gathered())
+        while True:
+            joined = self._joined
+            if joined is None:
+                joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+            if joined.first_offset < 0 and self._sent_counts:
+                return position, made  # how many records belong to a batch depends on where it begins
+            joined.most_records = self._most_records(joined.first_offset)
+            joined.stop_offset = self._stop_offset(joined.first_offset, INT64_MAX if end_offset is None else end_offset)
+            position = joined.take(buffer, buffer, position, limit, crc32c)
+            self.joined_offset = max(self.joined_offset, joined.next_offset)
+            if joined.status != loop_results.FULL:
+                return position, made
+            made += self._take_joined()
+
+    def _stop_offset(self, joined_from: int, stop: int) -> int:
+        """Return the first offset of which `make` has to see the batch."""
+        if self.filter.selection.read_committed and self.filter.transactions is not None:
+            stop = min(stop, self.filter.transactions.last_stable_offset)
+        if self._next_watched < len(self._watched):
+            stop = min(stop, self._watched[self._next_watched])
+        return min(stop, self._cut_offset) if max(joined_from, 0) < self._cut_offset else stop
+
+    def _most_records(self, first_offset: int) -> int:
+        """Return how many records the batch that begins at an offset may have."""
+        return self._sent_counts[0] if self._sent_counts and first_offset >= self._cut_offset else INT64_MAX
+
+    def _counted(self, batch: OutgoingBatch) -> OutgoingBatch:
+        if self._sent_counts and batch.first_offset >= self._cut_offset:
+            self._sent_counts.popleft()
+        return batch
+
+    def may_join_after(self, batch: LogBatch) -> bool:
+        """Return whether `join_run` may take the batch that follows one that `make` has taken."""
+        header = batch.header
+        return (
+            self._join_space is not None
+            and self._takes_whole
+            and isinstance(header, RecordBatch)
+            and not header.attributes
+            and batch.is_valid
+            and header.size_bytes < self._small_bytes
+        )
 
     def finish(self) -> Iterator[OutgoingBatch]:
         """Yield what waits for more: gathered messages, joined batches; to be called at the end of the log."""
@@ -106,11 +196,11 @@ class BatchMaker:
         ):
             if limit.left is not None:
                 limit.left -= header.record_count
-            if self._join_bytes and not header.codec and header.size_bytes < self._join_bytes:
-                yield from self._join(batch, header)
+            if self._join_space is not None and not header.codec and header.size_bytes < self._small_bytes:
+                yield from self._join(batch, header, self._join_space)
                 return
             yield from self._take_joined()
-            yield self._whole(batch, header)
+            yield self._counted(self._whole(batch, header))
             return
         yield from self._take_joined()
         yield from self._copied(batch, header, verdict)
@@ -130,28 +220,55 @@ class BatchMaker:
             watched,
         )
 
-    def _join(self, batch: LogBatch, header: RecordBatch) -> Iterator[Made]:
+    def _join(self, batch: LogBatch, header: RecordBatch, space: JoinSpace) -> Iterator[Made]:
         """Add a whole batch to those that are joined."""
         joined = self._joined
-        if joined is not None and (
-            joined.size_bytes + header.size_bytes > self._join_bytes
-            or joined.first_offset < self._cut_offset <= header.base_offset
-        ):
-            yield from self._take_joined()
-        if self._joined is None:
-            self._joined = _Joined(header)
-        watched = self._passed(header.next_offset)
+        if joined is not None:
+            joined.most_records = self._most_records(joined.first_offset)
+            if (
+                not joined.fits(header.size_bytes, header.record_count)
+                or 0 <= joined.first_offset < self._cut_offset <= header.base_offset
+            ):
+                yield from self._take_joined()
+                joined = None
+        if joined is None:
+            joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+        if joined.first_offset < 0:
+            joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
+        for offset in self._passed(header.next_offset):
+            self._joined_watched.append(WatchedOffset(offset, joined.count + max(offset - header.base_offset, 0)))
         try:
-            fault = self._joined.add(batch, header, self._scanner, watched)
+            fault = self._append(joined, batch)
         except InvalidRecordError as error:
             fault = error
+        joined.pass_batch(header.next_offset, header.max_timestamp, header.size_bytes)
         if fault is not None:
             yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(fault))
 
+    def _append(self, joined: JoinedBatch, batch: LogBatch) -> FormatError | None:
+        """Append the records of a batch; return the error of the first that is damaged. Raises InvalidRecordError."""
+        fault: FormatError | None = None
+        for window in batch.windows(self._scanner):
+            columns, count = window.columns, window.count
+            kept, timestamps = bytearray(b"\1") * count, columns.timestamp[:count]
+            joined.append(
+                renumber_records(window.buffer, columns, count, kept, joined.base_timestamp, timestamps, joined.count), count
+            )
+            fault = window.error
+        return fault
+
     def _take_joined(self) -> Iterator[OutgoingBatch]:
-        joined, self._joined = self._joined, None
-        if joined is not None and joined.count:
-            yield joined.finished()
+        joined = self._joined
+        if joined is None or joined.first_offset < 0:
+            return
+        self._joined = None
+        if not joined.count:  # all its records are damaged: what comes next is in their place
+            self._joined_watched = [WatchedOffset(one.offset, 0) for one in self._joined_watched]
+        else:
+            watched, self._joined_watched = self._joined_watched, []
+            count, first, next_offset = joined.count, joined.first_offset, joined.next_offset
+            stamp, size = joined.base_timestamp, joined.source_bytes
+            yield self._counted(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))
 
     def _copied(self, batch: LogBatch, header: RecordBatch, verdict: int) -> Iterator[Made]:
         """Yield a batch of the selected records."""
@@ -171,7 +288,7 @@ class BatchMaker:
             if self.budget.is_spent():
                 break
         if copy.offsets:
-            yield copy.finished(self._places(copy.offsets, header.next_offset))
+            yield self._counted(copy.finished(self._places(copy.offsets, header.next_offset)))
         if damage is not None:
             yield damage
 
@@ -205,12 +322,14 @@ class BatchMaker:
     def _take_gathered(self) -> Iterator[OutgoingBatch]:
         gathered, self._gathered = self._gathered, None
         if gathered is not None:
-            yield self._finished(gathered)
+            yield self._counted(self._finished(gathered))
 
     def _gather(self, header: LegacyBatch, record: LegacyRecord) -> Iterator[OutgoingBatch]:
         gathered = self._gathered
         if gathered is not None and (
-            not gathered.may_take(header, record) or gathered.offsets[0] < self._cut_offset <= record.offset
+            not gathered.may_take(header, record)
+            or gathered.offsets[0] < self._cut_offset <= record.offset
+            or len(gathered.offsets) == self._most_records(gathered.offsets[0])
         ):
             yield from self._take_gathered()
         if self._gathered is None:
@@ -280,72 +399,6 @@ class _Copy:
         first, size = self.offsets[0], header.size_bytes
         stamp = self._base_timestamp
         return OutgoingBatch(bytearray(data), count, first, header.next_offset, stamp, size, watched, bool(codec))
-
-
-class _Joined:
-    """Adjacent batches that become one; `count` records in `size_bytes`."""
-
-    def __init__(self, header: RecordBatch) -> None:
-        self.count = 0
-        self._first = self._last = header
-        self._max_timestamp = header.max_timestamp
-        self._source_bytes = 0
-        self._watched: list[WatchedOffset] = []
-        self._records = bytearray()
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the batch, about: deltas may grow by some bytes."""
-        return HEADER_BYTES + len(self._records)
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of the first batch."""
-        return self._first.base_offset
-
-    def add(self, batch: LogBatch, header: RecordBatch, scanner: RecordScanner, watched: Sequence[int]) -> FormatError | None:
-        """Add the records of a batch; return the error of the first that is damaged. Raises InvalidRecordError."""
-        places = [WatchedOffset(offset, self.count + max(offset - header.base_offset, 0)) for offset in watched]
-        fault: FormatError | None = None
-        for window in batch.windows(scanner):
-            columns, count = window.columns, window.count
-            self._records += renumber_records(
-                window.buffer,
-                columns,
-                count,
-                bytearray(b"\1") * count,
-                self._first.base_timestamp,
-                columns.timestamp[:count],
-                self.count,
-            )
-            self.count += count
-            fault = window.error
-        self._watched += places
-        self._last = header
-        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        self._source_bytes += header.size_bytes
-        return fault
-
-    def finished(self) -> OutgoingBatch:
-        """Return the batch."""
-        first = self._first
-        data = NewRecordBatch(
-            base_offset=0,
-            last_offset_delta=self.count - 1,
-            base_timestamp=first.base_timestamp,
-            max_timestamp=self._max_timestamp,
-            record_count=self.count,
-            records=self._records,
-        ).encode()
-        return OutgoingBatch(
-            bytearray(data),
-            self.count,
-            first.base_offset,
-            self._last.next_offset,
-            first.base_timestamp,
-            self._source_bytes,
-            tuple(self._watched),
-        )
 
 
 class _Gathered:

@@ -24,7 +24,7 @@ from kcli.log.reading.segment_reader import LogBatch
 from kcli.replay.fetching import FetchedFile, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.partition_replay import PartitionReplay
-from kcli.replay.source import BatchStream, Source
+from kcli.replay.source import BatchStream, EarlierRun, Source
 from kcli.replay.steps import Steps, next_batch
 
 MOST_DIFFERENCES = 20
@@ -52,7 +52,7 @@ class Checker:
     def steps(self, partitions: list[PartitionReplay]) -> Steps[None]:
         """Compare all partitions. Raises KafkaError, KafkaTimeoutError."""
         for partition in partitions:
-            stream = self._source.open(partition.source, 0, [])
+            stream = self._source.open(partition.source, 0, [], EarlierRun(most_bytes=partition.most_joined_bytes))
             try:
                 yield from self._compare(partition, stream)
             except OffsetOutOfRangeError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from kcli.client.admin.configs import ConfigResource, ConfigSource, ResourceType, describe_configs
 from kcli.client.admin.groups import list_groups
@@ -35,13 +36,13 @@ from kcli.inspect.dumping.selection import Selection
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.replay.batch_maker import BatchMaker
+from kcli.replay.batch_maker import BatchMaker, Joining
 from kcli.replay.directory_source import Problems
 from kcli.replay.fetching import Aborted, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import Bounds, CommittedOffset, SourceTopic, TopicPartition
+from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceTopic, TopicPartition
 from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, execute
 from kcli.replay.target import connect, list_offsets, refresh, topic_id
 
@@ -119,6 +120,16 @@ class ClusterStream:
     def close(self) -> None:
         """Stop the reader."""
         self.is_closed = True
+
+
+class _Reading(NamedTuple):
+    """What reads one partition from an offset on into its queue."""
+
+    partition: TopicPartition
+    from_offset: int
+    stream: ClusterStream
+    transactions: FetchedTransactions
+    maker: BatchMaker
 
 
 class ClusterSource:
@@ -262,35 +273,36 @@ class ClusterSource:
     # ----------------------------------------------------------------------------------------------------------- records
 
     def open(
-        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+        self, partition: TopicPartition, from_offset: int, watched: list[int], earlier: EarlierRun = NO_RUN
     ) -> ClusterStream:
         """Return the queue of a partition, which the reader fills from now on."""
         stream = ClusterStream()
         start = self._starts[partition]
         if 0 < from_offset < start:
             self._deleted(partition, from_offset, start)
-        read_from = from_offset if last_offset is None else last_offset
-        cut_offset = 0 if last_offset is None else from_offset
-        self._opened.append(self._read(partition, read_from, watched, stream, cut_offset))
+        read_from = from_offset if earlier.last_offset is None else earlier.last_offset
+        joining = Joining.after(earlier, from_offset, self.join_bytes)
+        self._opened.append(self._read(partition, read_from, watched, stream, joining))
         self.wake()
         return stream
 
     def _read(
-        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, cut_offset: int
+        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, joining: Joining
     ) -> Steps[None]:
         """Fill a queue to the end of its partition."""
         try:
-            yield from self._fill(partition, from_offset, watched, stream, cut_offset)
+            yield from self._fill(partition, from_offset, watched, stream, joining)
         except Exception as error:
             stream.failure = as_client_error(error)
         stream.is_read = stream.failure is None
         self.on_data()
 
     def _fill(
-        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, cut_offset: int
+        self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, joining: Joining
     ) -> Steps[None]:
         transactions = FetchedTransactions()
-        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, self.join_bytes, cut_offset)
+        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, joining)
+        reading = _Reading(partition, from_offset, stream, transactions, maker)
         wanted = self.selection.offsets
         offset = max(from_offset, self._starts[partition], wanted.first or 0)
         end = self._end(partition)
@@ -322,15 +334,28 @@ class ClusterSource:
                 return
             offset = fetched.skip_missing(offset)
             transactions.take(fetched.aborted)
-            for batch in batches_in(fetched.records, offset):
-                if batch.header.base_offset >= end:
-                    offset = end
-                    break
-                offset = batch.header.last_offset + 1
-                transactions.pass_batch(batch)
-                self._make(partition, batch, maker, from_offset, stream)
+            offset = self._make_all(reading, fetched.records, offset, end)
             self.on_data()
         stream.queue.extend(maker.finish())
+
+    def _make_all(self, reading: _Reading, records: memoryview, offset: int, end: int) -> int:
+        """Make the batches of an answer, from `offset` to `end`; return the offset after them."""
+        maker, position = reading.maker, 0
+        while True:
+            position, made = maker.join_run(records, position, len(records), offset, end)
+            reading.stream.queue.extend(made)
+            offset = max(offset, maker.joined_offset)
+            for batch in batches_in(records, offset, position):
+                if batch.header.base_offset >= end:
+                    return end
+                offset = batch.header.last_offset + 1
+                reading.transactions.pass_batch(batch)
+                self._make(reading, batch)
+                if maker.may_join_after(batch):
+                    position = batch.end_position
+                    break
+            else:
+                return offset
 
     def _end(self, partition: TopicPartition) -> int:
         """Return the offset where the selection of a partition ends."""
@@ -345,13 +370,11 @@ class ClusterSource:
             name = f"{partition[0]}-{partition[1]}"
             self._problems.report(f"{name}: the source has deleted the offsets {first} to {end - 1}; they are left out")
 
-    def _make(
-        self, partition: TopicPartition, batch: LogBatch, maker: BatchMaker, from_offset: int, stream: ClusterStream
-    ) -> None:
-        for made in maker.make(batch):
+    def _make(self, reading: _Reading, batch: LogBatch) -> None:
+        for made in reading.maker.make(batch):
             if isinstance(made, Damage):
-                topic, number = partition
+                topic, number = reading.partition
                 self._problems.damages += 1
                 self._problems.report(f"{topic}-{number}: offset {batch.header.base_offset}: {made.message}; left out")
-            elif made.next_offset > from_offset:
-                stream.queue.append(made)
+            elif made.next_offset > reading.from_offset:
+                reading.stream.queue.append(made)

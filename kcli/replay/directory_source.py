@@ -49,10 +49,10 @@ from kcli.log.files.log_directory import (
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import Damage, SegmentReader
 from kcli.log.reading.transaction_filter import AbortedTransactions
-from kcli.replay.batch_maker import BatchMaker
+from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, Joining
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import Bounds, CommittedOffset, SourceError, SourceTopic, TopicPartition
+from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceError, SourceTopic, TopicPartition
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 
@@ -262,7 +262,7 @@ class DirectorySource:
     # ----------------------------------------------------------------------------------------------------------- records
 
     def open(
-        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+        self, partition: TopicPartition, from_offset: int, watched: list[int], earlier: EarlierRun = NO_RUN
     ) -> DirectoryStream:
         """Return the batches of a partition that end above `from_offset`."""
         if self.selection.limit is not None and self._quotas is None:
@@ -272,9 +272,9 @@ class DirectorySource:
         start = found.segments[0].base_offset if found.segments else 0
         if 0 < from_offset < start:
             self.problems.problem(found.directory.path, f"the offsets {from_offset} to {start - 1} were deleted; left out")
-        if last_offset is None:
-            return DirectoryStream(self, found, from_offset, watched, limit)
-        return DirectoryStream(self, found, last_offset, watched, limit, from_offset)
+        joining = Joining.after(earlier, from_offset, self.join_bytes)
+        first_offset = from_offset if earlier.last_offset is None else earlier.last_offset
+        return DirectoryStream(self, found, first_offset, watched, limit, joining)
 
     def _count_quotas(self) -> dict[TopicPartition, int]:
         """Divide --limit among the partitions: the first ones get as much as they have, as dump-log shows them."""
@@ -302,9 +302,9 @@ class DirectoryStream:
         from_offset: int,
         watched: list[int],
         limit: Limit,
-        cut_offset: int = 0,
+        joining: Joining = NO_JOINING,
     ) -> None:
-        self._cut_offset = cut_offset
+        self._joining = joining
         self._source = source
         self._found = found
         self._from_offset = from_offset
@@ -384,7 +384,7 @@ class DirectoryStream:
         # The range without the part that is done: it must not cut a batch.
         own = selection._replace(offsets=source.selection.offsets)
         record_filter = RecordFilter(own, transactions)
-        maker = BatchMaker(record_filter, budget, self._watched, source.join_bytes, self._cut_offset)
+        maker = BatchMaker(record_filter, budget, self._watched, self._joining)
         if selection.tail is None:
             return maker, 0, None
         selector = Selector(maker.filter, Budget(), only_sound=True)
@@ -398,21 +398,46 @@ class DirectoryStream:
         end_offset, beyond = selection.offsets.end, 0
         if maker.budget.is_spent():
             return
+        first_offset = max(self._from_offset, selection.offsets.first or 0)
+        floor = 0
         with SegmentReader(self._source.disk, segment.log) as reader:
-            for found in reader.batches(position):
-                if isinstance(found, Damage):
-                    self._source.problems.damage(segment.log, found)
-                    continue
-                # Two in a row, as in dump-log: the offset of one may be a flipped bit.
-                beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
-                if beyond > 1:
+            while True:
+                position = yield from self._join_runs(reader, position, first_offset, end_offset, maker)
+                floor = max(floor, maker.joined_offset)
+                for found in reader.batches(position, floor=floor):
+                    if isinstance(found, Damage):
+                        self._source.problems.damage(segment.log, found)
+                        continue
+                    # Two in a row, as in dump-log: the offset of one may be a flipped bit.
+                    beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
+                    if beyond > 1:
+                        return
+                    is_done = found.header.next_offset <= self._from_offset
+                    if is_done and maker.budget.limit.left is None and not maker.budget.skip:
+                        continue
+                    for made in maker.make(found):
+                        if isinstance(made, Damage):
+                            self._source.problems.damage(segment.log, made)
+                        else:
+                            yield made
+                    if maker.budget.is_spent():
+                        return
+                    if maker.may_join_after(found):
+                        position, floor = found.end_position, found.header.next_offset
+                        break
+                else:
                     return
-                if found.header.next_offset <= self._from_offset and maker.budget.limit.left is None and not maker.budget.skip:
-                    continue
-                for made in maker.make(found):
-                    if isinstance(made, Damage):
-                        self._source.problems.damage(segment.log, made)
-                    else:
-                        yield made
-                if maker.budget.is_spent():
-                    return
+
+    def _join_runs(
+        self, reader: SegmentReader, position: int, first_offset: int, end_offset: int | None, maker: BatchMaker
+    ) -> Generator[OutgoingBatch, None, int]:
+        """Join the plain batches from byte `position` on; return the position of the first other one."""
+        is_fresh = False
+        while True:
+            buffer, index, filled = reader.buffered(position, fresh=is_fresh)
+            passed, made = maker.join_run(buffer, index, filled, first_offset, end_offset)
+            yield from made
+            if passed == index and (index == 0 or is_fresh or filled - index >= SMALL_BATCH_BYTES):
+                return position
+            is_fresh = passed == index
+            position += passed - index

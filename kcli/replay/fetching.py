@@ -147,10 +147,10 @@ def _fetched(part: Message, isolation: int) -> Fetched:
     return Fetched(records, part.high_watermark, end_offset, aborted)
 
 
-def batches_in(records: memoryview, from_offset: int) -> Iterator[LogBatch]:
-    """Yield the whole batches of an answer that end at or above `from_offset`."""
+def batches_in(records: memoryview, from_offset: int, position: int = 0) -> Iterator[LogBatch]:
+    """Yield the whole batches of an answer from a byte on that end at or above `from_offset`."""
     file = FetchedFile(records)
-    position, end = 0, len(records)
+    end = len(records)
     while end - position >= ENTRY_HEAD_BYTES:
         size = entry_size(records, position)
         if size < ENTRY_HEAD_BYTES or size > end - position:

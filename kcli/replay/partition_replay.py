@@ -21,7 +21,7 @@ from kcli.inspect.quantities import format_count
 from kcli.replay.outgoing_batch import UNKNOWN_CRC, OutgoingBatch, sequence_after
 from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
 from kcli.replay.recovery import UNKNOWN_OFFSET, Found, FoundBatch
-from kcli.replay.source import BatchStream, Source, TopicPartition
+from kcli.replay.source import BatchStream, EarlierRun, Source, TopicPartition
 from kcli.replay.steps import RESTART, ReplayError
 
 MAX_IN_FLIGHT = 5
@@ -61,6 +61,7 @@ class PartitionReplay:
         self.next_sequence = sequence_after(0, progress.records)
         self.records = self.bytes = self.batches = self.source_bytes = self.found_records = 0
         self.max_message_bytes: int | None = None
+        self.most_joined_bytes: int | None = None
         self.paused_until_ms = 0
         self.failing_since_ms: int | None = None
         self.leaderless_since_ms: int | None = None
@@ -96,8 +97,10 @@ class PartitionReplay:
                     f"records up to {progress.source_offset} were sent already: it was truncated or replaced; {RESTART}"
                 )
             self._last = last if last != NO_BATCH and last.offset >= bounds.start else None
-        last_offset = None if self._last is None else last.offset
-        self.stream = source.open(self.source, progress.source_offset, self.watched, last_offset)
+        earlier = EarlierRun(
+            None if self._last is None else last.offset, tuple(one.record_count for one in self._found), self.most_joined_bytes
+        )
+        self.stream = source.open(self.source, progress.source_offset, self.watched, earlier)
 
     def skip_found(self, found: Found) -> None:
         """Take what the target has above the saved progress."""

@@ -35,6 +35,7 @@ from kcli.replay.steps import RESTART, ReplayError, Steps
 from kcli.replay.target import (
     MAX_MESSAGE_BYTES,
     RETENTION_MS,
+    SEGMENT_BYTES,
     TIMESTAMP_TYPE,
     WantedTopic,
     connect,
@@ -128,8 +129,13 @@ class Preparation:
         for source, target in pairs:
             watched = sorted({committed.offset for committed in self._committed.get(source, ())})
             replay = PartitionReplay(source, target, known.get(target) or new[target], watched)
-            limit = configs.get(target[0], {}).get(MAX_MESSAGE_BYTES, "")
-            replay.max_message_bytes = int(limit) if limit.isdecimal() else None
+            limits = {
+                name: int(value)
+                for name in (MAX_MESSAGE_BYTES, SEGMENT_BYTES)
+                if (value := configs.get(target[0], {}).get(name, "")).isdecimal()
+            }
+            replay.max_message_bytes = limits.get(MAX_MESSAGE_BYTES)
+            replay.most_joined_bytes = min(limits.values(), default=None)
             if target in known:
                 replay.skip_found((yield from find_sent(self._network, target, known[target], ends[target])))
             replays.append(replay)

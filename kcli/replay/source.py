@@ -77,6 +77,21 @@ class BatchStream(Protocol):
         ...
 
 
+class EarlierRun(NamedTuple):
+    """What is known of the batches that earlier runs have sent.
+
+    The stream begins with the batch of `last_offset`, the last one before the offset from which the run goes on.
+    The batches from there on have `sent_counts` records, if they were sent, and at most `most_bytes` (None: no limit).
+    """
+
+    last_offset: int | None = None
+    sent_counts: tuple[int, ...] = ()
+    most_bytes: int | None = None
+
+
+NO_RUN = EarlierRun()
+
+
 class Source(Protocol):
     """Where the records are."""
 
@@ -106,10 +121,7 @@ class Source(Protocol):
         ...
 
     def open(
-        self, partition: TopicPartition, from_offset: int, watched: list[int], last_offset: int | None = None
+        self, partition: TopicPartition, from_offset: int, watched: list[int], earlier: EarlierRun = NO_RUN
     ) -> BatchStream:
-        """Return the batches of a partition that end above `from_offset`; `watched` are offsets to find (BatchMaker).
-
-        With `last_offset` the first of them is the batch before `from_offset`, which begins there, if the source has it.
-        """
+        """Return the batches of a partition that end above `from_offset`; `watched` are offsets to find (BatchMaker)."""
         ...

@@ -10,7 +10,8 @@ has fewer partitions    refused, before anything is sent
 
 setting of the topic            is used for
 ------------------------------  ---------------------------------------------------------------------------------------
-max.message.bytes               a larger batch ends the run before it is sent
+max.message.bytes               a larger batch ends the run before it is sent; batches are not joined to larger ones
+segment.bytes                   batches are not joined to larger ones
 message.timestamp.type          a note if it is LogAppendTime: the target replaces the timestamps
 retention.ms                    a note if it is below the age of the records: the target deletes them
 """
@@ -38,9 +39,10 @@ from kcli.replay.steps import Pause, ReplayError, Steps, ask, execute
 
 MOST_NAMES = 3
 MAX_MESSAGE_BYTES = "max.message.bytes"
+SEGMENT_BYTES = "segment.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
-_READ_CONFIGS = (MAX_MESSAGE_BYTES, TIMESTAMP_TYPE, RETENTION_MS)
+_READ_CONFIGS = (MAX_MESSAGE_BYTES, SEGMENT_BYTES, TIMESTAMP_TYPE, RETENTION_MS)
 _NOT_CREATED = frozenset(
     (
         "leader.replication.throttled.replicas",

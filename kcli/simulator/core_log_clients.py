@@ -107,10 +107,12 @@ class CoreLogProducer:
         """Produce until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         client = _client(world, self._name, rng)
+        acks, batch_size = rng.choice(("0", "1", "all")), rng.choice((0, 200, 1000))
         config = ProducerConfig(
-            acks=rng.choice(("0", "1", "all")),
+            acks=acks,
             enable_idempotence=False,
-            batch_size=rng.choice((0, 200, 1000)),
+            batch_size=batch_size,
+            kcli_max_batch_size=4 * batch_size,
             linger_ms=rng.choice((0, 20)),
             max_block_ms=1000,
             delivery_timeout_ms=DELIVERY_MS,

@@ -56,10 +56,10 @@ def test_what_arrives_is_what_dump_log_shows(target: Target, name: str) -> None:
     assert {where: rows for where, rows in arrived(target.data, "plain.").items() if where in expected} == expected
 
 
-@pytest.mark.parametrize("kept", ["group", "file"])
+@pytest.mark.parametrize("kept", ["group", "file", "joined"])
 def test_killed_at_random_moments(target: Target, tmp_path: Path, kept: str) -> None:
     data = given("kafka-logs")
-    options = ["--progress", tmp_path / "progress"] if kept == "file" else []
+    options = {"file": ["--progress", tmp_path / "progress"], "joined": ["--join", "4KiB"]}.get(kept, [])
     mapping = rf"(.*)={kept}.\1"
     run = replay_killed(20, 7, data, "--to", target.bootstrap, "--map", mapping, "--rate", "6K", "--check", *options)
     assert run.code == 0, run.messages

@@ -14,8 +14,8 @@ from kcli.commands.replay import add_arguments
 from kcli.commands.replay_run import ReplayRun, timeout_of
 from kcli.inspect.dumping.selection import Selection
 from kcli.replay.cluster_source import ClusterSource
-from kcli.replay.directory_source import Problems
-from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, ScheduleError, Sent, parse_schedule
+from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, Schedule, ScheduleError, Sent, parse_schedule
 from kcli.replay.topic_mapping import MappingError, parse_mapping
 from tests.log_builder import PartitionBuilder
 
@@ -134,7 +134,20 @@ def test_timeouts() -> None:
     assert timeout_of(0.5) == 500 and timeout_of(30.0) == 30_000
 
 
-def test_batches_of_a_cluster_are_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "schedule", "join_bytes"),
+    [
+        ([], AtOnce(), 524288),
+        ([], AtSpeed(1), 0),
+        (["--join", "64KiB"], AtOnce(), 65536),
+        (["--join"], AtSpeed(1), 524288),
+        (["--join", "0"], AtOnce(), 0),
+    ],
+)
+def test_which_batches_are_joined(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], schedule: Schedule, join_bytes: int
+) -> None:
+    """Small ones, of directories and of clusters, unless a schedule needs to see each of them."""
     made: list[int] = []
 
     class Stopped(Exception):
@@ -147,7 +160,20 @@ def test_batches_of_a_cluster_are_joined_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ClusterSource, "__init__", init)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    args = parser.parse_args(["kafka://127.0.0.1:1", "--to", "127.0.0.1:1", "--join", "64KiB"])
-    with pytest.raises(Stopped), ReplayRun(args, Selection(), parse_mapping((), ()), AtOnce(), Problems(print)):
+    monkeypatch.setattr(DirectorySource, "__init__", init)
+    for source in ("kafka://127.0.0.1:1", "logs"):
+        args = parser.parse_args([source, "--to", "127.0.0.1:1", *options])
+        with pytest.raises(Stopped), ReplayRun(args, Selection(), parse_mapping((), ()), schedule, Problems(print)):
+            pass
+    assert made == [join_bytes, join_bytes]
+
+
+def test_batches_of_a_gigabyte_are_refused() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["logs", "--to", "127.0.0.1:1", "--join", "1GiB"])
+    with (
+        pytest.raises(CannotRun, match=r"--join 1GiB: at most 64\.0 MiB"),
+        ReplayRun(args, Selection(), parse_mapping((), ()), AtOnce(), Problems(print)),
+    ):
         pass
-    assert made == [65536]

@@ -362,6 +362,36 @@ def test_a_source_that_has_grown_is_continued(tmp_path: Path, join_bytes: int) -
     assert (scene.checker.differences, scene.checker.records) == (0, 5), scene.notes
 
 
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+def test_a_source_that_has_grown_before_the_progress_was_saved(tmp_path: Path, join_bytes: int) -> None:
+    """The batch that the killed run has sent is found in the target, and is not made larger by what came after it."""
+    of_values(tmp_path / "one", [b"a", b"b", b"c"])
+    of_values(tmp_path / "two", [b"a", b"b", b"c", b"d", b"e"])
+    unsaved = 0
+    for events in range(5, 60):
+        scene = Scene(tmp_path / "one", 1, 0.0)
+        scene.join_bytes = join_bytes
+        is_killed = scene.run(events) is None
+        unsaved += is_killed and bool(scene.cluster.logs.get("copy-t")) and len(scene.arrived()["t", 0]) == 3
+        scene.root = tmp_path / "two"
+        scene.run()
+        assert scene.arrived()["t", 0] == [b"a", b"b", b"c", b"d", b"e"]
+        if not is_killed:
+            break
+    assert unsaved
+
+
+def test_batches_are_not_joined_to_what_the_target_refuses(tmp_path: Path) -> None:
+    of_values(tmp_path / "one", [b"a" * 100] * 8)
+    scene = Scene(tmp_path / "one", 1, 0.0)
+    scene.join_bytes = 10_000
+    scene.cluster.create("copy-t", 1)
+    scene.cluster.configs["copy-t"] = {"max.message.bytes": "500", "segment.bytes": "400"}
+    scene.run()
+    assert len(scene.arrived()["t", 0]) == 8
+    assert [len(batch) <= 400 for batch in scene.cluster.logs["copy-t"][0].batches] == [True] * 4
+
+
 def test_a_target_whose_last_offsets_have_no_records_is_continued(tmp_path: Path) -> None:
     """The log cleaner of the target removes the last batch after a roll: the log still ends at the same offset."""
     of_values(tmp_path / "one", [b"a", b"b", b"c"])

@@ -2,7 +2,7 @@
 cimport cython
 from kcli.format cimport arrow_columns, batch_header, byte_copy, record_scan
 
-cdef Py_ssize_t FIRST_ROWS, FIRST_BYTES, MOST_COLUMN_BYTES
+cdef Py_ssize_t FIRST_ROWS, FIRST_BYTES
 
 @cython.final
 cdef class BinaryColumn:
@@ -40,6 +40,8 @@ cdef class ArrowBuilder:
         epochs=cython.int[::1], lists=cython.int[::1],
     )
     cpdef reserve(self, Py_ssize_t count)
+
+    cpdef long long size_bytes(self)
 
     cpdef expect(self, Py_ssize_t count, long long size)
 

@@ -15,8 +15,9 @@
     leader_epoch     int32                             int32, -1 if it is not known
 
 A builder takes records of one partition. Its buffers grow by doubling, and `finish` gives them away
-(kcli.client.consumer.arrow_export shows them to Arrow). The offsets of a column are 32 bits, so `has_room` limits the bytes
-of a builder. This one source runs two ways, as kcli.format.record_scan does; its C types are in arrow_records.pxd.
+(kcli.client.consumer.arrow_export shows them to Arrow). The offsets of a column are 32 bits: CompletedFetch adds no records
+to a builder that has enough bytes. This one source runs two ways, as kcli.format.record_scan does; its C types are in
+arrow_records.pxd.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from kcli.format.primitives import Buffer
 
 FIRST_ROWS = 1024
 FIRST_BYTES = 16 * 1024
-# The bytes of one column; an answer to Fetch and one inflated batch are below the rest up to 2**31.
-MOST_COLUMN_BYTES = 1024 * 1024 * 1024
 
 
 class BinaryColumn:
@@ -130,10 +129,9 @@ class ArrowBuilder:
         self._header_capacity = FIRST_ROWS
         self._scratch = array("q", (0, 0, 0))
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another batch can be added."""
-        return max(self._keys.offsets[self.rows], self._values.offsets[self.rows]) < MOST_COLUMN_BYTES
+    def size_bytes(self) -> int:
+        """Return the bytes of the keys and values."""
+        return self._keys.offsets[self.rows] + self._values.offsets[self.rows]
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows."""

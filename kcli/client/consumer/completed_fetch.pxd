@@ -43,7 +43,7 @@ cdef class CompletedFetch:
     cdef object _take_general(self, list out, Py_ssize_t end, key_deserializer, value_deserializer)
 
     @cython.locals(before=Py_ssize_t, end=Py_ssize_t)
-    cpdef Py_ssize_t take_columns(self, arrow_records.ArrowBuilder out, Py_ssize_t most) except -9
+    cpdef Py_ssize_t take_columns(self, arrow_records.ArrowBuilder out, Py_ssize_t most, long long enough_bytes) except -9
 
     @cython.locals(columns=record_scan.RecordColumns, header=batch_header.BatchHeader, count=Py_ssize_t, first=Py_ssize_t)
     cdef object _take_scanned_columns(self, arrow_records.ArrowBuilder out, Py_ssize_t most)

@@ -221,15 +221,15 @@ class CompletedFetch:
             )
             self.next_offset = offset + 1
 
-    def take_columns(self, out: arrow_records.ArrowBuilder, most: int) -> int:
-        """Append up to `most` records to Arrow's buffers; return their number.
+    def take_columns(self, out: arrow_records.ArrowBuilder, most: int, enough_bytes: int) -> int:
+        """Append up to `most` records to Arrow's buffers, until these have `enough_bytes`; return their number.
 
         Raises FetchedRecordError if the next record cannot be read and `out` is empty.
         """
         before = out.rows
         end = before + most
         try:
-            while out.rows < end and not self.is_drained and self.error is None:
+            while out.rows < end and out.size_bytes() < enough_bytes and not self.is_drained and self.error is None:
                 if self._general is not None:
                     found = self._next_general()
                     if found is not None:

@@ -29,6 +29,10 @@ from kcli.client.errors import FetchedRecordError
 
 # The size of an empty record; compressed ones may be smaller, for which the columns grow.
 LEAST_RECORD_BYTES = 7
+# Of keys and values in what one call returns: about as many as an answer has. The allocator uses memory of this size again; the
+# pages of larger buffers are new each time, and the kernel takes longer to clear them than the records take.
+ENOUGH_BYTES = 1024 * 1024
+MOST_EXPECTED_ROWS = 16 * 1024
 
 
 class _Buffered:
@@ -190,19 +194,25 @@ class FetchBuffer:
         return out
 
     def collect_columns(self, most: int, now_ms: int) -> list[ArrowColumns]:
-        """Return up to `most` records as columns, a set of them for each answer. Raises as `collect`."""
+        """Return up to `most` records, and not many more than ENOUGH_BYTES, as columns, a set of them for each answer.
+
+        Raises as `collect`.
+        """
         found: list[ArrowColumns] = []
+        taken_bytes = 0
         before: dict[TopicPartition, FetchPosition] = {}
         try:
-            while most > 0 and (one := self._first_ready()) is not None:
+            while most > 0 and taken_bytes < ENOUGH_BYTES and (one := self._first_ready()) is not None:
                 builder = ArrowBuilder(*one.partition)
-                size_bytes = one.fetch.size_bytes
-                builder.expect(min(most, one.end_offset - one.start_offset, size_bytes // LEAST_RECORD_BYTES), size_bytes)
+                size_bytes = min(one.fetch.size_bytes + one.fetch.size_bytes // 8, 2 * ENOUGH_BYTES)
+                rows = min(most, one.end_offset - one.start_offset, size_bytes // LEAST_RECORD_BYTES, MOST_EXPECTED_ROWS)
+                builder.expect(rows, size_bytes)
                 with self._taking(one, before):
-                    one.fetch.take_columns(builder, most)
+                    one.fetch.take_columns(builder, most, ENOUGH_BYTES)
                 if builder.rows:
                     found.append(builder.finish())
                     most -= builder.rows
+                    taken_bytes += builder.size_bytes()
                 self._took(one, builder.rows, now_ms)
         except FetchedRecordError:
             if not found:

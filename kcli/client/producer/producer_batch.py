@@ -2,7 +2,7 @@
 
     state      how it is entered                                    after it
     ---------  ---------------------------------------------------  -----------------------------------------------------
-    open       made with its first record                           appends until it is full or drained
+    open       made with its first record                           appends until nothing fits into it, or it is drained
     closed     drained, or another batch was begun                  sent, expired, aborted or split
     SUCCEEDED  `complete`: the broker's offset of the first record  final
     FAILED     `fail`: an error of the broker, or a timeout         a late `complete` or `fail` is ignored
@@ -29,6 +29,8 @@ STATE_NAMES = ("PENDING", "SUCCEEDED", "FAILED", "ABORTED", "SPLIT")
 NO_TIMESTAMP = record_batch.NO_TIMESTAMP
 NO_OFFSET = -1
 NEVER = -1
+# A full batch waits for its request, and records come fast: it grows by this many times its size, in few steps.
+FULL_GROWTH = 3
 
 Headers = memory_records_builder.Headers
 
@@ -102,7 +104,7 @@ class ProducerBatch:
     ) -> bool:
         """Append a record; return False if the batch has no room for it, and close the batch then.
 
-        `pool` has the memory that a batch of compressed records grows by. Raises ValueError for a negative timestamp.
+        `pool` has the memory that a batch grows by. Raises ValueError for a negative timestamp.
         """
         size = self.builder.append(timestamp, key, value, headers)
         if size <= 0:
@@ -122,9 +124,16 @@ class ProducerBatch:
         return self.grow_by(memory_records_builder.estimate_size_upper_bound(key, value, headers), pool)
 
     def grow_by(self, size: int, pool: buffer_pool.BufferPool) -> bool:
-        """Take memory for `size` bytes more, and at least as much as there is; return False if there is not so much."""
-        capacity = self.builder.capacity
+        """Take memory for `size` bytes more, and as much as there is; return False if that is too much.
+
+        The buffer of a full batch has at most `write_limit` bytes, compressed or not.
+        """
+        capacity, limit = self.builder.capacity, self.builder.write_limit
         more = max(capacity, size)
+        if not self.builder.codec or self.builder.is_full():
+            if capacity + size > limit:
+                return False
+            more = min(max(FULL_GROWTH * capacity, size), limit - capacity)
         if not pool.allocate(more):
             return False
         self.reserved_bytes += more

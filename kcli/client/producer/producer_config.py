@@ -31,6 +31,9 @@ from kcli.format import compression
 
 _ACKS = {"0": 0, "1": 1, "all": ACKS_ALL, "-1": ACKS_ALL}
 MOST_IN_FLIGHT_IN_ORDER = 5
+# The size up to which a full batch takes records while it waits for its request, unless batch.size is set. librdkafka's batches
+# have this size.
+MAX_BATCH_SIZE = 1_000_000
 
 
 class ProducerConfig(NamedTuple):
@@ -38,6 +41,7 @@ class ProducerConfig(NamedTuple):
 
     acks: str = "all"
     batch_size: Count = 16384
+    kcli_max_batch_size: Count = 0
     linger_ms: Count = 5
     buffer_memory: LongCount = 33554432
     max_request_size: Count = 1048576
@@ -63,6 +67,7 @@ class ProducerConfig(NamedTuple):
         level = getattr(self, name, None)
         return AccumulatorConfig(
             batch_size=self.batch_size,
+            max_batch_size=self.kcli_max_batch_size,
             linger_ms=self.linger_ms,
             buffer_memory=self.buffer_memory,
             max_request_size=self.max_request_size,
@@ -96,6 +101,8 @@ def read_producer_config(properties: Mapping[str, str]) -> ProducerConfig:
         raise ConfigError(f"compression.type must be one of {', '.join(compression.CODECS.values())}")
     if config.transactional_id == "":
         config = config._replace(transactional_id=None)
+    if not {"batch.size", "kcli.max.batch.size"} & properties.keys():
+        config = config._replace(kcli_max_batch_size=MAX_BATCH_SIZE)
     return _with_timeout(_with_idempotence(config, properties), common, properties)
 
 

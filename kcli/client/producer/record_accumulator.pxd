@@ -15,8 +15,8 @@ cdef class RecordAccumulator:
     cdef public object compression_ratios
     cdef object _rng, _sequencer, _backoff
     cdef dict _topics, _drain_indexes, _node_times
-    cdef set _muted
-    cdef Py_ssize_t _flushes, _batch_size, _max_request_size
+    cdef set _muted, _small_topics
+    cdef Py_ssize_t _flushes, _batch_size, _max_batch_size, _max_request_size
 
     @cython.locals(
         queues_of_topic=topic_queues.TopicQueues, queue=topic_queues.PartitionQueue, batch=producer_batch.ProducerBatch, is_sticky=cython.bint,

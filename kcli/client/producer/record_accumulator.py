@@ -15,7 +15,8 @@
 
     a batch is ready            if its partition is not muted, it does not back off after a failure, and
     --------------------------  ---------------------------------------------------------------------------------------------
-    full                        another batch follows it, or it has batch.size bytes, or it was closed
+    full                        another batch follows it, or it has batch.size bytes, or it was closed. As long as it waits
+                                for its request, it takes more records, up to kcli.max.batch.size
     lingered                    linger.ms have passed since its first record
     wanted at once              flush, close, the end of a transaction, callers that wait for memory
 
@@ -23,8 +24,10 @@ A partition is muted while a batch of it is in flight and a second one might ove
 = 1). With idempotence, the producer's BatchSequencer decides what may be drained, and returned batches are put in the order
 of their sequences; without it, a returned batch goes to the front.
 
-Differences from Kafka: batches of a codec count their real size in buffer.memory, which may be above batch.size until they are
-compressed; the backoff of a retry is drawn once. Times are in ms of the node's own clock, which is monotonic.
+Differences from Kafka: a full batch takes records until it is drained, because a request has one batch of a partition, and
+many small requests cost more than the records. After MESSAGE_TOO_LARGE the batches of the topic have batch.size at most.
+Batches of a codec count their real size in buffer.memory, which may be above batch.size until they are compressed; the
+backoff of a retry is drawn once. Times are in ms of the node's own clock, which is monotonic.
 This one source runs two ways, as kcli.format.record_scan does; its C types are in record_accumulator.pxd.
 """
 
@@ -47,9 +50,13 @@ NO_HEADERS: Headers = ()
 
 
 class AccumulatorConfig(NamedTuple):
-    """Kafka's settings by their names, with the defaults of 4.3.1; `compression_level` None is the codec's default."""
+    """Kafka's settings by their names, with the defaults of 4.3.1; `compression_level` None is the codec's default.
+
+    A batch of `batch_size` bytes is full; while it waits for its request it takes records up to `max_batch_size` bytes.
+    """
 
     batch_size: int = 16384
+    max_batch_size: int = 0
     linger_ms: int = 5
     buffer_memory: int = 33554432
     max_request_size: int = 1048576
@@ -60,6 +67,11 @@ class AccumulatorConfig(NamedTuple):
     compression_level: int | None = None
     adaptive_partitioning: bool = True
     availability_timeout_ms: int = 0
+
+    @property
+    def most_batch_bytes(self) -> int:
+        """The size of a batch of several records that is not compressed."""
+        return max(self.batch_size, min(self.max_batch_size, self.max_request_size))
 
 
 class BatchSequencer(Protocol):
@@ -98,7 +110,7 @@ class RecordAccumulator:
         self.config = config
         self.pool = BufferPool(config.buffer_memory)
         self.is_closed = False
-        # Set when a batch is begun or full, and reset by `ready`: the sender should not sleep on.
+        # Set when a batch is begun or full, and reset by `ready` and by who wakes the sender: it should not sleep on.
         self.should_wake_sender = False
         self.next_expiry_ms: int | None = None
         self.incomplete: dict[producer_batch.ProducerBatch, None] = {}
@@ -115,6 +127,8 @@ class RecordAccumulator:
         # Of each node: when it last had batches to send, and when it last took some.
         self._node_times: dict[int, tuple[int, int]] = {}
         self._batch_size = config.batch_size
+        self._max_batch_size = config.most_batch_bytes
+        self._small_topics: set[str] = set()  # whose brokers have refused a batch as too large
         self._max_request_size = config.max_request_size
 
     # --------------------------------------------------------------------------------------------------------- appending
@@ -157,7 +171,7 @@ class RecordAccumulator:
         is_full = batch.builder.is_full()
         if is_sticky:
             queues_of_topic.partitioner.update(batch.builder.estimated_size() - size, cluster, is_full)
-        if is_full:
+        if is_full and size < self._batch_size:
             self.should_wake_sender = True
         return batch
 
@@ -183,6 +197,8 @@ class RecordAccumulator:
         builder = memory_records_builder.MemoryRecordsBuilder(
             size, self.config.codec, self.config.compression_level, self.compression_ratios.estimation(queue.topic)
         )
+        if size < self._max_batch_size and queue.topic not in self._small_topics:
+            builder.write_limit = self._max_batch_size
         batch = producer_batch.ProducerBatch(queue.topic, queue.partition, builder, now_ms, size)
         try:
             batch.try_append(timestamp, key, value, headers, callback, self.pool)
@@ -397,6 +413,7 @@ class RecordAccumulator:
         if batch.record_count < 2:
             raise ValueError(f"a batch of one record cannot be split: {batch!r}")
         self._check_sequence(batch)
+        self._small_topics.add(batch.topic)
         ratio = batch.builder.compression_ratio()
         self.compression_ratios.reset(batch.topic, ratio)
         size = batch.builder.estimated_size()

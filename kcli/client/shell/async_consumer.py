@@ -156,6 +156,7 @@ class AsyncConsumer(ConsumerBase):
     async def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
+        They have at most `max_rows` rows and about 1 MB of keys and values in all, if no single record is larger.
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
 

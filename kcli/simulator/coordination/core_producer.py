@@ -77,8 +77,10 @@ class CoreProducerSession:
         self._life += 1
         self._under_way, self._error = 0, None
         common = self._stage.client_config(rng)
+        batch_size = rng.choice(BATCH_BYTES)
         config = ProducerConfig(
-            batch_size=rng.choice(BATCH_BYTES),
+            batch_size=batch_size,
+            kcli_max_batch_size=4 * batch_size,
             linger_ms=rng.choice((0, 5, 50)),
             max_block_ms=rng.choice((3000, 10_000)),
             delivery_timeout_ms=rng.choice((5000, 30_000)),

@@ -60,7 +60,7 @@ def rows(module: ModuleType, fetch: Any, most: int = 1000) -> list[tuple[Any, ..
     """What `take_columns` makes, as tuples."""
     builder = BUILDERS[module].ArrowBuilder("t", 3)
     while not fetch.is_drained:
-        fetch.take_columns(builder, most)
+        fetch.take_columns(builder, most, 2**40)
     made = builder.finish()
     keys, values, names, datas = (cells(one) for one in (made.keys, made.values, made.header_keys, made.header_values))
     found = []
@@ -102,6 +102,23 @@ def test_records_of_each_codec_are_as_they_were_written(module: ModuleType, code
         assert [as_tuple(record) for record in found] == EXPECTED
         assert {(record.topic, record.partition, record.leader_epoch) for record in found} == {("t", 3, 0)}
         assert rows(module, fetched(module, data), most) == EXPECTED
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("codec", [0, 4])
+def test_columns_have_about_the_bytes_that_are_enough(module: ModuleType, codec: int) -> None:
+    """Also of records that compress well: memory is bounded, and the next call goes on where this one has ended."""
+    records = [Record(at, at, b"k" * 10, b"v" * 1000) for at in range(50)]
+    fetch = fetched(module, b"".join(batch(at * 50, records, codec) for at in range(20)))
+    counts = []
+    while not fetch.is_drained:
+        builder = BUILDERS[module].ArrowBuilder("t", 3)
+        first = fetch.next_offset
+        taken_rows = fetch.take_columns(builder, 10_000, 100_000)
+        assert builder.size_bytes() == 1010 * taken_rows <= 100_000 + 64 * 1010
+        assert list(builder.finish().offsets[:taken_rows]) == list(range(first, first + taken_rows))
+        counts.append(taken_rows)
+    assert sum(counts) == 1000 and min(counts[:-2]) >= 100
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -206,7 +223,7 @@ def test_no_bytes_lead_to_another_error(module: ModuleType, seed: int) -> None:
             if fetch.is_drained:
                 break
             try:
-                fetch.take(out, 1) if seed % 2 else fetch.take_columns(builder, 1)
+                fetch.take(out, 1) if seed % 2 else fetch.take_columns(builder, 1, 2**40)
             except FetchedRecordError as error:
                 assert error.next_offset > error.offset >= 0
                 break

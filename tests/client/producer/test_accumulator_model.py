@@ -40,6 +40,7 @@ class Run:
             way,
             self.sequencer,
             batch_size=self.rng.choice((1, 200, 1000)),
+            max_batch_size=self.rng.choice((0, 1400)),
             linger_ms=self.rng.choice((0, 20)),
             buffer_memory=self.rng.choice((3000, 8000)),
             max_request_size=1500,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kcli.client.client_config import ClientConfig
 from kcli.client.errors import (
     ConfigError,
     IllegalStateError,
@@ -31,6 +32,23 @@ def started(producing: Producing, start: Any, *args: Any) -> list[Any]:
     start(*args, lambda result, now_ms: found.append(result), producing.network.now_ms)
     producing.network.pump()
     return found
+
+
+@pytest.mark.parametrize(
+    ("properties", "size", "limit"),
+    [
+        ({}, 16384, 1_000_000),
+        ({"max.request.size": "50000"}, 16384, 50_000),
+        ({"batch.size": "16384"}, 16384, 16384),
+        ({"batch.size": "0"}, 0, 0),
+        ({"batch.size": "500", "kcli.max.batch.size": "2000"}, 500, 2000),
+        ({"batch.size": "500", "kcli.max.batch.size": "100"}, 500, 500),
+        ({"kcli.max.batch.size": "0"}, 16384, 16384),
+    ],
+)
+def test_no_batch_is_larger_than_a_batch_size_that_is_set(properties: dict[str, str], size: int, limit: int) -> None:
+    config = read_producer_config(properties).accumulator(ClientConfig())
+    assert (config.batch_size, config.most_batch_bytes) == (size, limit)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -27,6 +28,17 @@ from tests.client.producer.ways import WAYS
 
 BATCH = 16384
 ALL_WAYS = pytest.mark.parametrize("way", WAYS)
+
+
+def drain_all(accumulator: Any, sequencer: Any = None) -> list[Any]:
+    found: list[Any] = []
+    while batches := drain(accumulator, 10**6):
+        found += batches
+        for batch in batches:
+            if sequencer is not None:
+                sequencer.end(batch)
+    assert not accumulator.has_undrained()
+    return found
 
 
 @ALL_WAYS
@@ -281,6 +293,66 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits(way: str, codec: int) 
             accumulator.deallocate(batch)
     assert written == values and splits > (0 if codec else 3)
     assert not accumulator.incomplete and accumulator.pool.available == accumulator.pool.total
+
+
+@ALL_WAYS
+@pytest.mark.parametrize("codec", [0, LZ4])
+def test_a_full_batch_takes_records_until_it_is_drained(way: str, codec: int) -> None:
+    """It is ready at batch.size, so that it waits for its request alone, and one request has many records."""
+    accumulator = accumulator_of(way, linger_ms=1000, batch_size=1000, max_batch_size=20_000, codec=codec)
+    values = [random.Random(number).randbytes(100) for number in range(400)]
+    first = put(accumulator, values[0])
+    assert accumulator.ready(ONE, 0).ready_nodes == set()
+    taken = 1
+    while put(accumulator, values[taken]) is first:
+        taken += 1
+        assert not first.builder.is_full() or accumulator.ready(ONE, 0).ready_nodes == {NODE}
+        assert first.reserved_bytes == first.builder.capacity <= 20_000
+    assert taken > 150 and accumulator.pool.total - accumulator.pool.available == first.reserved_bytes + 1000
+    (drained,) = drain(accumulator)
+    assert drained is first and values_of(first) == values[:taken] and len(first.encoded()) <= 20_000
+    assert put(accumulator, values[0]) is not first
+    for batch in (first, *drain_all(accumulator)):
+        accumulator.deallocate(batch)
+    assert accumulator.pool.available == accumulator.pool.total
+
+
+@ALL_WAYS
+def test_a_full_batch_wakes_the_sender_once(way: str) -> None:
+    accumulator = accumulator_of(way, linger_ms=1000, batch_size=1000, max_batch_size=20_000)
+    wakes = 0
+    for _ in range(100):
+        put(accumulator, bytes(100))
+        wakes += accumulator.should_wake_sender
+        accumulator.should_wake_sender = False
+    assert wakes == 2  # when it is begun, and when it is full
+
+
+@ALL_WAYS
+def test_a_full_batch_does_not_take_the_memory_that_is_left(way: str) -> None:
+    accumulator = accumulator_of(way, linger_ms=0, batch_size=1000, max_batch_size=20_000, buffer_memory=3500)
+    batches = []
+    while (batch := put(accumulator, bytes(100))) is not None:
+        if batch not in batches:
+            batches.append(batch)
+    assert [batch.reserved_bytes for batch in batches] == [1000, 1000, 1000]
+    assert sum(batch.record_count for batch in batches) > 20
+
+
+@ALL_WAYS
+def test_batches_stay_small_after_one_was_too_large(way: str) -> None:
+    sequencer = Sequencer()
+    accumulator = accumulator_of(way, linger_ms=0, batch_size=1000, max_batch_size=20_000, sequencer=sequencer)
+    for _ in range(40):
+        put(accumulator, bytes(100))
+    (large,) = drain(accumulator)
+    assert len(large.encoded()) > 4000
+    sequencer.end(large)
+    accumulator.split_and_reenqueue(large)
+    accumulator.deallocate(large)
+    for _ in range(40):
+        put(accumulator, bytes(100))
+    assert max(len(batch.encoded()) for batch in drain_all(accumulator, sequencer)) <= 1000
 
 
 @ALL_WAYS

@@ -1,0 +1,202 @@
+"""Protects the joining of small batches: the compiled loop over a buffer makes what is made batch by batch.
+
+Logs are drawn, with everything that the loop leaves to the caller in between: compressed batches, transactions, gaps, odd
+timestamps, damage, batches across the end of a buffer, offsets that are watched, ends of earlier runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcli.format import limits
+from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, check_batch
+from kcli.format.records import Record, encode_records, read_records
+from kcli.inspect.dumping.selection import Range, Selection
+from kcli.log.disk.os_disk import OsDisk
+from kcli.replay import batch_maker
+from kcli.replay.batch_maker import BatchMaker
+from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.replay.outgoing_batch import OutgoingBatch
+from kcli.replay.source import EarlierRun
+from tests.log_builder import PartitionBuilder
+
+KINDS = ("plain", "plain", "plain", "plain", "codec", "committed", "aborted", "append_time", "gap", "renumbered", "old", "flip")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(1, 6), st.integers(0, 60), st.integers(-5000, 5000)), min_size=1, max_size=30
+)
+
+
+class Made(NamedTuple):
+    """What is sent, with all that a replay keeps of it, and what was reported."""
+
+    batches: list[tuple[Any, ...]]
+    reports: list[str]
+
+
+def build(root: Path, steps: list[tuple[str, int, int, int]]) -> int:
+    """Write a log; return its end."""
+    builder = PartitionBuilder(root / "t-0")
+    flips = []
+    for at, (kind, count, size, shift) in enumerate(steps):
+        records = [(b"k%d" % number, bytes([at % 256]) * size) for number in range(count)]
+        stamp = 1_700_000_000_000 + shift * at * 1000
+        match kind:
+            case "codec":
+                builder.append(records, codec=1 + at % 4)
+            case "committed" | "aborted":
+                builder.append(records, producer=5, transactional=True)
+                builder.end_transaction(5, commit=kind == "committed")
+            case "append_time":
+                builder.append(records, append_time=True)
+            case "gap" | "renumbered" | "old":
+                deltas = list(range(count))
+                if kind == "gap":
+                    deltas[-1] += 3
+                base_timestamp = -1 if kind == "old" else stamp
+                last = deltas[-1]
+                if kind == "renumbered" and count > 1:
+                    deltas[0], deltas[1] = deltas[1], deltas[0]
+                encoded = encode_records(Record(delta, 0, None, b"v" * size) for delta in deltas)
+                builder.log += NewRecordBatch(builder.offset, last, base_timestamp, base_timestamp, count, encoded).encode()
+                builder.offset += last + 1
+            case _:
+                begin = len(builder.log)
+                builder.append(records, timestamp=stamp)
+                if kind == "flip":
+                    flips.append(begin + HEADER_BYTES + 1)
+        if at % 11 == 10:
+            for position in flips:
+                builder.log[position] ^= 1
+            flips = []
+            builder.roll()
+    for position in flips:
+        builder.log[position] ^= 1
+    builder.flush()
+    return builder.offset
+
+
+def made(root: Path, selection: Selection, from_offset: int, watched: list[int], earlier: EarlierRun, join_bytes: int) -> Made:
+    reports: list[str] = []
+    source = DirectorySource(OsDisk(), [str(root)], selection, lambda topic: True, Problems(reports.append), str, join_bytes)
+    stream = source.open(("t", 0), from_offset, watched, earlier)
+    batches = []
+    while (batch := stream.peek()) is not None:
+        stream.take()
+        batch.stamp(1, 0, 0)
+        batches.append(all_of(batch))
+    stream.close()
+    return Made(batches, reports)
+
+
+def all_of(batch: OutgoingBatch) -> tuple[Any, ...]:
+    check_batch(batch.data)
+    return tuple(bytes(batch.data) if name == "data" else getattr(batch, name) for name in OutgoingBatch.__slots__)
+
+
+@settings(deadline=None)
+@given(
+    STEPS,
+    st.sampled_from([1, 90, 300, 700, 20_000]),
+    st.sampled_from([200, 600, 1 << 20]),
+    st.lists(st.integers(0, 120), max_size=4).map(sorted),
+    st.integers(0, 60),
+    st.booleans(),
+    st.sampled_from([Range(), Range(5, 40), Range(None, 17)]),
+    st.lists(st.integers(1, 20), max_size=3),
+)
+def test_a_run_of_batches_is_made_as_batch_by_batch(
+    steps: list[tuple[str, int, int, int]],
+    join_bytes: int,
+    chunk_bytes: int,
+    watched: list[int],
+    from_offset: int,
+    committed: bool,
+    offsets: Range,
+    counts: list[int],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "READ_CHUNK_BYTES", chunk_bytes)
+        root = Path(directory)
+        build(root, steps)
+        selection = Selection(read_committed=committed, offsets=offsets)
+        runs = []
+        original = BatchMaker.join_run
+
+        def noted(self: BatchMaker, buffer: memoryview, position: int, *rest: Any) -> tuple[int, list[OutgoingBatch]]:
+            end, batches = original(self, buffer, position, *rest)
+            runs.append(end > position)
+            return end, batches
+
+        patch.setattr(BatchMaker, "join_run", noted)
+        watched = [offset for offset in watched if offset >= from_offset]
+        earlier = EarlierRun(max(from_offset - 3, 0) if from_offset % 2 else None, tuple(counts))
+        fast = made(root, selection, from_offset, watched, earlier, join_bytes)
+        patch.setattr(BatchMaker, "join_run", lambda self, buffer, position, *rest: (position, []))
+        assert fast == made(root, selection, from_offset, watched, earlier, join_bytes)
+        plain = [kind for kind, count, size, _ in steps if kind == "plain"]
+        if join_bytes == 20_000 and plain == [kind for kind, *_ in steps] and not from_offset and not watched and not counts:
+            assert any(runs) or offsets != Range() or committed
+
+
+@settings(deadline=None)
+@given(STEPS, st.sampled_from([90, 300, 20_000]), st.data())
+def test_a_later_run_makes_what_an_earlier_one_has_sent(
+    steps: list[tuple[str, int, int, int]], join_bytes: int, data: st.DataObject
+) -> None:
+    """The source grows, the limit of the target changes: the batches that the target has are the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        roots = Path(directory) / "first", Path(directory) / "grown"
+        cut = data.draw(st.integers(1, len(steps)))
+        build(roots[0], steps[:cut])
+        build(roots[1], steps)
+        selection = Selection(read_committed=True)
+        sent = made(roots[0], selection, 0, [], EarlierRun(), join_bytes).batches
+        names = OutgoingBatch.__slots__
+        count_at, next_at, first_at = (names.index(name) for name in ("record_count", "next_offset", "first_offset"))
+        saved = data.draw(st.integers(0, len(sent)))
+        last = sent[saved - 1] if saved else None
+        earlier = EarlierRun(
+            None if last is None else last[first_at],
+            tuple(batch[count_at] for batch in sent[saved:]),
+            data.draw(st.sampled_from([None, 30_000])),
+        )
+        again = made(roots[1], selection, 0 if last is None else last[next_at], [], earlier, join_bytes).batches
+        data_at, codec_at = names.index("data"), names.index("is_recompressed")
+        expected = sent[max(saved - 1, 0) :]
+        for before, after in zip(expected, again, strict=False):
+            assert before[codec_at] or before[data_at] == after[data_at]
+            assert (before[first_at], before[count_at]) == (after[first_at], after[count_at])
+        assert len(again) >= len(expected)
+
+
+def test_records_stay_and_small_batches_are_few(tmp_path: Path) -> None:
+    steps = [("plain", 3, 40, 7)] * 400
+    build(tmp_path, steps)
+    found = made(tmp_path, Selection(), 0, [], EarlierRun(), 512 * 1024)
+    again = made(tmp_path, Selection(), 0, [], EarlierRun(), 0)
+    assert (len(found.batches), len(again.batches)) == (1, 400)
+
+    def records(batches: list[tuple[Any, ...]]) -> list[tuple[int, bytes | None, bytes | None]]:
+        rows = []
+        for data, *_ in batches:
+            header = check_batch(data)
+            for record in read_records(data[HEADER_BYTES:], header.record_count):
+                rows.append((header.base_timestamp + record.timestamp_delta, record.key, record.value))
+        return rows
+
+    assert records(found.batches) == records(again.batches) and len(records(found.batches)) == 1200
+
+
+def test_a_batch_of_64_KB_goes_as_it_is(tmp_path: Path) -> None:
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for size in (10, batch_maker.SMALL_BATCH_BYTES, 10, 10):
+        builder.append([(None, b"v" * size)])
+    builder.flush()
+    found = made(tmp_path, Selection(), 0, [], EarlierRun(), 1 << 20).batches
+    assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found] == [1, 1, 2]
