@@ -15,7 +15,7 @@ import pytest
 
 from kcli.client.admin.operation import Operation
 from kcli.client.errors import KafkaError
-from kcli.commands import configs, group_reset_options, groups, topics
+from kcli.commands import configs, group_reset_options, groups, topics, transactions
 from kcli.commands.app import main
 from kcli.commands.client_options import client_errors
 from kcli.protocol import error_codes as codes
@@ -23,11 +23,13 @@ from kcli.protocol.apis import (
     API_KEYS,
     DELETE_GROUPS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_PRODUCERS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
+    LIST_TRANSACTIONS,
     METADATA,
 )
 from kcli.protocol.message import Message
@@ -47,7 +49,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             with client_errors(passed_on=KafkaError):
                 return script.execute(operation)
 
-        for module in (configs, group_reset_options, groups, topics):
+        for module in (configs, group_reset_options, groups, topics, transactions):
             monkeypatch.setattr(module, "ask", ask)
 
     return use
@@ -137,3 +139,54 @@ def test_an_old_broker_lists_no_resources(
     cluster(script)
     assert main(["configs", "describe", "--entity-type", entities, "--output", "json"]) == 0
     assert [json.loads(line)["entityName"] for line in capfd.readouterr().out.splitlines()] == names
+
+
+class DeletedTopics:
+    """Answers of brokers of which `gone` is deleted after the list of all topics, and `going` after that; `here` has a
+    transaction that hangs."""
+
+    def metadata(self, node: int | None, version: int, request: Message) -> Message:
+        answer = metadata(leaders={(name, 0): 1 for name in ("here", "going", "gone")})
+        for topic in answer.topics:
+            for one in topic.partitions:
+                one.replica_nodes = [1]
+        if request.topics:
+            kind = API_KEYS[METADATA].response.classes["MetadataResponseTopic"]
+            topics = {one.name: one for one in answer.topics if one.name != "gone"}
+            missing = codes.UNKNOWN_TOPIC_OR_PARTITION
+            answer.topics = [topics.get(one.name) or kind(name=one.name, error_code=missing) for one in request.topics]
+        return answer
+
+    def producers(self, node: int | None, version: int, request: Message) -> Message:
+        kind = API_KEYS[DESCRIBE_PRODUCERS].response
+        partition, state = kind.classes["PartitionResponse"], kind.classes["ProducerState"]
+        producer = state(producer_id=7, producer_epoch=0, last_timestamp=1, current_txn_start_offset=5)
+        parts = {
+            "here": partition(active_producers=[producer]),
+            "going": partition(error_code=codes.UNKNOWN_TOPIC_OR_PARTITION),
+        }
+        topic = kind.classes["TopicResponse"]
+        return kind.new(topics=[topic(name=one.name, partitions=[parts[one.name]]) for one in request.topics])
+
+
+@pytest.mark.parametrize("options", [("--broker-id", "1"), ("--topic", "going")])
+def test_topics_that_are_deleted_while_hanging_transactions_are_searched(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """They do not hide what hangs in other topics, and are not waited for."""
+    answers = DeletedTopics()
+    script = ScriptedCluster(
+        {
+            METADATA: answers.metadata,
+            DESCRIBE_PRODUCERS: answers.producers,
+            LIST_TRANSACTIONS: lambda *_: API_KEYS[LIST_TRANSACTIONS].response.new(),
+        },
+        versions={DESCRIBE_TOPIC_PARTITIONS: -1},
+    )
+    cluster(script)
+    assert main(["transactions", "find-hanging", *options, "--output", "json"]) == 0
+    out, err = capfd.readouterr()
+    is_all = options[0] == "--broker-id"
+    assert [json.loads(line)["topic"] for line in out.splitlines()] == (["here"] if is_all else [])
+    left_out = [line for line in err.splitlines() if line.endswith("is left out: it was deleted during the search")]
+    assert len(left_out) == (2 if is_all else 1) and "topic going is" in err and script.now_ms == 0

@@ -298,7 +298,7 @@ class _CallInProgress(Generic[Key, Value]):
             if node_id is not None:
                 self._nodes[place] = node_id
                 self._looked_up.discard(place)
-            elif error is not None and error.code not in _LOOKUP_RETRIED:
+            elif error is not None and error.code not in _LOOKUP_RETRIED - self._call.settled:
                 self._looked_up.discard(place)
                 self._settle_place(place, error)
             else:
@@ -352,7 +352,7 @@ class _CallInProgress(Generic[Key, Value]):
             return
         again: list[Key] = []
         unanswered = dict.fromkeys(keys)
-        moved = MOVED[self._call.route]
+        moved = MOVED[self._call.route] - self._call.settled
         for key, outcome in call.read(keys, answer):
             if key not in unanswered:
                 continue

@@ -20,6 +20,7 @@ A `Call` is a table row that says how one API is asked about many keys:
     is_single        one key a request, for APIs that take no more
     max_version      of the API, if later ones do not suit
     fallback         another API of the same node, which answers for the keys that the first one does not know
+    settled          error codes that are an outcome at once, although the route has them looked up again
 
     route        the node                            forgotten, and looked up again, after
     -----------  ----------------------------------  ----------------------------------------------------------------
@@ -136,6 +137,7 @@ class Call(NamedTuple, Generic[Key, Value]):
     is_single: bool = False
     max_version: int | None = None
     fallback: Fallback[Key, Value] | None = None
+    settled: frozenset[int] = frozenset()
 
 
 Outcomes = dict[Key, Value | ClientError]
