@@ -21,16 +21,22 @@ from kcli.commands.client_options import client_errors
 from kcli.protocol import error_codes as codes
 from kcli.protocol.apis import (
     API_KEYS,
+    CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_CONFIG_RESOURCES,
     LIST_GROUPS,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
+    OFFSET_FETCH,
+    SHARE_GROUP_DESCRIBE,
 )
 from kcli.protocol.message import Message
 from tests.client.admin.scripted_cluster import ScriptedCluster, metadata
@@ -190,3 +196,75 @@ def test_topics_that_are_deleted_while_hanging_transactions_are_searched(
     assert [json.loads(line)["topic"] for line in out.splitlines()] == (["here"] if is_all else [])
     left_out = [line for line in err.splitlines() if line.endswith("is left out: it was deleted during the search")]
     assert len(left_out) == (2 if is_all else 1) and "topic going is" in err and script.now_ms == 0
+
+
+def groups_with_refused_partitions() -> ScriptedCluster:
+    """A classic group `c` and a share group `s`, whose offset of t-0 is refused; and the end of u-0 is refused."""
+    kinds = {key: API_KEYS[key].response for key in (LIST_GROUPS, DESCRIBE_GROUPS, SHARE_GROUP_DESCRIBE, LIST_OFFSETS)}
+    listing, classic = kinds[LIST_GROUPS].classes["ListedGroup"], kinds[DESCRIBE_GROUPS].classes["DescribedGroup"]
+    share = kinds[SHARE_GROUP_DESCRIBE].classes["DescribedGroup"]
+    named = [listing(group_id="c", group_type="classic"), listing(group_id="s", group_type="share")]
+    refused, denied = {"error_code": codes.UNKNOWN_SERVER_ERROR}, {"error_code": codes.TOPIC_AUTHORIZATION_FAILED}
+
+    fetched = API_KEYS[OFFSET_FETCH].response
+    of_group, of_topic, of_partition = (
+        fetched.classes[f"OffsetFetchResponse{name}"] for name in ("Group", "Topics", "Partitions")
+    )
+    committed = [
+        of_topic(name="t", partitions=[of_partition(partition_index=0, committed_offset=-1, **refused)]),
+        of_topic(name="u", partitions=[of_partition(partition_index=0, committed_offset=5)]),
+    ]
+    starts = API_KEYS[DESCRIBE_SHARE_GROUP_OFFSETS].response
+    prefix = "DescribeShareGroupOffsetsResponse"
+    share_group, share_topic, share_partition = (starts.classes[f"{prefix}{name}"] for name in ("Group", "Topic", "Partition"))
+    started = [
+        share_topic(topic_name="t", partitions=[share_partition(partition_index=0, start_offset=-1, **refused)]),
+        share_topic(topic_name="v", partitions=[share_partition(partition_index=0, start_offset=2, lag=1)]),
+    ]
+    end_topic, end = (kinds[LIST_OFFSETS].classes[f"ListOffsets{name}Response"] for name in ("Topic", "Partition"))
+
+    def ends(node: int | None, version: int, request: Message) -> Message:
+        found = {name: end(partition_index=0, offset=9, **(denied if name == "u" else {})) for name in ("t", "u", "v")}
+        topics = [end_topic(name=one.name, partitions=[found[one.name]]) for one in request.topics]
+        return kinds[LIST_OFFSETS].new(topics=topics)
+
+    return ScriptedCluster(
+        {
+            METADATA: lambda *_: metadata(leaders={(name, 0): 1 for name in ("t", "u", "v")}),
+            LIST_GROUPS: lambda node, *_: kinds[LIST_GROUPS].new(groups=named if node == 1 else []),
+            FIND_COORDINATOR: coordinators(iter((1,) * 9)),
+            DESCRIBE_GROUPS: lambda *_: kinds[DESCRIBE_GROUPS].new(groups=[classic(group_id="c", group_state="Empty")]),
+            SHARE_GROUP_DESCRIBE: lambda *_: kinds[SHARE_GROUP_DESCRIBE].new(groups=[share(group_id="s", group_state="Empty")]),
+            OFFSET_FETCH: lambda *_: fetched.new(groups=[of_group(group_id="c", topics=committed)]),
+            DESCRIBE_SHARE_GROUP_OFFSETS: lambda *_: starts.new(groups=[share_group(group_id="s", topics=started)]),
+            LIST_OFFSETS: ends,
+        },
+        versions={DESCRIBE_TOPIC_PARTITIONS: -1, CONSUMER_GROUP_DESCRIBE: -1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "rows"),
+    [
+        (
+            "c",
+            [
+                ("t", None, 9, None, "UNKNOWN_SERVER_ERROR"),
+                ("u", 5, None, None, "TOPIC_AUTHORIZATION_FAILED"),
+            ],
+        ),
+        ("s", [("t", None, 9, None, "UNKNOWN_SERVER_ERROR"), ("v", 2, 9, 1, None)]),
+    ],
+)
+def test_the_error_of_a_partition_is_not_one_without_an_offset(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], group: str, rows: list[tuple[object, ...]]
+) -> None:
+    cluster(groups_with_refused_partitions())
+    assert main(["groups", "describe", "--group", group, "--output", "json"]) == 1
+    shown = json.loads(capfd.readouterr().out)["partitions"]
+    found = [(one["topic"], one["currentOffset"], one["logEndOffset"], one["lag"]) for one in shown]
+    assert found == [row[:4] for row in rows]
+    assert [one["error"] and one["error"].split(":")[0] for one in shown] == [row[4] for row in rows]
+    cluster(groups_with_refused_partitions())
+    assert main(["groups", "describe", "--group", group]) == 1
+    assert "UNKNOWN_SERVER_ERROR" in capfd.readouterr().out

@@ -7,7 +7,8 @@
     share              the start offset          as the coordinator reports it (KIP-1226)
 
 A partition is shown if the group has an offset for it, or if it is assigned to a member. Ends of partitions that do not exist
-any more, or have no leader, are not known: they are left out of the request, since it would wait for a leader.
+any more, or have no leader, are not known: they are left out of the request, since it would wait for a leader. Any other error
+of an offset or an end is that of the partition.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from kcli.client.admin.partitions import ListedOffset, OffsetSpec, list_offsets
 from kcli.client.admin.streams import StreamsGroupDescription, describe_streams_groups
 from kcli.client.admin.topics import describe_topics
 from kcli.client.cluster import NO_LEADER, TopicPartition
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaError
 from kcli.protocol import error_codes
 
+# The errors of partitions whose ends nothing knows at the moment.
+_NO_END = frozenset((error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.LEADER_NOT_AVAILABLE))
 AnyDescription = GroupDescription | StreamsGroupDescription
 
 
@@ -52,6 +55,7 @@ class PartitionLag(NamedTuple):
     log_end_offset: int | None
     lag: int | None
     member: GroupMember | None
+    error: ClientError | None = None
 
 
 class GroupLag(NamedTuple):
@@ -95,11 +99,16 @@ def check_partitions(partitions: Iterable[TopicPartition]) -> Operation[Outcomes
     return found
 
 
-def log_end_offsets(partitions: Iterable[TopicPartition]) -> Operation[dict[TopicPartition, int]]:
-    """Return the ends of partitions, of those that exist and whose leader answers."""
+def log_end_offsets(partitions: Iterable[TopicPartition]) -> Operation[Outcomes[TopicPartition, int]]:
+    """Return the ends of partitions, of those that exist and have a leader, or the errors."""
     checked = yield from check_partitions(partitions)
     ends = yield from list_offsets({at: int(OffsetSpec.LATEST) for at, error in checked.items() if error is None})
-    return {at: end.offset for at, end in ends.items() if isinstance(end, ListedOffset)}
+    found: Outcomes[TopicPartition, int] = {
+        at: error
+        for at, error in checked.items()
+        if error is not None and not (isinstance(error, KafkaError) and error.code in _NO_END)
+    }
+    return found | {at: end.offset if isinstance(end, ListedOffset) else end for at, end in ends.items()}
 
 
 def describe_group_lags(listings: Iterable[GroupListing]) -> Operation[Outcomes[str, GroupLag]]:
@@ -133,7 +142,7 @@ def _assigned(description: AnyDescription | ClientError) -> dict[TopicPartition,
 def _lag(
     description: AnyDescription | ClientError,
     offsets: GroupOffsets | Mapping[TopicPartition, SharePartitionOffset | ClientError | None] | ClientError | None,
-    ends: Mapping[TopicPartition, int],
+    ends: Outcomes[TopicPartition, int],
 ) -> GroupLag | ClientError:
     if isinstance(description, ClientError):
         return description
@@ -143,7 +152,9 @@ def _lag(
     found = []
     for topic, partition in sorted({*(offsets or {}), *owners}):
         offset = (offsets or {}).get((topic, partition))
-        end = ends.get((topic, partition))
+        listed_end = ends.get((topic, partition))
+        end = listed_end if isinstance(listed_end, int) else None
+        error = next((one for one in (offset, listed_end) if isinstance(one, ClientError)), None)
         current: int | None = None
         lag: int | None = None
         if isinstance(offset, OffsetAndMetadata):
@@ -153,5 +164,5 @@ def _lag(
             current = offset.start_offset
             lag = offset.lag if offset.lag >= 0 else None
         owner = owners.get((topic, partition))
-        found.append(PartitionLag(topic, partition, current, end, lag, owner))
+        found.append(PartitionLag(topic, partition, current, end, lag, owner, error))
     return GroupLag(description, tuple(found))
