@@ -340,9 +340,12 @@ class ConsumerCore:
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""
-        if self.errors or self.membership is None:
-            return self.errors.take()
-        return self.membership.take_error()
+        if not self.errors and self.membership is not None:
+            return self.membership.take_error()
+        error = self.errors.take()
+        if isinstance(error, KafkaError) and error.code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+            self.network.request_update()  # by then the application may have been allowed to read the topic
+        return error
 
     @property
     def _may_return(self) -> bool:
