@@ -101,3 +101,26 @@ def test_a_topic_that_was_refused_is_read_soon_after_it_is_allowed(node: Refusin
         except KafkaError:
             errors += 1
     app.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_topic_that_was_made_again_is_read_from_its_start(node: RefusingNode, protocol: str) -> None:
+    """Its log is longer than the old one was: all its records are read, also those at offsets that were committed before."""
+    settings = {"group_protocol": protocol, "auto_commit_interval_ms": 1000, "allow_auto_create_topics": False}
+    app = ConsumerApp(node, "c", **{**AUTOMATIC, **settings})
+    app.subscribe("t")
+    assert len(app.read(6)) == 6
+    app.poll(1500)
+    assert app.committed(*BOTH) == {("t", 0): 3, ("t", 1): 3}
+    node.delete_topic("t")
+    node.create_topic("t", 2)
+    for index in range(2):
+        pending = node.produce("t", index, batch(b"0", b"1", b"2", b"3", b"4"))
+        node.until(lambda pending=pending: pending.answer is not None)
+    found = app.read(10)
+    assert {index: [one.value for one in found if one.partition == index] for index in range(2)} == {
+        0: [b"0", b"1", b"2", b"3", b"4"],
+        1: [b"0", b"1", b"2", b"3", b"4"],
+    }
+    app.close()
+    assert ConsumerApp(node, "reader", group_id="g").committed(*BOTH) == {("t", 0): 5, ("t", 1): 5}
