@@ -117,6 +117,20 @@ class AdminCore:
         self._in_progress[started.end] = None
         started.begin()
 
+    def begin_together(self, operations: Sequence[Operation[_Result]], deadline_ms: int, done: StepDone) -> None:
+        """Execute operations at the same time; `done` gets their results, or the errors that they raised, in that order."""
+        results: dict[int, _Result | ClientError] = {}
+
+        def ended(number: int, result: _Result | ClientError, now_ms: int) -> None:
+            results[number] = result
+            if len(results) == len(operations):
+                done([results[one] for one in range(len(operations))], now_ms)
+
+        if not operations:
+            done([], self.network.timer.clock_ms)
+        for number, operation in enumerate(operations):
+            self._resume(operation, deadline_ms, partial(ended, number), None, self.network.timer.clock_ms)
+
     def ended(self, end: Callable[[ClientError, int], None]) -> None:
         """Forget a call that has its outcomes."""
         self._in_progress.pop(end, None)

@@ -165,6 +165,20 @@ def run_all(call: Call[Key, Value], keys: Iterable[Key]) -> Operation[dict[Key, 
     return {key: value_of(outcome) for key, outcome in outcomes.items()}
 
 
+def run_together(operations: Iterable[Operation[Result]]) -> Operation[list[Result]]:
+    """Execute operations at the same time, so that none uses up the time of the others; return their results in that order.
+
+    Raises the ClientError of the first one that raised one, after all have ended.
+    """
+    started = list(operations)
+
+    def step(core: AdminCore, deadline_ms: int, done: StepDone) -> None:
+        core.begin_together(started, deadline_ms, done)
+
+    results = cast("list[Result | ClientError]", (yield step))
+    return [value_of(result) for result in results]
+
+
 def value_of(outcome: Value | ClientError) -> Value:
     """Return the value of an outcome. Raises the ClientError that it is instead."""
     if isinstance(outcome, ClientError):
