@@ -81,6 +81,7 @@ class FakeCluster:
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
+        self.refused: dict[int, int] = {}  # by API key: the error code of each answer, without anything else
         self.throttles: list[int] = []  # throttle times of the next answers to Fetch, which have no records, the last one first
         self.has_leaders = True
         self.is_coordinating = True
@@ -127,7 +128,7 @@ class FakeCluster:
         """Process a request -> the frame of the answer, without its size."""
         key, version, correlation_id, _, position = read_request_header(frame[4:])
         request, _ = API_KEYS[key].request.decode(frame[4:], version, position)
-        response = self._handlers[key](node, request)
+        response = self._new(key, error_code=self.refused[key]) if key in self.refused else self._handlers[key](node, request)
         return bytes(encode_response(correlation_id, API_KEYS[key], version, response))[4:]
 
     @staticmethod

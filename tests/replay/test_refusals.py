@@ -1,0 +1,40 @@
+"""Protects a replay from targets that answer with errors without end, and from progress that nobody has written: it ends, says why,
+and sends nothing in a wrong place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.client.errors import ClientError
+from kcli.protocol import apis, error_codes
+from tests.replay.test_replayer import Scene, of_values
+
+
+@pytest.mark.parametrize(
+    ("api_key", "code", "sentence"),
+    [
+        (
+            apis.METADATA,
+            error_codes.NONE,
+            r"the target fake:1 cannot be reached: the answers to Metadata had no brokers for 10000 ms$",
+        ),
+        (apis.METADATA, error_codes.REBOOTSTRAP_REQUIRED, r"cannot be reached: .* had no brokers .* but REBOOTSTRAP_REQUIRED"),
+        (
+            apis.INIT_PRODUCER_ID,
+            error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+            r"no producer id in time: InitProducerId was answered with COORDINATOR_LOAD_IN_PROGRESS",
+        ),
+    ],
+)
+def test_an_error_that_never_passes_ends_the_run(tmp_path: Path, api_key: int, code: int, sentence: str) -> None:
+    """It was asked for again and again, and the command waited without a word."""
+    of_values(tmp_path, [b"a"])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.cluster.refused = {api_key: code}
+    with pytest.raises(ClientError, match=sentence):
+        scene.run(2000)
+        pytest.fail("the run has not ended")
+    assert scene.network.now_ms <= 100_000
