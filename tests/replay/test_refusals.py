@@ -1,5 +1,5 @@
-"""Protects a replay from targets that answer with errors without end, and from progress that nobody has written: it ends, says why,
-and sends nothing in a wrong place.
+"""Protects a replay from targets that answer with errors without end, and from progress that no replay has written: it ends,
+says why, and leaves no group at a wrong offset.
 """
 
 from __future__ import annotations
