@@ -10,6 +10,7 @@ import pytest
 
 from kcli.client.errors import ClientError
 from kcli.protocol import apis, error_codes
+from kcli.replay.source import CommittedOffset
 from tests.replay.test_replayer import Scene, of_values
 
 
@@ -38,3 +39,31 @@ def test_an_error_that_never_passes_ends_the_run(tmp_path: Path, api_key: int, c
         scene.run(2000)
         pytest.fail("the run has not ended")
     assert scene.network.now_ms <= 100_000
+
+
+def test_a_check_waits_for_a_leader_that_does_not_know_the_end_yet(tmp_path: Path) -> None:
+    """Its answers had no records, and the records were reported as missing in the target."""
+    of_values(tmp_path, [b"%d" % at for at in range(10)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.is_checked = True
+    scene.cluster.empty_fetches = 3
+    scene.run()
+    assert scene.cluster.empty_fetches == 0
+    assert scene.checker.differences == 0 and scene.checker.records == 10
+
+
+@pytest.mark.parametrize("empty", [3, 10_000])
+def test_groups_keep_their_place_while_a_leader_does_not_know_the_end_yet(tmp_path: Path, empty: int) -> None:
+    """Its answers had no records, and the group was put at the end of the replay, behind records that it had not read."""
+    of_values(tmp_path, [b"%d" % at for at in range(10)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    scene.committed = {("t", 0): [CommittedOffset("g", "t", 0, 4, "m")]}
+    scene.cluster.empty_fetches = empty
+    if empty == 3:
+        scene.run()
+        assert scene.cluster.offsets["g", "copy-t", 0] == (4, "m")
+    else:
+        with pytest.raises(ClientError, match=r"copy-t-0: the target's log ends at 0, but the records up to 10 were"):
+            scene.run()
+        assert ("g", "copy-t", 0) not in scene.cluster.offsets
