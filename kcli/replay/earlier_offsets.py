@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.client.admin.partitions import OffsetSpec
+from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
 from kcli.replay.fetching import batches_in, fetch_some
@@ -27,16 +28,24 @@ from kcli.replay.target import list_offsets
 
 
 def place_earlier(
-    network: NetworkClient, source: Source, partition: PartitionReplay, committed: Iterable[CommittedOffset]
+    network: NetworkClient,
+    source: Source,
+    partition: PartitionReplay,
+    committed: Iterable[CommittedOffset],
+    problems: dict[str, str],
 ) -> Steps[list[str]]:
     """Place the offsets below the progress that the run began with; return the groups that are beyond the replay in the target.
 
-    Raises ClientError.
+    `problems` gets the errors of groups, which are then left out. Raises ClientError.
     """
     missing, beyond = set(), []
     for one in committed:
-        if one.offset in partition.passed:
-            own = (yield from GroupOffsets(network, one.group).fetch([partition.target])).get(partition.target)
+        if one.offset in partition.passed and one.group not in problems:
+            try:
+                own = (yield from GroupOffsets(network, one.group).fetch([partition.target])).get(partition.target)
+            except ClientError as error:
+                problems[one.group] = str(error)
+                continue
             if own is None or own.offset < partition.progress.target_offset:
                 missing.add(one.offset)
             elif own.offset > partition.progress.target_offset:

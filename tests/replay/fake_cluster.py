@@ -82,6 +82,7 @@ class FakeCluster:
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
         self.empty_fetches = 0  # of the next answers to Fetch, as of a new leader that does not know the high watermark yet
+        self.group_errors: dict[str, int] = {}  # the error codes of the answers to OffsetFetch, by group
         self.refused: dict[int, int] = {}  # by API key: the error code of each answer, without anything else
         self.throttles: list[int] = []  # throttle times of the next answers to Fetch, which have no records, the last one first
         self.has_leaders = True
@@ -280,7 +281,15 @@ class FakeCluster:
                         )
                     )
                 topics.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseTopics", name=topic_name, partitions=parts))
-            groups.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseGroup", group_id=group.group_id, topics=topics))
+            groups.append(
+                self._part(
+                    apis.OFFSET_FETCH,
+                    "OffsetFetchResponseGroup",
+                    group_id=group.group_id,
+                    error_code=self.group_errors.get(group.group_id, 0),
+                    topics=topics,
+                )
+            )
         return self._new(apis.OFFSET_FETCH, groups=groups)
 
     def _produce(self, node: int, request: Message) -> Message:

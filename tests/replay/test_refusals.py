@@ -67,3 +67,16 @@ def test_groups_keep_their_place_while_a_leader_does_not_know_the_end_yet(tmp_pa
         with pytest.raises(ClientError, match=r"copy-t-0: the target's log ends at 0, but the records up to 10 were"):
             scene.run()
         assert ("g", "copy-t", 0) not in scene.cluster.offsets
+
+
+def test_a_group_that_is_refused_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """The run ended with its error, before the progress was saved and the offsets of the other groups were committed."""
+    of_values(tmp_path, [b"%d" % at for at in range(10)])
+    scene = Scene(tmp_path, 1, 0.0)
+    scene.run()
+    scene.committed = {("t", 0): [CommittedOffset(group, "t", 0, 4, "m") for group in ("closed", "open")]}
+    scene.cluster.group_errors = {"closed": error_codes.GROUP_AUTHORIZATION_FAILED}
+    replayer = scene.run()
+    assert replayer is not None and list(replayer.group_problems) == ["closed"]
+    assert "GROUP_AUTHORIZATION_FAILED" in replayer.group_problems["closed"]
+    assert scene.cluster.offsets["open", "copy-t", 0] == (4, "m") and ("closed", "copy-t", 0) not in scene.cluster.offsets
