@@ -4,12 +4,15 @@ says why, and leaves no group at a wrong offset.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kcli.client.errors import ClientError
 from kcli.protocol import apis, error_codes
+from kcli.replay.progress import decode_metadata
 from kcli.replay.source import CommittedOffset
 from tests.replay.test_replayer import Scene, of_values
 
@@ -80,3 +83,66 @@ def test_a_group_that_is_refused_does_not_hold_up_the_others(tmp_path: Path) -> 
     assert replayer is not None and list(replayer.group_problems) == ["closed"]
     assert "GROUP_AUTHORIZATION_FAILED" in replayer.group_problems["closed"]
     assert scene.cluster.offsets["open", "copy-t", 0] == (4, "m") and ("closed", "copy-t", 0) not in scene.cluster.offsets
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("producerId", -1),
+        ("producerEpoch", 40_000),
+        ("producerEpoch", -1),
+        ("sourceOffset", -3),
+        ("sourceOffset", 2**63),
+        ("records", float("inf")),
+        ("records", -1),
+        ("targetOffset", -1),
+        ("startOffset", 11),
+        ("lastBatch", [10, 1, 0]),
+        ("lastBatch", [9, 11, 0]),
+        ("topicId", "?"),
+        ("topicId", None),
+    ],
+)
+def test_progress_that_no_replay_has_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    """Its numbers go into the headers of batches, and into requests; nothing is sent."""
+    of_values(tmp_path / "data", [b"%d" % at for at in range(10)])
+    path = tmp_path / "progress"
+    scene = Scene(tmp_path / "data", 1, 0.0, path)
+    scene.run()
+    saved = json.loads(path.read_bytes())
+    saved["partitions"][0][key] = value
+    path.write_text(json.dumps(saved))
+    with pytest.raises(ClientError, match="does not have the progress of a replay, or it is damaged; name another file, or"):
+        scene.run()
+    assert scene.cluster.logs["copy-t"][0].end == 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "[]", "{}", "null", "\ud800", ""],
+    ids=["nested", "list", "object", "null", "surrogate", "empty"],
+)
+def test_a_file_that_is_no_progress_is_refused(tmp_path: Path, text: str) -> None:
+    of_values(tmp_path / "data", [b"a"])
+    path = tmp_path / "progress"
+    path.write_text(text, errors="surrogatepass")
+    with pytest.raises(ClientError, match="does not have the progress of a replay"):
+        Scene(tmp_path / "data", 1, 0.0, path).run()
+    assert path.read_text(errors="surrogatepass") == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "7 0 3 3 0",
+        "-7 0 3 3 0",
+        "7 40000 3 3 0",
+        "7 0 -3 3 0",
+        "7 0 3 2 3",
+        f"7 0 3 {2**63} 0",
+    ],
+)
+def test_committed_offsets_that_no_replay_has_made_are_not_progress(words: str) -> None:
+    is_sound = words == "7 0 3 3 0"
+    assert (decode_metadata(3, f"kcli-replay 1 {words} AAAAAAAAAAAAAAAAAAAAAA") is not None) == is_sound
+    assert decode_metadata(-3, f"kcli-replay 1 {words} AAAAAAAAAAAAAAAAAAAAAA") is None
