@@ -311,6 +311,8 @@ class DirectoryStream:
         self._watched = watched
         self._batches = self._read(limit)
         self._next: OutgoingBatch | None = None
+        # A batch above `from_offset` was read, and one was yielded: what follows was not sent, whatever its offset.
+        self._has_read_new = self._has_yielded_new = False
         self._is_ended = False
         self.is_cut = False
 
@@ -355,7 +357,8 @@ class DirectoryStream:
                 if at > slot or position is None:
                     position = start_position(disk, segment, selection)
                 for batch in self._read_segment(segment, position, selection, maker):
-                    if batch.next_offset > self._from_offset:
+                    if self._has_yielded_new or batch.next_offset > self._from_offset:
+                        self._has_yielded_new = True
                         yield batch
             except OSError as error:
                 self._cut(segment.log, error)
@@ -407,7 +410,8 @@ class DirectoryStream:
                 beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
                 if beyond > 1:
                     return
-                if found.header.next_offset <= self._from_offset and maker.budget.limit.left is None and not maker.budget.skip:
+                self._has_read_new |= found.header.next_offset > self._from_offset
+                if not self._has_read_new and maker.budget.limit.left is None and not maker.budget.skip:
                     continue
                 for made in maker.make(found):
                     if isinstance(made, Damage):

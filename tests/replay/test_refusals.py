@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from kcli.client.errors import ClientError
+from kcli.inspect.dumping.selection import parse_selection
 from kcli.protocol import apis, error_codes
 from kcli.replay.progress import decode_metadata
+from kcli.replay.scheduling import AtRate
 from kcli.replay.source import CommittedOffset
 from tests.replay.test_replayer import Scene, of_values
 
@@ -146,3 +148,40 @@ def test_committed_offsets_that_no_replay_has_made_are_not_progress(words: str) 
     is_sound = words == "7 0 3 3 0"
     assert (decode_metadata(3, f"kcli-replay 1 {words} AAAAAAAAAAAAAAAAAAAAAA") is not None) == is_sound
     assert decode_metadata(-3, f"kcli-replay 1 {words} AAAAAAAAAAAAAAAAAAAAAA") is None
+
+
+def with_a_flipped_offset(root: Path, at: int, offset: int) -> list[bytes]:
+    """A partition of 40 batches of one record, the one at `at` with another base offset, which its CRC does not cover."""
+    values = [b"%d" % number for number in range(40)]
+    of_values(root, values)
+    path = root / "t-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    position = 0
+    for _ in range(at):
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    data[position : position + 8] = offset.to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    return values
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("at", "offset"), [(10, 20), (10, 1 << 40), (10, 10 + (1 << 20)), (20, 4), (20, 0), (20, -1), (38, 1 << 40)]
+)
+def test_a_batch_with_a_wrong_offset_is_sent_once(tmp_path: Path, seed: int, at: int, offset: int) -> None:
+    """A run that continued took the batch for one that was sent, since its offset is below the progress, and left it out; or
+    the progress went back to it, and all records after it were sent again. A run may be refused, but not send wrong records."""
+    values = with_a_flipped_offset(tmp_path, at, offset)
+    scene = Scene(tmp_path, seed, 0.05)
+    scene.selection = parse_selection()
+    scene.join_bytes = 200 * (seed % 2)
+    scene.schedule = AtRate(2, is_bytes=False)  # so that the progress is saved at each batch
+    try:
+        while scene.run(scene.rng.randint(20, 150)) is None:
+            pass
+    except ClientError as error:
+        assert "--restart" in str(error)
+        arrived = scene.arrived()["t", 0]
+        assert arrived == values[: len(arrived)]
+    else:
+        assert scene.arrived()["t", 0] == values
