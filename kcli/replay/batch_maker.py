@@ -110,16 +110,14 @@ class BatchMaker:
                 yield from self._join(batch, header)
                 return
             yield from self._take_joined()
-            yield self._whole(batch, header)
+            yield self._whole(batch, header, self._passed(header.next_offset))
             return
         yield from self._take_joined()
         yield from self._copied(batch, header, verdict)
 
-    def _whole(self, batch: LogBatch, header: RecordBatch) -> OutgoingBatch:
+    def _whole(self, batch: LogBatch, header: RecordBatch, passed: Sequence[int]) -> OutgoingBatch:
         data = bytearray(batch.read_whole() if batch.data is None else batch.data)
-        watched = tuple(
-            WatchedOffset(offset, max(offset - header.base_offset, 0)) for offset in self._passed(header.next_offset)
-        )
+        watched = tuple(WatchedOffset(offset, max(offset - header.base_offset, 0)) for offset in passed)
         return OutgoingBatch(
             data,
             header.record_count,
@@ -143,8 +141,10 @@ class BatchMaker:
         watched = self._passed(header.next_offset)
         try:
             fault = self._joined.add(batch, header, self._scanner, watched)
-        except InvalidRecordError as error:
-            fault = error
+        except InvalidRecordError:  # no batch has timestamps that are so far apart, as those of these two
+            yield from self._take_joined()
+            yield self._whole(batch, header, watched)
+            return
         if fault is not None:
             yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(fault))
 
@@ -304,22 +304,31 @@ class _Joined:
         return self._first.base_offset
 
     def add(self, batch: LogBatch, header: RecordBatch, scanner: RecordScanner, watched: Sequence[int]) -> FormatError | None:
-        """Add the records of a batch; return the error of the first that is damaged. Raises InvalidRecordError."""
+        """Add the records of a batch; return the error of the first that is damaged.
+
+        Raises InvalidRecordError for timestamps that are too far from those of the first batch; then nothing is added.
+        """
         places = [WatchedOffset(offset, self.count + max(offset - header.base_offset, 0)) for offset in watched]
         fault: FormatError | None = None
-        for window in batch.windows(scanner):
-            columns, count = window.columns, window.count
-            self._records += renumber_records(
-                window.buffer,
-                columns,
-                count,
-                bytearray(b"\1") * count,
-                self._first.base_timestamp,
-                columns.timestamp[:count],
-                self.count,
-            )
-            self.count += count
-            fault = window.error
+        size_before, count_before = len(self._records), self.count
+        try:
+            for window in batch.windows(scanner):
+                columns, count = window.columns, window.count
+                self._records += renumber_records(
+                    window.buffer,
+                    columns,
+                    count,
+                    bytearray(b"\1") * count,
+                    self._first.base_timestamp,
+                    columns.timestamp[:count],
+                    self.count,
+                )
+                self.count += count
+                fault = window.error
+        except InvalidRecordError:
+            del self._records[size_before:]
+            self.count = count_before
+            raise
         self._watched += places
         self._last = header
         self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
