@@ -159,6 +159,17 @@ class LogTruncationError(OffsetOutOfRangeError):
         self.diverging_offsets = dict(diverging_offsets)
 
 
+class TopicRecreatedError(OffsetOutOfRangeError):
+    """Positions in a topic that was deleted and created again, of a consumer without auto.offset.reset."""
+
+    def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        super().__init__(offsets)
+        named = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in sorted(offsets.items()))
+        self.args = (
+            f"the topic of {named} was deleted and created again and auto.offset.reset is none: seek to another offset",
+        )
+
+
 class WakeupError(ClientError):
     """A call that another thread ended by `wakeup` (Kafka: WakeupException)."""
 

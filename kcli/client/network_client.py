@@ -14,7 +14,8 @@ effects, which a shell executes (kcli.client.shell, or the simulator); it never 
     at once                              `request_update`, or a connection ended; but not while a request is under way, nor
                                          within retry.backoff.ms (growing to retry.backoff.max.ms) of the last one
     each metadata.max.age.ms             otherwise
-    again                                a topic that was asked for has an error that may pass, or no leader
+    again                                a topic that was asked for has an error that may pass, or no leader; for one with an
+                                         error that stays, a consumer requests the update when its application got the error
     of bootstrap.servers (rebootstrap:   no known broker can be reached (KIP-899); no answer has come for
     all that is known is forgotten)      metadata.recovery.rebootstrap.trigger.ms, or a broker answered
                                          REBOOTSTRAP_REQUIRED (KIP-1102); not with metadata.recovery.strategy=none
@@ -84,7 +85,8 @@ class NetworkClient:
         self._backoff = config.retry_backoff()
         self._is_asking = False
         self._is_update_wanted = False
-        self._failures = 0
+        self._failures = 0  # in a row, of requests without an answer
+        self._incomplete = 0  # the same, of answers that lack a topic or a leader
         self._refusal: str | None = None  # why the last metadata were not answered by a node that can be reached
         self._asked_ms: int | None = None
         self._answered_ms = start_ms
@@ -226,7 +228,8 @@ class NetworkClient:
         if self._is_update_wanted:
             at_ms = now_ms
             if self._asked_ms is not None:
-                at_ms = max(now_ms, self._asked_ms + self._backoff.delay_ms(max(self._failures - 1, 0), self.rng))
+                retries = max(self._failures + self._incomplete - 1, 0)
+                at_ms = max(now_ms, self._asked_ms + self._backoff.delay_ms(retries, self.rng))
         if self._next_request is not None:
             self._next_request.cancel()
         if at_ms <= now_ms:
@@ -276,7 +279,8 @@ class NetworkClient:
             self._answered_ms = now_ms
             self.metadata.update(answer, now_ms)
             is_incomplete = self._is_incomplete()
-            self._failures = self._failures + 1 if is_incomplete else 0
+            self._failures = 0
+            self._incomplete = self._incomplete + 1 if is_incomplete or self.metadata.topic_errors else 0
             self._is_update_wanted |= is_incomplete or not self.metadata.wanted_topics <= wanted
         self._plan()
 

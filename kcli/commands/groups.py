@@ -51,6 +51,7 @@ _LAGS = (
     ("member", "memberId"),
     ("host", "host"),
     ("client", "clientId"),
+    ("error", "error"),
 )
 _MEMBERS = (
     ("member", "memberId"),
@@ -194,7 +195,10 @@ def _describe(args: argparse.Namespace) -> int:
     else:
         lags, refused = values_of(ask(args, describe_group_lags(listings)), str)
         for lag in lags.values():
-            _show_block(args, _state_row(lag.description), "partitions", _lag_rows(lag), _LAGS)
+            rows = _lag_rows(lag)
+            _show_block(args, _state_row(lag.description), "partitions", rows, _LAGS)
+            if any(row["error"] is not None for row in rows):
+                code = EXIT_FINDINGS
     return max(code, refused)
 
 
@@ -278,6 +282,7 @@ def _lag_rows(one: GroupLag) -> list[JsonObject]:
                 "memberId": None if owner is None else owner.member_id,
                 "host": None if owner is None else owner.host,
                 "clientId": None if owner is None else owner.client_id,
+                "error": None if lag.error is None else str(lag.error),
             }
         )
     return rows

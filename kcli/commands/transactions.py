@@ -249,26 +249,36 @@ def _find(args: argparse.Namespace) -> int:
     if args.topic is not None:
         _check_exists(args)
     older_than_ms = time.time_ns() // 1_000_000 - args.max_transaction_timeout * 60_000
-    found = ask(args, _hanging(args, older_than_ms))
+    found, deleted = ask(args, _hanging(args, older_than_ms))
+    for topic in deleted:
+        print_message(f"topic {topic} is left out: it was deleted during the search")
     rows = [_producer_row(one.topic, one.partition, one.producer) for one in found]
     show(args, rows, _HANGING, "no transaction hangs")
     return EXIT_OK
 
 
-def _hanging(args: argparse.Namespace, older_than_ms: int) -> Operation[list[HangingTransaction]]:
+def _hanging(args: argparse.Namespace, older_than_ms: int) -> Operation[tuple[list[HangingTransaction], list[str]]]:
+    """Return the hanging transactions, and the topics that were deleted before all was asked."""
     from kcli.client.admin.operation import value_of
     from kcli.client.admin.topics import describe_topics, list_topics
     from kcli.client.admin.transactions import find_hanging_transactions
+    from kcli.client.errors import KafkaError
+    from kcli.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
     names = [args.topic] if args.topic is not None else list((yield from list_topics(include_internal=True)))
-    described = yield from describe_topics(names)
-    partitions = [
-        (name, one.partition)
-        for name in names
-        for one in value_of(described[name]).partitions
-        if args.partition in (None, one.partition) and (args.broker_id is None or args.broker_id in one.replicas)
-    ]
-    return (yield from find_hanging_transactions(partitions, older_than_ms=older_than_ms, broker_id=args.broker_id))
+    partitions: list[tuple[str, int]] = []
+    deleted: list[str] = []
+    for name, outcome in (yield from describe_topics(names)).items():
+        if isinstance(outcome, KafkaError) and outcome.code == UNKNOWN_TOPIC_OR_PARTITION:
+            deleted.append(name)
+            continue
+        partitions += (
+            (name, one.partition)
+            for one in value_of(outcome).partitions
+            if args.partition in (None, one.partition) and (args.broker_id is None or args.broker_id in one.replicas)
+        )
+    found, missing = yield from find_hanging_transactions(partitions, older_than_ms=older_than_ms, broker_id=args.broker_id)
+    return found, [*deleted, *dict.fromkeys(topic for topic, _ in missing)]
 
 
 def _abort(args: argparse.Namespace) -> int:

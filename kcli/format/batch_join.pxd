@@ -12,7 +12,7 @@ cdef class JoinSpace:
     cdef public object kept
 
 cdef class JoinedBatch:
-    cdef public long long count, first_offset, next_offset, base_timestamp, max_timestamp, source_bytes, stop_offset, most_records
+    cdef public long long count, first_offset, next_offset, base_timestamp, max_timestamp, source_bytes, least_offset, stop_offset, most_records
     cdef public Py_ssize_t size, most_bytes, small_bytes
     cdef public int status
     cdef JoinSpace _space

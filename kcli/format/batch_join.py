@@ -11,7 +11,8 @@
     its CRC is right, and its  all else is for the caller, who reports damage with objects and sentences
     records fill it, with the
     offset deltas 0, 1, 2 ...
-    its offsets are below      the caller wants to see the batch of that offset
+    its offsets are between    the caller wants to see the batches of all others
+    `least_offset` and
     `stop_offset`
 
 The records get the offset deltas after those before them, and timestamp deltas that count from the first batch.
@@ -56,6 +57,7 @@ class JoinedBatch:
         self.max_timestamp = 0
         self.source_bytes = 0
         self.status = loop_results.OTHER
+        self.least_offset = 0
         self.stop_offset = 0
         self.most_records = UNLIMITED
         self.most_bytes = most_bytes
@@ -114,6 +116,7 @@ class JoinedBatch:
             and header.record_count > 0
             and header.record_count <= MOST_RECORDS
             and header.last_offset - header.base_offset == header.record_count - 1
+            and header.base_offset >= self.least_offset
             and header.last_offset < self.stop_offset
             and header.base_timestamp >= 0
             and header.base_timestamp <= MOST_TIMESTAMP

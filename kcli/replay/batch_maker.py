@@ -139,6 +139,7 @@ class BatchMaker:
             if joined.first_offset < 0 and self._sent_counts:
                 return position, made  # how many records belong to a batch depends on where it begins
             joined.most_records = self._most_records(joined.first_offset)
+            joined.least_offset = self.filter.selection.offsets.first or 0
             joined.stop_offset = self._stop_offset(joined.first_offset, INT64_MAX if end_offset is None else end_offset)
             position = joined.take(buffer, buffer, position, limit, crc32c)
             self.joined_offset = max(self.joined_offset, joined.next_offset)
@@ -200,16 +201,14 @@ class BatchMaker:
                 yield from self._join(batch, header, self._join_space)
                 return
             yield from self._take_joined()
-            yield self._counted(self._whole(batch, header))
+            yield self._counted(self._whole(batch, header, self._passed(header.next_offset)))
             return
         yield from self._take_joined()
         yield from self._copied(batch, header, verdict)
 
-    def _whole(self, batch: LogBatch, header: RecordBatch) -> OutgoingBatch:
+    def _whole(self, batch: LogBatch, header: RecordBatch, passed: Sequence[int]) -> OutgoingBatch:
         data = bytearray(batch.read_whole() if batch.data is None else batch.data)
-        watched = tuple(
-            WatchedOffset(offset, max(offset - header.base_offset, 0)) for offset in self._passed(header.next_offset)
-        )
+        watched = tuple(WatchedOffset(offset, max(offset - header.base_offset, 0)) for offset in passed)
         return OutgoingBatch(
             data,
             header.record_count,
@@ -235,13 +234,16 @@ class BatchMaker:
             joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
         if joined.first_offset < 0:
             joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
-        for offset in self._passed(header.next_offset):
-            self._joined_watched.append(WatchedOffset(offset, joined.count + max(offset - header.base_offset, 0)))
+        passed, size, count = self._passed(header.next_offset), joined.size, joined.count
         try:
             fault = self._append(joined, batch)
-        except InvalidRecordError as error:
-            fault = error
+        except InvalidRecordError:  # no batch has timestamps that are so far apart, as those of these two
+            joined.size, joined.count = size, count
+            yield from self._take_joined()
+            yield self._counted(self._whole(batch, header, passed))
+            return
         joined.pass_batch(header.next_offset, header.max_timestamp, header.size_bytes)
+        self._joined_watched += (WatchedOffset(offset, count + max(offset - header.base_offset, 0)) for offset in passed)
         if fault is not None:
             yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(fault))
 

@@ -21,7 +21,7 @@ from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
-from kcli.replay.fetching import FetchedFile, OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.fetching import FetchedFile, OffsetOutOfRangeError, batches_in, fetch_some
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.source import BatchStream, EarlierRun, Source
@@ -71,8 +71,8 @@ class Checker:
         left = progress.records
         waiting: deque[_Values] = deque()  # records of a batch of the source that ends elsewhere than those of the target
         while left > 0 and offset < progress.target_offset:
-            fetched = yield from fetch(self._network, *partition.target, offset)
-            before = offset
+            fetched = yield from fetch_some(self._network, *partition.target, offset)
+            before, offset = offset, fetched.skip_missing(offset)
             for stored in batches_in(fetched.records, offset):
                 header = stored.header
                 offset = header.last_offset + 1

@@ -38,7 +38,7 @@ from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import BatchMaker, Joining
 from kcli.replay.directory_source import Problems
-from kcli.replay.fetching import Aborted, OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.fetching import MOST_EMPTY_ANSWERS, Aborted, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
@@ -47,9 +47,6 @@ from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_cl
 from kcli.replay.target import connect, list_offsets, refresh, topic_id
 
 BUFFERED_BYTES = 4 * 1024 * 1024
-# Answers without a record, 500 ms each, after which a log that ends below the expected end is truncated: a new leader may need
-# some time to know the newest high watermark.
-MOST_EMPTY_ANSWERS = 20
 _FULL_PAUSE_MS = 2
 
 

@@ -311,6 +311,8 @@ class DirectoryStream:
         self._watched = watched
         self._batches = self._read(limit)
         self._next: OutgoingBatch | None = None
+        # A batch above `from_offset` was read, and one was yielded: what follows was not sent, whatever its offset.
+        self._has_read_new = self._has_yielded_new = False
         self._is_ended = False
         self.is_cut = False
 
@@ -355,7 +357,8 @@ class DirectoryStream:
                 if at > slot or position is None:
                     position = start_position(disk, segment, selection)
                 for batch in self._read_segment(segment, position, selection, maker):
-                    if batch.next_offset > self._from_offset:
+                    if self._has_yielded_new or batch.next_offset > self._from_offset:
+                        self._has_yielded_new = True
                         yield batch
             except OSError as error:
                 self._cut(segment.log, error)
@@ -398,11 +401,12 @@ class DirectoryStream:
         end_offset, beyond = selection.offsets.end, 0
         if maker.budget.is_spent():
             return
-        first_offset = max(self._from_offset, selection.offsets.first or 0)
         floor = 0
         with SegmentReader(self._source.disk, segment.log) as reader:
             while True:
-                position = yield from self._join_runs(reader, position, first_offset, end_offset, maker)
+                began = position
+                position = yield from self._join_runs(reader, position, end_offset, maker)
+                beyond = beyond if position == began else 0
                 floor = max(floor, maker.joined_offset)
                 for found in reader.batches(position, floor=floor):
                     if isinstance(found, Damage):
@@ -412,8 +416,8 @@ class DirectoryStream:
                     beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
                     if beyond > 1:
                         return
-                    is_done = found.header.next_offset <= self._from_offset
-                    if is_done and maker.budget.limit.left is None and not maker.budget.skip:
+                    self._has_read_new |= found.header.next_offset > self._from_offset
+                    if not self._has_read_new and maker.budget.limit.left is None and not maker.budget.skip:
                         continue
                     for made in maker.make(found):
                         if isinstance(made, Damage):
@@ -429,13 +433,15 @@ class DirectoryStream:
                     return
 
     def _join_runs(
-        self, reader: SegmentReader, position: int, first_offset: int, end_offset: int | None, maker: BatchMaker
+        self, reader: SegmentReader, position: int, end_offset: int | None, maker: BatchMaker
     ) -> Generator[OutgoingBatch, None, int]:
         """Join the plain batches from byte `position` on; return the position of the first other one."""
         is_fresh = False
         while True:
             buffer, index, filled = reader.buffered(position, fresh=is_fresh)
+            first_offset = 0 if self._has_read_new else self._from_offset
             passed, made = maker.join_run(buffer, index, filled, first_offset, end_offset)
+            self._has_read_new |= passed > index
             yield from made
             if passed == index and (index == 0 or is_fresh or filled - index >= SMALL_BATCH_BYTES):
                 return position

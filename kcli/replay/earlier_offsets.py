@@ -14,28 +14,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.client.admin.partitions import OffsetSpec
+from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
-from kcli.replay.fetching import batches_in, fetch
+from kcli.replay.fetching import batches_in, fetch_some
 from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.partition_replay import PartitionReplay
+from kcli.replay.recovery import truncated
 from kcli.replay.source import CommittedOffset, Source
 from kcli.replay.steps import Steps, next_batch
 from kcli.replay.target import list_offsets
 
 
 def place_earlier(
-    network: NetworkClient, source: Source, partition: PartitionReplay, committed: Iterable[CommittedOffset]
+    network: NetworkClient,
+    source: Source,
+    partition: PartitionReplay,
+    committed: Iterable[CommittedOffset],
+    problems: dict[str, str],
 ) -> Steps[list[str]]:
     """Place the offsets below the progress that the run began with; return the groups that are beyond the replay in the target.
 
-    Raises ClientError.
+    `problems` gets the errors of groups, which are then left out. Raises ClientError.
     """
     missing, beyond = set(), []
     for one in committed:
-        if one.offset in partition.passed:
-            own = (yield from GroupOffsets(network, one.group).fetch([partition.target])).get(partition.target)
+        if one.offset in partition.passed and one.group not in problems:
+            try:
+                own = (yield from GroupOffsets(network, one.group).fetch([partition.target])).get(partition.target)
+            except ClientError as error:
+                problems[one.group] = str(error)
+                continue
             if own is None or own.offset < partition.progress.target_offset:
                 missing.add(one.offset)
             elif own.offset > partition.progress.target_offset:
@@ -66,8 +76,8 @@ def _find(network: NetworkClient, partition: PartitionReplay, sequences: dict[in
     offset = max(progress.start_offset, starts[partition.target])
     wraps, last_sequence = 0, 0
     while sequences and offset < progress.target_offset:
-        fetched = yield from fetch(network, *partition.target, offset)
-        before = offset
+        fetched = yield from fetch_some(network, *partition.target, offset)
+        before, offset = offset, fetched.skip_missing(offset)
         for batch in batches_in(fetched.records, offset):
             header = batch.header
             offset = header.last_offset + 1
@@ -81,6 +91,6 @@ def _find(network: NetworkClient, partition: PartitionReplay, sequences: dict[in
                     partition.place(source_offset, header.base_offset + max(sequence - first, 0))
                     del sequences[source_offset]
         if offset == before:
-            break
+            raise truncated(partition.target, offset, progress.target_offset)
     for source_offset in sequences:
         partition.place(source_offset, progress.target_offset)

@@ -23,6 +23,9 @@ from kcli.replay.steps import Call, Pause, Steps
 from kcli.replay.target import refresh, topic_id
 
 FETCH_BYTES = 8 * 1024 * 1024
+# Answers without a batch, 500 ms each, after which a log is taken to end: a new leader may need some time to know the newest
+# high watermark.
+MOST_EMPTY_ANSWERS = 20
 _IDS_FROM_VERSION = 13
 
 
@@ -124,6 +127,20 @@ def fetch(
             raise KafkaTimeoutError(f"{topic}-{partition} cannot be read: {reason}")
         yield Pause(network.config.retry_backoff_ms)
         yield from refresh(network)
+
+
+def fetch_some(network: NetworkClient, topic: str, partition: int, offset: int) -> Steps[Fetched]:
+    """Fetch from a partition whose log has more, until an answer has a batch or shows that there is none.
+
+    After MOST_EMPTY_ANSWERS the last one is returned, from which `skip_missing` does not go on: the log ends here. Raises as
+    `fetch` does.
+    """
+    empty = 0
+    while True:
+        fetched = yield from fetch(network, topic, partition, offset)
+        empty += 1
+        if fetched.records or fetched.skip_missing(offset) > offset or empty >= MOST_EMPTY_ANSWERS:
+            return fetched
 
 
 def _is_throttled(answer: Message | PeerFailure) -> TypeGuard[Message]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from kcli.format.primitives import INT64_MAX
 from kcli.inspect.quantities import format_count
 from kcli.replay.outgoing_batch import UNKNOWN_CRC, OutgoingBatch, sequence_after
 from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
@@ -75,6 +76,7 @@ class PartitionReplay:
         self._found_left = 0
         # The batch that the stream has first, to be compared with the one that an earlier run has passed.
         self._last: LastBatch | None = None
+        self._lowest = 0  # the offset of the source from which this run reads
 
     @property
     def name(self) -> str:
@@ -88,9 +90,10 @@ class PartitionReplay:
 
     def open(self, source: Source) -> None:
         """Open the stream where the progress ends. Raises ReplayError if the source has less than an earlier run has sent."""
-        progress = self.progress
+        progress, bounds = self.progress, source.bounds(self.source)
+        self._lowest = max(bounds.start, progress.source_offset)
         if progress.source_offset:
-            bounds, last = source.bounds(self.source), progress.last
+            last = progress.last
             if bounds.end < progress.source_offset:
                 raise ReplayError(
                     f"{self.name}: {self.source[0]}-{self.source[1]} of the source ends at offset {bounds.end}, but its "
@@ -211,11 +214,13 @@ class PartitionReplay:
         at = base_offset if base_offset != UNKNOWN_OFFSET else progress.target_offset
         for watched in batch.watched:
             self.place(watched.offset, at + watched.slot)
+        # The CRC does not cover the offset of a batch. One that is too low would have all records above it sent again.
+        is_wrong = not self._lowest <= batch.first_offset < batch.next_offset <= INT64_MAX
         self.progress = progress._replace(
-            source_offset=batch.next_offset,
+            source_offset=progress.source_offset if is_wrong else batch.next_offset,
             records=progress.records + batch.record_count,
             target_offset=max(at + batch.record_count, progress.target_offset),
-            last=LastBatch(batch.first_offset, batch.record_count, batch.crc),
+            last=progress.last if is_wrong else LastBatch(batch.first_offset, batch.record_count, batch.crc),
         )
         self.is_saved = False
 

@@ -125,6 +125,8 @@ class Preparation:
         }
         if new:
             yield from self._store.save(new)
+        first = {topic for topic, _ in new}  # an earlier run has reported the settings of the others
+        self._note_settings({name: values for name, values in configs.items() if name in first})
         replays = []
         for source, target in pairs:
             watched = sorted({committed.offset for committed in self._committed.get(source, ())})
@@ -195,7 +197,10 @@ class Preparation:
                 raise ReplayError(f"the target does not have the topics {names}; create them, or leave out --no-create")
             for note in (yield from create_topics(self._network, missing, wanted, self._options.replication)):
                 self._note(note)
-        configs = yield from read_configs(wanted)
+        return (yield from read_configs(wanted))
+
+    def _note_settings(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Report the settings of topics that change or delete what is sent to them."""
         by_retention: dict[int, list[str]] = {}
         for name, values in configs.items():
             if values.get(TIMESTAMP_TYPE) == "LogAppendTime":
@@ -210,4 +215,3 @@ class Preparation:
                 f"{format_count(len(topics), 'topic')} ({short_list(topics)}); to keep all records, {each}run: "
                 f"kcli configs alter --bootstrap-server {servers} --topic {topics[0]} --add-config {RETENTION_MS}=-1"
             )
-        return configs

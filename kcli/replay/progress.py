@@ -35,7 +35,7 @@ from typing import NamedTuple, Protocol
 
 from kcli.format import limits
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.log.disk.port import Disk
 from kcli.replay.outgoing_batch import UNKNOWN_CRC
 from kcli.replay.source import TopicPartition
@@ -45,6 +45,7 @@ _KIND = "kcli-replay"
 _VERSION = 1
 _OLD_WORDS, _WORDS = 8, 13
 _NO_REPLAY = "-"
+_MAX_EPOCH = 2**15 - 1
 
 
 class LastBatch(NamedTuple):
@@ -74,6 +75,21 @@ class PartitionProgress(NamedTuple):
 
 
 Progress = Mapping[TopicPartition, PartitionProgress]
+
+
+def _checked(progress: PartitionProgress) -> PartitionProgress:
+    """Return the progress. Raises ValueError if no replay can have it: its numbers would be written into batches."""
+    last = progress.last
+    offsets = (progress.producer_id, progress.source_offset, progress.records, progress.start_offset, progress.target_offset)
+    if (
+        not all(0 <= one <= INT64_MAX for one in offsets)
+        or not 0 <= progress.producer_epoch <= _MAX_EPOCH
+        or progress.start_offset > progress.target_offset
+        or not -1 <= last.offset < max(progress.source_offset, 1)
+        or not 0 <= last.record_count <= progress.records
+    ):
+        raise ValueError
+    return progress
 
 
 class ProgressStore(Protocol):
@@ -124,10 +140,10 @@ def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | No
         producer_id, epoch, records, target, start = map(int, words[2:7])
         found = PartitionProgress(producer_id, epoch, source_offset, records, target, start, Uuid.parse(words[7]))
         if len(words) == _OLD_WORDS:
-            return found
+            return _checked(found)
         last = LastBatch(*map(int, words[9:12]))
         replay = "" if words[12] == _NO_REPLAY else words[12]
-        return found._replace(source_topic_id=Uuid.parse(words[8]), last=last, replay=replay)
+        return _checked(found._replace(source_topic_id=Uuid.parse(words[8]), last=last, replay=replay))
     except (ValueError, FormatError):
         return None
 
@@ -176,21 +192,25 @@ class FileProgress:
                 )
             for row in value["partitions"]:
                 where = str(row["topic"]), int(row["partition"])
-                self._known[where] = PartitionProgress(
-                    int(row["producerId"]),
-                    int(row["producerEpoch"]),
-                    int(row["sourceOffset"]),
-                    int(row["records"]),
-                    int(row["targetOffset"]),
-                    int(row["startOffset"]),
-                    Uuid.parse(row["topicId"]),
-                    Uuid.parse(row.get("sourceTopicId", str(ZERO_UUID))),
-                    LastBatch(*map(int, row.get("lastBatch", NO_BATCH))),
+                self._known[where] = _checked(
+                    PartitionProgress(
+                        int(row["producerId"]),
+                        int(row["producerEpoch"]),
+                        int(row["sourceOffset"]),
+                        int(row["records"]),
+                        int(row["targetOffset"]),
+                        int(row["startOffset"]),
+                        Uuid.parse(row["topicId"]),
+                        Uuid.parse(row.get("sourceTopicId", str(ZERO_UUID))),
+                        LastBatch(*map(int, row.get("lastBatch", NO_BATCH))),
+                    )
                 )
         except OSError as error:
             raise ReplayError(f"{self._path}: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError, FormatError):
-            raise ReplayError(f"{self._path} does not have the progress of a replay") from None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError):
+            raise ReplayError(
+                f"{self._path} does not have the progress of a replay, or it is damaged; name another file, or {RESTART}"
+            ) from None
         return {where: self._known[where] for where in partitions if where in self._known}
 
     def save(self, progress: Progress) -> Steps[None]:

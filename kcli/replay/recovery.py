@@ -18,7 +18,7 @@ from kcli.client.admin.partitions import describe_producers
 from kcli.client.errors import KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.record_batch import RecordBatch
-from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch_some
 from kcli.replay.outgoing_batch import SEQUENCES
 from kcli.replay.progress import PartitionProgress
 from kcli.replay.source import TopicPartition
@@ -27,8 +27,6 @@ from kcli.replay.steps import RESTART, ReplayError, Steps, execute
 UNKNOWN_OFFSET = -1
 # The largest number of records that were sent since the progress was saved; sequences are compared modulo 2**31.
 MOST_UNSAVED = 2**30
-# Answers to Fetch without a batch, 500 ms each, after which the log is taken to end.
-MOST_EMPTY_ANSWERS = 20
 
 
 class FoundBatch(NamedTuple):
@@ -50,12 +48,11 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
     """Return what the target has above the saved progress, below `end_offset`. Raises ReplayError, KafkaError."""
     offset = progress.target_offset
     if end_offset < offset:
-        raise _truncated(where, end_offset, offset)
+        raise truncated(where, end_offset, offset)
     found: list[FoundBatch] = []
-    empty = 0
     try:
         while offset < end_offset:
-            fetched = yield from fetch(network, *where, offset)
+            fetched = yield from fetch_some(network, *where, offset)
             next_offset = fetched.skip_missing(offset)
             for batch in batches_in(fetched.records, offset):
                 header = batch.header
@@ -63,9 +60,8 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
                 if isinstance(header, RecordBatch) and header.producer_id == progress.producer_id and not header.is_control:
                     count = header.last_offset_delta + 1
                     found.append(FoundBatch(header.base_sequence, count, header.base_offset))
-            empty = empty + 1 if next_offset == offset else 0
-            if empty >= MOST_EMPTY_ANSWERS:
-                raise _truncated(where, offset, end_offset)
+            if next_offset == offset:
+                raise truncated(where, offset, end_offset)
             offset = next_offset
     except OffsetOutOfRangeError:
         records = yield from _count_by_sequence(where, progress)
@@ -73,7 +69,8 @@ def find_sent(network: NetworkClient, where: TopicPartition, progress: Partition
     return Found(found)
 
 
-def _truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayError:
+def truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayError:
+    """Return the error of a target that has lost records."""
     return ReplayError(
         f"{where[0]}-{where[1]}: the target's log ends at {end_offset}, but the records up to {expected} were "
         f"acknowledged: it was truncated; {RESTART}"

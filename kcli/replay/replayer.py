@@ -165,9 +165,12 @@ class Replayer:
         self._check_topics()
         for partition in self.partitions:
             partition.place_rest()
+        yield from self._save()  # what follows may fail
+        for partition in self.partitions:
             if partition.passed:
                 committed = self._committed.get(partition.source, ())
-                for group in (yield from place_earlier(self.network, self.source, partition, committed)):
+                steps = place_earlier(self.network, self.source, partition, committed, self.group_problems)
+                for group in (yield from steps):
                     self.kept_groups[group] = self.kept_groups.get(group, 0) + 1
         yield from self._save()
         if self._check is not None:

@@ -71,18 +71,28 @@ def connect(network: NetworkClient, what: str) -> Steps[None]:
     limit_ms = min(FIRST_CONTACT_MS, network.config.default_api_timeout_ms)
     try:
         yield from refresh(network, limit_ms)
-    except KafkaTimeoutError:
+    except KafkaTimeoutError as error:
         servers = ",".join(network.config.bootstrap_servers)
-        raise ReplayError(f"the {what} {servers} cannot be reached: {network.failure_reason()}") from None
+        reason = error if isinstance(error, NoBrokersError) else network.failure_reason()
+        raise ReplayError(f"the {what} {servers} cannot be reached: {reason}") from None
+
+
+class NoBrokersError(KafkaTimeoutError):
+    """Metadata that had no broker in any answer, such as those of a broker that is starting."""
 
 
 def refresh(network: NetworkClient, limit_ms: int | None = None) -> Steps[None]:
     """Ask for the metadata of the topics that are wanted. Raises KafkaTimeoutError."""
+    limit_ms = network.config.default_api_timeout_ms if limit_ms is None else limit_ms
+    deadline_ms = network.timer.clock_ms + limit_ms
     while True:
         answer = yield from ask(network, METADATA, network.metadata.request, limit_ms=limit_ms)
         if answer.brokers:
             network.metadata.update(answer, network.timer.clock_ms)
             return
+        if network.timer.clock_ms >= deadline_ms:
+            code = f", but {error_codes.NAMES.get(answer.error_code, answer.error_code)}" if answer.error_code else ""
+            raise NoBrokersError(f"the answers to Metadata had no brokers for {limit_ms} ms{code}")
         yield Pause(network.config.retry_backoff_ms)
 
 
@@ -198,12 +208,16 @@ def read_configs(names: Iterable[str]) -> Steps[dict[str, dict[str, str]]]:
 def init_producer_id(network: NetworkClient) -> Steps[tuple[int, int]]:
     """Return a new producer id and its epoch. Raises KafkaError, KafkaTimeoutError."""
     request = API_KEYS[INIT_PRODUCER_ID].request.new(transactional_id=None, transaction_timeout_ms=60_000)
+    deadline_ms = network.timer.clock_ms + network.config.default_api_timeout_ms
     while True:
         answer = yield from ask(network, INIT_PRODUCER_ID, request)
         if not answer.error_code:
             return answer.producer_id, answer.producer_epoch
         if answer.error_code not in error_codes.RETRIABLE:
             raise KafkaError(answer.error_code, "a producer id of the target")
+        if network.timer.clock_ms >= deadline_ms:
+            code = error_codes.NAMES[answer.error_code]
+            raise KafkaTimeoutError(f"the target has given no producer id in time: InitProducerId was answered with {code}")
         yield Pause(network.config.retry_backoff_ms)
 
 

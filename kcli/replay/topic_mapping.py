@@ -58,6 +58,11 @@ class TopicMapping:
         if target in _NOT_PRODUCED:
             return None
         fault = topic_name_fault(target)
+        if fault is not None and target == topic:
+            raise MappingError(
+                f"the source has the topic {topic!r}, which the target cannot have: {fault}; give it another name with --map, "
+                "or name the other topics with --topic"
+            )
         if fault is not None:
             raise MappingError(f"--map gives the topic {topic!r} a name that no topic can have: {fault}")
         return target

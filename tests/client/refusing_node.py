@@ -15,7 +15,7 @@ node with the code in them: these requests change nothing, except that ShareFetc
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -204,187 +204,96 @@ def _structs(message: Message) -> Iterator[Message]:
 # -------------------------------------------------------------------------------------------------- answers without a node
 
 
+class _Items(NamedTuple):
+    """A list in an answer with an item for each one of a list in the request.
+
+    `copied` has the fields of an item by those of the request's item, "" for the item itself; `inner` is a list in each item.
+    """
+
+    field: str
+    struct: str
+    asked: str
+    copied: Mapping[str, str]
+    inner: _Items | None = None
+    fixed: Mapping[str, int] = {}
+
+    def made_for(self, request: Message, classes: dict[str, type[Message]]) -> dict[str, list[Message]]:
+        """Return the list, as the argument of what has it."""
+        items = []
+        for one in getattr(request, self.asked) or []:
+            copied = {name: getattr(one, source) if source else one for name, source in self.copied.items()}
+            inner = {} if self.inner is None else self.inner.made_for(one, classes)
+            items.append(classes[self.struct](**copied, **self.fixed, **inner))
+        return {self.field: items}
+
+
 def _untouched(api_key: int, request: Message, version: int) -> Message:
     """Return an answer to a request with all its partitions, keys or groups."""
     kind = API_KEYS[api_key].response
-    make = _ANSWERS.get(api_key)
-    return kind.new() if make is None else kind.new(**make(kind.classes, request, version))
+    items = _ANSWERS.get(api_key)
+    return kind.new() if items is None else kind.new(**items.made_for(request, kind.classes))
 
 
-def _produce(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_partition = classes["PartitionProduceResponse"]
-    return {
-        "responses": [
-            classes["TopicProduceResponse"](
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[of_partition(index=one.index) for one in topic.partition_data],
-            )
-            for topic in request.topic_data
-        ]
-    }
+_NAME, _NAME_AND_ID = {"name": "name"}, {"name": "name", "topic_id": "topic_id"}
+_INDEX, _INDEX_ITSELF = {"partition_index": "partition_index"}, {"partition_index": ""}
 
 
-def _list_offsets(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_partition = classes["ListOffsetsPartitionResponse"]
-    return {
-        "topics": [
-            classes["ListOffsetsTopicResponse"](
-                name=topic.name, partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    }
+def _commits(prefix: str) -> _Items:
+    inner = _Items("partitions", f"{prefix}ResponsePartition", "partitions", _INDEX)
+    return _Items("topics", f"{prefix}ResponseTopic", "topics", _NAME_AND_ID, inner)
 
 
-def _epochs(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {
-        "topics": [
-            classes["OffsetForLeaderTopicResult"](
-                topic=topic.topic, partitions=[classes["EpochEndOffset"](partition=one.partition) for one in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    }
-
-
-def _commits(prefix: str) -> Callable[[dict[str, type[Message]], Message, int], dict[str, object]]:
-    def make(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-        of_partition = classes[f"{prefix}ResponsePartition"]
-        return {
-            "topics": [
-                classes[f"{prefix}ResponseTopic"](
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        }
-
-    return make
-
-
-def _offset_fetch(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_partition = classes["OffsetFetchResponsePartitions"]
-    return {
-        "groups": [
-            classes["OffsetFetchResponseGroup"](
-                group_id=group.group_id,
-                topics=[
-                    classes["OffsetFetchResponseTopics"](
-                        name=topic.name,
-                        topic_id=topic.topic_id,
-                        partitions=[
-                            of_partition(partition_index=index, committed_offset=-1) for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in group.topics or []
-                ],
-            )
-            for group in request.groups
-        ]
-    }
-
-
-def _added_partitions(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_partition = classes["AddPartitionsToTxnPartitionResult"]
-    return {
-        "results_by_topic_v3_and_below": [
-            classes["AddPartitionsToTxnTopicResult"](
-                name=topic.name, results_by_partition=[of_partition(partition_index=index) for index in topic.partitions]
-            )
-            for topic in request.v3_and_below_topics
-        ]
-    }
-
-
-def _coordinators(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {"coordinators": [classes["Coordinator"](key=key) for key in request.coordinator_keys]}
-
-
-def _acknowledged(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {
-        "responses": [
-            classes["ShareAcknowledgeTopicResponse"](
-                topic_id=topic.topic_id,
-                partitions=[classes["PartitionData"](partition_index=one.partition_index) for one in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    }
-
-
-def _created_topics(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {"topics": [classes["CreatableTopicResult"](name=topic.name) for topic in request.topics]}
-
-
-def _deleted_topics(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {
-        "responses": [classes["DeletableTopicResult"](name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
-    }
-
-
-def _created_partitions(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {"results": [classes["CreatePartitionsTopicResult"](name=topic.name) for topic in request.topics]}
-
-
-def _deleted_records(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_partition = classes["DeleteRecordsPartitionResult"]
-    return {
-        "topics": [
-            classes["DeleteRecordsTopicResult"](
-                name=topic.name, partitions=[of_partition(partition_index=one.partition_index) for one in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    }
-
-
-def _altered_configs(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_resource = classes["AlterConfigsResourceResponse"]
-    return {
-        "responses": [
-            of_resource(resource_type=one.resource_type, resource_name=one.resource_name) for one in request.resources
-        ]
-    }
-
-
-def _deleted_groups(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    return {"results": [classes["DeletableGroupResult"](group_id=name) for name in request.groups_names]}
-
-
-def _written_markers(classes: dict[str, type[Message]], request: Message, version: int) -> dict[str, object]:
-    of_topic, of_partition = classes["WritableTxnMarkerTopicResult"], classes["WritableTxnMarkerPartitionResult"]
-    return {
-        "markers": [
-            classes["WritableTxnMarkerResult"](
-                producer_id=marker.producer_id,
-                topics=[
-                    of_topic(name=topic.name, partitions=[of_partition(partition_index=at) for at in topic.partition_indexes])
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    }
-
-
-_ANSWERS: dict[int, Callable[[dict[str, type[Message]], Message, int], dict[str, object]]] = {
-    PRODUCE: _produce,
-    LIST_OFFSETS: _list_offsets,
-    OFFSET_FOR_LEADER_EPOCH: _epochs,
+_ANSWERS: dict[int, _Items] = {
+    PRODUCE: _Items(
+        *("responses", "TopicProduceResponse", "topic_data", _NAME_AND_ID),
+        _Items("partition_responses", "PartitionProduceResponse", "partition_data", {"index": "index"}),
+    ),
+    LIST_OFFSETS: _Items(
+        *("topics", "ListOffsetsTopicResponse", "topics", _NAME),
+        _Items("partitions", "ListOffsetsPartitionResponse", "partitions", _INDEX),
+    ),
+    OFFSET_FOR_LEADER_EPOCH: _Items(
+        *("topics", "OffsetForLeaderTopicResult", "topics", {"topic": "topic"}),
+        _Items("partitions", "EpochEndOffset", "partitions", {"partition": "partition"}),
+    ),
     OFFSET_COMMIT: _commits("OffsetCommit"),
     TXN_OFFSET_COMMIT: _commits("TxnOffsetCommit"),
-    OFFSET_FETCH: _offset_fetch,
-    ADD_PARTITIONS_TO_TXN: _added_partitions,
-    FIND_COORDINATOR: _coordinators,
-    SHARE_ACKNOWLEDGE: _acknowledged,
-    CREATE_TOPICS: _created_topics,
-    DELETE_TOPICS: _deleted_topics,
-    CREATE_PARTITIONS: _created_partitions,
-    DELETE_RECORDS: _deleted_records,
-    INCREMENTAL_ALTER_CONFIGS: _altered_configs,
-    DELETE_GROUPS: _deleted_groups,
-    WRITE_TXN_MARKERS: _written_markers,
+    OFFSET_FETCH: _Items(
+        *("groups", "OffsetFetchResponseGroup", "groups", {"group_id": "group_id"}),
+        _Items(
+            *("topics", "OffsetFetchResponseTopics", "topics", _NAME_AND_ID),
+            _Items(
+                *("partitions", "OffsetFetchResponsePartitions", "partition_indexes", _INDEX_ITSELF),
+                fixed={"committed_offset": -1},
+            ),
+        ),
+    ),
+    ADD_PARTITIONS_TO_TXN: _Items(
+        *("results_by_topic_v3_and_below", "AddPartitionsToTxnTopicResult", "v3_and_below_topics", _NAME),
+        _Items("results_by_partition", "AddPartitionsToTxnPartitionResult", "partitions", _INDEX_ITSELF),
+    ),
+    FIND_COORDINATOR: _Items("coordinators", "Coordinator", "coordinator_keys", {"key": ""}),
+    SHARE_ACKNOWLEDGE: _Items(
+        *("responses", "ShareAcknowledgeTopicResponse", "topics", {"topic_id": "topic_id"}),
+        _Items("partitions", "PartitionData", "partitions", _INDEX),
+    ),
+    CREATE_TOPICS: _Items("topics", "CreatableTopicResult", "topics", _NAME),
+    DELETE_TOPICS: _Items("responses", "DeletableTopicResult", "topics", _NAME_AND_ID),
+    CREATE_PARTITIONS: _Items("results", "CreatePartitionsTopicResult", "topics", _NAME),
+    DELETE_RECORDS: _Items(
+        *("topics", "DeleteRecordsTopicResult", "topics", _NAME),
+        _Items("partitions", "DeleteRecordsPartitionResult", "partitions", _INDEX),
+    ),
+    INCREMENTAL_ALTER_CONFIGS: _Items(
+        *("responses", "AlterConfigsResourceResponse", "resources"),
+        {"resource_type": "resource_type", "resource_name": "resource_name"},
+    ),
+    DELETE_GROUPS: _Items("results", "DeletableGroupResult", "groups_names", {"group_id": ""}),
+    WRITE_TXN_MARKERS: _Items(
+        *("markers", "WritableTxnMarkerResult", "markers", {"producer_id": "producer_id"}),
+        _Items(
+            *("topics", "WritableTxnMarkerTopicResult", "topics", _NAME),
+            _Items("partitions", "WritableTxnMarkerPartitionResult", "partition_indexes", _INDEX_ITSELF),
+        ),
+    ),
 }

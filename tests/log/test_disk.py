@@ -199,6 +199,22 @@ def test_changes(tmp_path: Path) -> None:
     assert not DISK.exists(path)
 
 
+@pytest.mark.parametrize("fault", ["full disk", "directory"])
+def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Neither on a full disk, where the old file stays, nor for a path that cannot be replaced."""
+    path = tmp_path / "file"
+    if fault == "directory":
+        path.mkdir()
+    else:
+        path.write_bytes(b"old")
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError):
+        DISK.write_file(str(path), b"new")
+    assert DISK.list_directory(str(tmp_path)) == ["file"]
+    assert path.is_dir() or path.read_bytes() == b"old"
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Another process holds the lock."""

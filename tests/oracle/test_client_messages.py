@@ -28,18 +28,17 @@ def proxy(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A proxy before Apache Kafka, which tells its clients to come through it."""
     home, port, script = tmp_path_factory.mktemp("client-messages"), free_ports(), str(kafka_peer.script)
     subprocess.run([script, "format", str(home), str(port)], check=True, timeout=TOOL_SECONDS)
-    made = RecordingProxy(port)
-    properties = home / "server.properties"
-    advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"
-    text = properties.read_text()
-    assert advertised in text
-    properties.write_text(text.replace(advertised, f"advertised.listeners=PLAINTEXT://127.0.0.1:{made.port}"))
-    subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
-    try:
-        yield made
-    finally:
-        subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
-        made.close()
+    with RecordingProxy(port) as made:
+        properties = home / "server.properties"
+        advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}"
+        text = properties.read_text()
+        assert advertised in text
+        properties.write_text(text.replace(advertised, f"advertised.listeners=PLAINTEXT://127.0.0.1:{made.port}"))
+        subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+        try:
+            yield made
+        finally:
+            subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
 
 
 def judge(exchanges: list[Exchange]) -> set[tuple[int, int]]:

@@ -81,6 +81,9 @@ class FakeCluster:
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
+        self.empty_fetches = 0  # of the next answers to Fetch, as of a new leader that does not know the high watermark yet
+        self.group_errors: dict[str, int] = {}  # the error codes of the answers to OffsetFetch, by group
+        self.refused: dict[int, int] = {}  # by API key: the error code of each answer, without anything else
         self.throttles: list[int] = []  # throttle times of the next answers to Fetch, which have no records, the last one first
         self.has_leaders = True
         self.is_coordinating = True
@@ -127,7 +130,7 @@ class FakeCluster:
         """Process a request -> the frame of the answer, without its size."""
         key, version, correlation_id, _, position = read_request_header(frame[4:])
         request, _ = API_KEYS[key].request.decode(frame[4:], version, position)
-        response = self._handlers[key](node, request)
+        response = self._new(key, error_code=self.refused[key]) if key in self.refused else self._handlers[key](node, request)
         return bytes(encode_response(correlation_id, API_KEYS[key], version, response))[4:]
 
     @staticmethod
@@ -278,7 +281,15 @@ class FakeCluster:
                         )
                     )
                 topics.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseTopics", name=topic_name, partitions=parts))
-            groups.append(self._part(apis.OFFSET_FETCH, "OffsetFetchResponseGroup", group_id=group.group_id, topics=topics))
+            groups.append(
+                self._part(
+                    apis.OFFSET_FETCH,
+                    "OffsetFetchResponseGroup",
+                    group_id=group.group_id,
+                    error_code=self.group_errors.get(group.group_id, 0),
+                    topics=topics,
+                )
+            )
         return self._new(apis.OFFSET_FETCH, groups=groups)
 
     def _produce(self, node: int, request: Message) -> Message:
@@ -314,15 +325,19 @@ class FakeCluster:
         log = self.logs[topic.topic][part.partition]
         stable = log.end if log.stable is None else log.stable
         most = stable if request.isolation_level else log.end
+        end = log.end
         records = b"".join(batch for batch in log.batches if part.fetch_offset <= check_batch(batch).last_offset < most)
         is_leader = self.leaders[topic.topic, part.partition] == node
+        if self.empty_fetches:
+            self.empty_fetches -= 1
+            end, records = part.fetch_offset, b""
         code = 0 if log.start <= part.fetch_offset <= log.end else error_codes.OFFSET_OUT_OF_RANGE
         answer = self._part(
             apis.FETCH,
             "PartitionData",
             partition_index=part.partition,
             error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
-            high_watermark=log.end,
+            high_watermark=end,
             last_stable_offset=stable,
             records=records if is_leader and not code else b"",
         )

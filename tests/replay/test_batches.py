@@ -124,6 +124,29 @@ def test_a_run_that_goes_on_makes_the_same_batches(tmp_path: Path, codec: int, j
             assert [one.data for one in rest] == [one.data for one in batches[at + 1 :]]
 
 
+def test_timestamps_that_no_batch_can_have_together_are_not_joined(tmp_path: Path) -> None:
+    """The second batch was left out as damaged, and the place of a group in it was the end of the partition."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    stamps = (-(2**63), 1000, 2**63 - 1, 2**63 - 1, 1000)
+    for stamp in stamps:
+        builder.append([(b"k", b"v"), (b"k", b"w")], timestamp=stamp)
+    builder.flush()
+    sentences: list[str] = []
+    source = DirectorySource(
+        OsDisk(), [str(tmp_path)], Selection(), lambda topic: True, Problems(sentences.append), str, 1 << 20
+    )
+    stream = source.open(("t", 0), 0, [3, 5])
+    found = []
+    while (batch := stream.peek()) is not None:
+        stream.take()
+        batch.stamp(5, 1, 77)
+        found.append(batch)
+    assert [stamp for stamp, *_ in records_of(found)] == [stamp for stamp in stamps for _ in range(2)] and not sentences
+    assert len(found) < len(stamps)
+    places = {one.offset: batch.first_offset + one.slot for batch in found for one in batch.watched}
+    assert places == {3: 3, 5: 5}
+
+
 def test_damage_is_left_out_and_reported(log: PartitionBuilder) -> None:
     path = log.path(".log")
     data = bytearray(path.read_bytes())

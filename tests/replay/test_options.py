@@ -86,6 +86,15 @@ def test_mappings_that_cannot_be(options: tuple[str, ...], sentence: str) -> Non
         parse_mapping(options).targets(["a", "b"])
 
 
+def test_a_directory_whose_name_is_that_of_no_topic_is_named() -> None:
+    """The message was about --map, which was not given."""
+    sentence = "the source has the topic 'a b', which the target cannot have: .*; give it another name with --map, or name"
+    with pytest.raises(MappingError, match=sentence):
+        parse_mapping(()).target_of("a b")
+    assert parse_mapping(("a b=a-b",)).target_of("a b") == "a-b"
+    assert parse_mapping((), ("good",)).target_of("a b") is None
+
+
 def test_pace_is_a_function_of_timestamps_and_of_what_was_sent() -> None:
     assert parse_schedule(None, None).due_ms(5000, 0, Sent(9, 9)) == 0
     assert isinstance(parse_schedule(None, None), AtOnce)

@@ -237,6 +237,24 @@ def test_a_retention_of_the_target_is_reported_with_the_command_that_ends_it(
     assert (args.topic, args.add_config, args.bootstrap_server) == ("copy-t", ["retention.ms=-1"], "fake:1")
 
 
+def test_settings_of_a_target_topic_are_reported_by_the_first_run_alone(tmp_path: Path) -> None:
+    """A run that continues does not report them again; one with --restart does."""
+    build(tmp_path / "data", 1)
+    scene = Scene(tmp_path / "data", 1, 0.0)
+    scene.cluster.create("copy-t", 1)
+    scene.cluster.configs["copy-t"] = {"retention.ms": "86400000", "message.timestamp.type": "LogAppendTime"}
+
+    def reported() -> list[str]:
+        scene.notes.clear()
+        scene.run()
+        return [note for note in scene.notes if "retention.ms" in note or "LogAppendTime" in note]
+
+    assert len(reported()) == 2
+    assert reported() == []
+    scene.options = ReplayOptions(is_restarted=True)
+    assert len(reported()) == 2
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_offsets_of_groups_are_translated(tmp_path: Path, seed: int, is_late: bool) -> None:

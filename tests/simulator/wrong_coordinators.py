@@ -496,7 +496,7 @@ WRONG: dict[str, Wrong] = {
         patched(GroupState, "apply_marker", commits_every_marker), 56, "offset_regressions"
     ),
     "shows offsets while a transaction is open": Wrong(
-        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 260, "offset_regressions"
+        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 326, "offset_regressions"
     ),
     "drops offsets of committed transactions": Wrong(
         patched(GroupState, "apply_marker", drops_pending_offsets), 0, "unprocessed_inputs"

@@ -117,6 +117,20 @@ class AdminCore:
         self._in_progress[started.end] = None
         started.begin()
 
+    def begin_together(self, operations: Sequence[Operation[_Result]], deadline_ms: int, done: StepDone) -> None:
+        """Execute operations at the same time; `done` gets their results, or the errors that they raised, in that order."""
+        results: dict[int, _Result | ClientError] = {}
+
+        def ended(number: int, result: _Result | ClientError, now_ms: int) -> None:
+            results[number] = result
+            if len(results) == len(operations):
+                done([results[one] for one in range(len(operations))], now_ms)
+
+        if not operations:
+            done([], self.network.timer.clock_ms)
+        for number, operation in enumerate(operations):
+            self._resume(operation, deadline_ms, partial(ended, number), None, self.network.timer.clock_ms)
+
     def ended(self, end: Callable[[ClientError, int], None]) -> None:
         """Forget a call that has its outcomes."""
         self._in_progress.pop(end, None)
@@ -298,7 +312,7 @@ class _CallInProgress(Generic[Key, Value]):
             if node_id is not None:
                 self._nodes[place] = node_id
                 self._looked_up.discard(place)
-            elif error is not None and error.code not in _LOOKUP_RETRIED:
+            elif error is not None and error.code not in _LOOKUP_RETRIED - self._call.settled:
                 self._looked_up.discard(place)
                 self._settle_place(place, error)
             else:
@@ -352,7 +366,7 @@ class _CallInProgress(Generic[Key, Value]):
             return
         again: list[Key] = []
         unanswered = dict.fromkeys(keys)
-        moved = MOVED[self._call.route]
+        moved = MOVED[self._call.route] - self._call.settled
         for key, outcome in call.read(keys, answer):
             if key not in unanswered:
                 continue

@@ -20,6 +20,7 @@ A `Call` is a table row that says how one API is asked about many keys:
     is_single        one key a request, for APIs that take no more
     max_version      of the API, if later ones do not suit
     fallback         another API of the same node, which answers for the keys that the first one does not know
+    settled          error codes that are an outcome at once, although the route has them looked up again
 
     route        the node                            forgotten, and looked up again, after
     -----------  ----------------------------------  ----------------------------------------------------------------
@@ -136,6 +137,7 @@ class Call(NamedTuple, Generic[Key, Value]):
     is_single: bool = False
     max_version: int | None = None
     fallback: Fallback[Key, Value] | None = None
+    settled: frozenset[int] = frozenset()
 
 
 Outcomes = dict[Key, Value | ClientError]
@@ -161,6 +163,20 @@ def run_all(call: Call[Key, Value], keys: Iterable[Key]) -> Operation[dict[Key, 
     """Make a call whose keys must all succeed; return their values. Raises the first ClientError."""
     outcomes = yield from run(call, keys)
     return {key: value_of(outcome) for key, outcome in outcomes.items()}
+
+
+def run_together(operations: Iterable[Operation[Result]]) -> Operation[list[Result]]:
+    """Execute operations at the same time, so that none uses up the time of the others; return their results in that order.
+
+    Raises the ClientError of the first one that raised one, after all have ended.
+    """
+    started = list(operations)
+
+    def step(core: AdminCore, deadline_ms: int, done: StepDone) -> None:
+        core.begin_together(started, deadline_ms, done)
+
+    results = cast("list[Result | ClientError]", (yield step))
+    return [value_of(result) for result in results]
 
 
 def value_of(outcome: Value | ClientError) -> Value:

@@ -184,6 +184,11 @@ def describe_producers(
     partitions: Iterable[TopicPartition], *, broker_id: int | None = None
 ) -> Operation[Outcomes[TopicPartition, tuple[ActiveProducer, ...]]]:
     """Return the producers of partitions, as their leaders know them, or a replica on the broker `broker_id`."""
+    return (yield from run(producers_call(broker_id), partitions))
+
+
+def producers_call(broker_id: int | None) -> Call[TopicPartition, tuple[ActiveProducer, ...]]:
+    """Return the call of `describe_producers`."""
 
     def request(keys: Sequence[TopicPartition], _context: RequestContext) -> Message:
         kind = API_KEYS[DESCRIBE_PRODUCERS].request
@@ -193,7 +198,7 @@ def describe_producers(
     call = Call(DESCRIBE_PRODUCERS, Route.LEADER, request, _read_producers)
     if broker_id is not None:
         call = call._replace(route=Route.BROKER, place=lambda _key: broker_id)
-    return (yield from run(call, partitions))
+    return call
 
 
 def _read_producers(

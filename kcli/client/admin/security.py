@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kcli.client.admin.driver import answer_or_error
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import NOT_EXECUTED, Call, Operation, Outcomes, RequestContext, Route, run, run_one
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaError
 from kcli.protocol.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,
     API_KEYS,
@@ -109,6 +109,24 @@ class AclBindingFilter(NamedTuple):
     host: str | None = None
     operation: AclOperation = AclOperation.ANY
     permission: Permission = Permission.ANY
+
+
+class AclDeletionError(ClientError):
+    """Some ACLs that a filter matched are not deleted; `deleted` has the others, `failed` the error of each of them."""
+
+    def __init__(self, deleted: Iterable[AclBinding], failed: Mapping[AclBinding, KafkaError]) -> None:
+        self.deleted = tuple(deleted)
+        self.failed = dict(failed)
+        acl, error = next(iter(failed.items()))
+        super().__init__(
+            f"{len(self.failed)} of {len(self.failed) + len(self.deleted)} ACLs are not deleted, the first of them is that "
+            f"of {acl.principal} for {acl.resource_name}: {error}"
+        )
+
+    @property
+    def is_retriable(self) -> bool:  # type: ignore[override]
+        """Whether all errors are retriable: the same filter then matches the ACLs that are left."""
+        return all(error.is_retriable for error in self.failed.values())
 
 
 class ScramMechanism(IntEnum):
@@ -243,7 +261,7 @@ def create_acls(bindings: Iterable[AclBinding]) -> Operation[Outcomes[AclBinding
 
 
 def delete_acls(filters: Iterable[AclBindingFilter]) -> Operation[Outcomes[AclBindingFilter, list[AclBinding]]]:
-    """Delete the ACLs that match any filter; return what each filter deleted."""
+    """Delete the ACLs that match any filter; return what each filter deleted, or AclDeletionError if it is not all."""
 
     def request(keys: Sequence[AclBindingFilter], _context: RequestContext) -> Message:
         kind = API_KEYS[DELETE_ACLS].request
@@ -253,13 +271,13 @@ def delete_acls(filters: Iterable[AclBindingFilter]) -> Operation[Outcomes[AclBi
         keys: Sequence[AclBindingFilter], answer: Message
     ) -> Iterator[tuple[AclBindingFilter, list[AclBinding] | ClientError]]:
         for key, one in zip(keys, answer.filter_results):
-            failed = [each for each in one.matching_acls if each.error_code]
             if one.error_code:
                 yield key, kafka_error(one.error_code, one.error_message)
-            elif failed:
-                yield key, kafka_error(failed[0].error_code, failed[0].error_message)
-            else:
-                yield key, [_binding(each, each) for each in one.matching_acls]
+                continue
+            outcomes = {_binding(each, each): outcome_error(each.error_code, each.error_message) for each in one.matching_acls}
+            deleted = [acl for acl, error in outcomes.items() if error is None]
+            failed = {acl: error for acl, error in outcomes.items() if error is not None}
+            yield key, AclDeletionError(deleted, failed) if failed else deleted
 
     return (yield from run(Call(DELETE_ACLS, Route.CONTROLLER, request, read, retried=NOT_EXECUTED), filters))
 

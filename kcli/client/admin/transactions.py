@@ -20,9 +20,9 @@ from typing import NamedTuple
 from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run, run_one
-from kcli.client.admin.partitions import ActiveProducer, describe_producers
+from kcli.client.admin.partitions import ActiveProducer, producers_call
 from kcli.client.cluster import TopicPartition
-from kcli.client.errors import ClientError
+from kcli.client.errors import ClientError, KafkaError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
@@ -88,6 +88,13 @@ class HangingTransaction(NamedTuple):
     topic: str
     partition: int
     producer: ActiveProducer
+
+
+class HangingTransactions(NamedTuple):
+    """The hanging transactions of partitions, and those of the partitions that do not exist (any more)."""
+
+    found: list[HangingTransaction]
+    missing: list[TopicPartition]
 
 
 # ----------------------------------------------------------------------------------------------------------- list, describe
@@ -208,16 +215,21 @@ def find_hanging_transactions(
     *,
     older_than_ms: int,
     broker_id: int | None = None,
-) -> Operation[list[HangingTransaction]]:
+) -> Operation[HangingTransactions]:
     """Return the hanging transactions of partitions whose producers last wrote before the timestamp `older_than_ms`.
 
     That is the time now, less the longest transaction timeout. Raises the first error of a broker, since what it did not
-    answer may hide a transaction.
+    answer may hide a transaction. A topic that was deleted has none.
     """
-    described = yield from describe_producers(partitions, broker_id=broker_id)
+    call = producers_call(broker_id)._replace(settled=frozenset((error_codes.UNKNOWN_TOPIC_OR_PARTITION,)))
+    described = yield from run(call, partitions)
     opened: list[HangingTransaction] = []
+    missing: list[TopicPartition] = []
     for (topic, partition), outcome in described.items():
         if isinstance(outcome, ClientError):
+            if isinstance(outcome, KafkaError) and outcome.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                missing.append((topic, partition))
+                continue
             raise outcome
         opened += (
             HangingTransaction(topic, partition, one)
@@ -225,7 +237,7 @@ def find_hanging_transactions(
             if one.transaction_start_offset != NO_TRANSACTION and one.last_timestamp < older_than_ms
         )
     if not opened:
-        return []
+        return HangingTransactions([], missing)
     listed = yield from list_transactions(producer_ids=sorted({one.producer.producer_id for one in opened}))
     for error in listed.errors.values():
         raise error
@@ -236,10 +248,9 @@ def find_hanging_transactions(
         transactional_id = ids.get(one.producer.producer_id)
         description = None if transactional_id is None else known[transactional_id]
         if isinstance(description, ClientError):
-            code = getattr(description, "code", None)
-            if code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
+            if not isinstance(description, KafkaError) or description.code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
                 raise description
             description = None
         if description is None or (one.topic, one.partition) not in description.partitions:
             hanging.append(one)
-    return hanging
+    return HangingTransactions(hanging, missing)

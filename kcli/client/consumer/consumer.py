@@ -7,6 +7,7 @@
     InitialPositions   positions of partitions that were assigned
     OffsetFetcher      positions that must be looked up or validated
     Fetcher            records
+    RecreatedTopics    positions in topics that were deleted and created again
 
     a partition that was assigned gets its position  from
     -----------------------------------------------  -------------------------------------------------------------------
@@ -36,6 +37,7 @@ from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
 from kcli.client.consumer.position_wait import PositionDone, PositionWait
+from kcli.client.consumer.recreated_topics import RecreatedTopics
 from kcli.client.consumer.subscription_state import (
     ConsumerRebalanceListener,
     FetchPosition,
@@ -94,6 +96,7 @@ class ConsumerCore:
         self._initial = InitialPositions(
             network, self.subscriptions, self.membership, self.errors, self._set_position, self.fetcher.wake
         )
+        self._recreated = RecreatedTopics(network.metadata, self.subscriptions, self.errors, self._forget_position, log)
         self.waits = ApplicationWaits(network.timer)
         self._waiting_for_position: list[PositionWait] = []
         self._collected_count = 0  # the assignment of the records that were collected last
@@ -180,10 +183,12 @@ class ConsumerCore:
         needed = self.subscriptions.metadata_topics
         self.errors.keep(lambda place: place is None or (place in needed if isinstance(place, str) else place in assigned))
         self.fetcher.buffer.drop_unassigned()
+        self._recreated.check()
         self._want_topics()
         self.fetcher.wake()
 
     def _metadata_updated(self, cluster: Cluster, now_ms: int) -> None:
+        self._recreated.check()
         for partition in self.subscriptions.assigned_partitions:
             self.subscriptions.maybe_validate(partition, cluster)
         self._match_topics(cluster, now_ms)
@@ -281,8 +286,11 @@ class ConsumerCore:
         """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
         for partition in list(partitions) or self.subscriptions.assigned_partitions:
             self.subscriptions.request_reset(partition, strategy)
-            self._forget(partition)
-            self.fetcher.buffer.drop(partition)
+            self._forget_position(partition)
+
+    def _forget_position(self, partition: TopicPartition) -> None:
+        self._forget(partition)
+        self.fetcher.buffer.drop(partition)
 
     def _forget(self, partition: TopicPartition) -> None:
         """Drop the records and errors before a new position."""
@@ -340,9 +348,12 @@ class ConsumerCore:
 
     def take_error(self) -> ClientError | None:
         """Return the oldest error that was found since the last poll, once."""
-        if self.errors or self.membership is None:
-            return self.errors.take()
-        return self.membership.take_error()
+        if not self.errors and self.membership is not None:
+            return self.membership.take_error()
+        error = self.errors.take()
+        if isinstance(error, KafkaError) and error.code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+            self.network.request_update()  # by then the application may have been allowed to read the topic
+        return error
 
     @property
     def _may_return(self) -> bool:

@@ -7,7 +7,8 @@
     7             group.instance.id                        offsets of open transactions are waited for (KIP-447)
     8             flexible                                 several groups; here always one
     9             generation or member epoch (KIP-848)     member id and epoch
-    10            topics by id (KIP-848)                   the same; 9 is used if an id is not known
+    10            topics by id (KIP-848); 9 is used if an  the same; 9 is used if an id is not known
+                  id was never known
 
     error                                   of a commit                            of a fetch
     --------------------------------------  -------------------------------------  -----------------------------------
@@ -25,7 +26,8 @@
 
 A commit without `timeout_ms` is sent once. A caller that does not wait for a commit before it starts the next one gets them in
 the order of its calls, since all use one connection. A commit that is tried again leaves out the partitions of which a newer
-commit has succeeded; after a rebalance it fails if one of its partitions is not assigned any more.
+commit has succeeded. It fails after a rebalance if one of its partitions is not assigned any more, and if one of its topics was
+deleted and created again: the offsets are those of the old topic.
 """
 
 from __future__ import annotations
@@ -95,12 +97,13 @@ class _StaleEpochError(KafkaError):
 
 
 class _Commit:
-    """One commit, whose number is that of the call; `generation_id` is that of its first attempt."""
+    """One commit, whose number is that of the call; `generation_id` and `ids` (of topics) are those of its first attempt."""
 
     def __init__(self, number: int, offsets: Offsets) -> None:
         self.number = number
         self.offsets = offsets
         self.generation_id: int | None = None
+        self.ids: Mapping[str, bytes] = {}
 
 
 class OffsetCommits:
@@ -112,6 +115,7 @@ class OffsetCommits:
         self._coordinator = coordinator
         self._member = member
         self._commit_count = 0
+        self._ids_of_commits: dict[str, bytes] = {}  # of topics that were known at some commit
         self._succeeded: dict[TopicPartition, int] = {}  # the number of the newest commit of a partition that succeeded
 
     def commit(
@@ -160,7 +164,14 @@ class OffsetCommits:
         elif commit.generation_id != member.generation_id and not self._member.owns(offsets):
             finished(CommitFailedError(f"the offsets are not committed: {LEFT_GROUP}"), now_ms)
             return
-        ids = self._topic_ids(offsets)
+        # A topic that is not known any more was deleted: by its name the offsets would be those of a new one.
+        self._ids_of_commits |= self._network.metadata.topic_ids
+        ids = _ids_of(offsets, self._ids_of_commits)
+        other = [topic for topic in ids if commit.ids.get(topic, ids[topic]) != ids[topic]]
+        if other:
+            finished(CommitFailedError(f"the offsets are not committed: {other[0]} was deleted and created again"), now_ms)
+            return
+        commit.ids = ids
         request = partial(self._commit_request, offsets, member, ids)
         answered = partial(self._committed, number, offsets, member, ids, finished)
         self._coordinator.send(OFFSET_COMMIT, request, answered, now_ms, timeout_ms, _max_version(ids))
@@ -242,7 +253,7 @@ class OffsetCommits:
     def _try_fetch(
         self, partitions: frozenset[TopicPartition], finished: Finished[Committed], now_ms: int, timeout_ms: int
     ) -> None:
-        ids = self._topic_ids(partitions)
+        ids = _ids_of(partitions, self._network.metadata.topic_ids)
         member = self._member.group_metadata()
         request = partial(self._fetch_request, partitions, member, ids)
         answered = partial(self._fetched, partitions, member, ids, finished)
@@ -314,13 +325,11 @@ class OffsetCommits:
             self._member.fenced(code, member, now_ms)
         return KafkaError(code, detail)
 
-    # ---------------------------------------------------------------------------------------------------------- topics
 
-    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
-        """Return the ids of the topics; nothing if one is not known, so that all are named."""
-        known = self._network.metadata.topic_ids
-        names = {topic for topic, _ in partitions}
-        return {topic: known[topic] for topic in names} if names <= known.keys() else {}
+def _ids_of(partitions: Iterable[TopicPartition], known: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the ids of the topics; nothing if one is not known, so that all are named."""
+    names = {topic for topic, _ in partitions}
+    return {topic: known[topic] for topic in names} if names <= known.keys() else {}
 
 
 def _max_version(ids: Mapping[str, bytes]) -> int | None:

@@ -267,15 +267,20 @@ class OsDisk:
             file.close()
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a whole file atomically: a temporary one is written, flushed and renamed."""
+        """Write a whole file atomically: a temporary one is written, flushed and renamed; after an error it is removed."""
         temporary = path + ".tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
+            try:
+                _write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.remove(temporary)
+            raise
         self.flush_directory(os.path.dirname(path) or ".")
 
     def append(self, path: str, data: bytes | memoryview) -> None:

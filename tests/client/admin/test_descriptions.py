@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcli.client.admin import brokers, group_reset, groups, log_dirs, streams, topics
+from kcli.client.admin import brokers, group_lag, group_reset, groups, log_dirs, streams, topics
 from kcli.client.admin.operation import Operation, value_of
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.protocol import error_codes
@@ -16,10 +16,12 @@ from kcli.protocol.apis import (
     CONSUMER_GROUP_DESCRIBE,
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
     DESCRIBE_TOPIC_PARTITIONS,
     FIND_COORDINATOR,
     METADATA,
     OFFSET_FETCH,
+    SHARE_GROUP_DESCRIBE,
     STREAMS_GROUP_DESCRIBE,
 )
 from kcli.protocol.message import Message
@@ -125,6 +127,57 @@ def test_an_old_broker_answers_for_classic_groups_and_for_none() -> None:
     assert value_of(found["g"]).type == groups.CLASSIC
     error = found["dead"]
     assert isinstance(error, KafkaError) and error.name == "GROUP_ID_NOT_FOUND"
+
+
+@pytest.mark.parametrize("broken", ["s", "k"])
+def test_groups_of_one_type_do_not_use_up_the_time_of_the_others(broken: str) -> None:
+    """The coordinator of a share group or of a streams group is not available; it was asked for before that of the classic
+    group, and all the time went by."""
+
+    def found(node: int | None, version: int, request: Message) -> Message:
+        kind = API_KEYS[FIND_COORDINATOR].response
+        code = error_codes.COORDINATOR_NOT_AVAILABLE
+        return kind.new(
+            coordinators=[
+                kind.classes["Coordinator"](
+                    key=key, node_id=2, host="host2", port=9092, error_code=code if key == broken else 0
+                )
+                for key in request.coordinator_keys
+            ]
+        )
+
+    def empty(api_key: int, group: str) -> Message:
+        kind = API_KEYS[api_key].response
+        return kind.new(groups=[kind.classes["DescribedGroup"](group_id=group, group_state="Empty")])
+
+    def offsets(api_key: int, struct: str, group: str) -> Message:
+        kind = API_KEYS[api_key].response
+        return kind.new(groups=[kind.classes[struct](group_id=group)])
+
+    def fetched(node: int | None, version: int, request: Message) -> Message:
+        return offsets(OFFSET_FETCH, "OffsetFetchResponseGroup", request.groups[0].group_id)
+
+    script = ScriptedCluster(
+        {
+            FIND_COORDINATOR: found,
+            DESCRIBE_GROUPS: lambda *_: empty(DESCRIBE_GROUPS, "c"),
+            SHARE_GROUP_DESCRIBE: lambda *_: empty(SHARE_GROUP_DESCRIBE, "s"),
+            STREAMS_GROUP_DESCRIBE: lambda *_: empty(STREAMS_GROUP_DESCRIBE, "k"),
+            OFFSET_FETCH: fetched,
+            DESCRIBE_SHARE_GROUP_OFFSETS: lambda *_: offsets(
+                DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsetsResponseGroup", "s"
+            ),
+        },
+        versions={CONSUMER_GROUP_DESCRIBE: -1},
+    )
+    types = {"c": groups.CLASSIC, "s": groups.SHARE, "k": groups.STREAMS}
+    listings = [groups.GroupListing(name, group_type, "", "Empty") for name, group_type in types.items()]
+    for operation in (group_lag.describe_groups, group_lag.describe_group_lags):
+        before_ms = script.now_ms
+        outcomes = script.execute(operation(listings))
+        assert list(outcomes) == ["c", "s", "k"]
+        assert [name for name, one in outcomes.items() if isinstance(one, KafkaTimeoutError)] == [broken]
+        assert script.now_ms - before_ms == 1000
 
 
 @pytest.mark.parametrize(

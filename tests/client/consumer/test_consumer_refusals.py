@@ -358,7 +358,7 @@ def test_a_member_that_is_fenced_joins_again_848(node: RefusingNode, refusal: Re
 
 
 @CLASSIC
-@each_of([*(one for one in RAISED if one.api_key != apis.METADATA), *RAISED_IN_GROUPS, *RAISED_IN_CLASSIC_GROUPS])
+@each_of([*RAISED, *RAISED_IN_GROUPS, *RAISED_IN_CLASSIC_GROUPS])
 def test_an_error_that_stays_is_raised(node: RefusingNode, refusal: Refusal, kind: str) -> None:
     for run in node.refusals(refusal):
         reading = read_by_two(node, run, kind, refusal)

@@ -13,6 +13,7 @@ from kcli.client.errors import (
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
+    TopicRecreatedError,
     UnsupportedVersionError,
     WakeupError,
 )
@@ -237,12 +238,13 @@ def test_a_leader_without_an_offset_is_asked_again_after_the_backoff() -> None:
 def test_a_topic_that_was_made_again_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its leader epochs begin again: with the epoch of the old topic the broker would answer UNKNOWN_LEADER_EPOCH for ever."""
     cluster = reading()
+    cluster.handlers[LIST_OFFSETS] = listed({0: 0})
 
-    def refused(code: int) -> tuple[bool, int]:
+    def refused(code: int, times: int) -> tuple[bool, int]:
         """Refuse what is asked for until new metadata are there; return whether the next Fetch has the id of the topic,
         and its leader epoch."""
         topic_id = fake_cluster.TOPIC_ID
-        for _ in range(2):
+        for _ in range(times):
             answer = fetch_answer(7, p0={"error_code": code})
             answer.responses[0].topic_id = TOPIC_ID
             cluster.answer(answer)
@@ -252,10 +254,51 @@ def test_a_topic_that_was_made_again_is_fetched(monkeypatch: pytest.MonkeyPatch)
         return topic.topic_id == topic_id, topic.partitions[0].current_leader_epoch
 
     cluster.leaders[0] = (1, 5)
-    assert refused(error_codes.FENCED_LEADER_EPOCH) == (True, 5)
+    assert refused(error_codes.FENCED_LEADER_EPOCH, 2) == (True, 5)
     cluster.leaders[0] = (1, 0)
     monkeypatch.setattr(fake_cluster, "TOPIC_ID", bytes(15) + b"\x02")
-    assert refused(error_codes.UNKNOWN_TOPIC_ID) == (True, 0)
+    assert refused(error_codes.UNKNOWN_TOPIC_ID, 1) == (True, 0)
+
+
+def made_again(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Have the metadata name another topic `t`; what is fetched of the one before it is refused."""
+    old_id, new_id = fake_cluster.TOPIC_ID, bytes(15) + bytes([number])
+    monkeypatch.setattr(fake_cluster, "TOPIC_ID", new_id)
+    while cluster.held and new_id not in {one.topic_id for one in cluster.requests(FETCH)[-1].message.topics}:
+        answer = fetch_answer(7, p0={"error_code": error_codes.UNKNOWN_TOPIC_ID})
+        answer.responses[0].topic_id = old_id
+        cluster.answer(answer)
+        cluster.advance(300)
+
+
+def test_a_topic_that_was_made_again_is_not_read_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset in the old topic is one in the new topic by chance alone: what is before it would be skipped."""
+    cluster = reading(offset=50)
+    cluster.handlers[LIST_OFFSETS] = listed({0: 2})
+    cluster.answer(fetch_answer(7, p0={"records": records(50)}))
+    assert offsets(cluster.poll()) == [50, 51, 52]
+    made_again(cluster, monkeypatch, 2)
+    assert asked(cluster) == {0: 2} and cluster.poll() == []
+    assert [line for line in cluster.lines if "deleted and created again: offset 53 of t-0" in line]
+    answer = fetch_answer(7, p0={"records": records(2)})
+    answer.responses[0].topic_id = fake_cluster.TOPIC_ID
+    cluster.answer(answer)
+    assert offsets(cluster.poll()) == [2, 3, 4]
+    made_again(cluster, monkeypatch, 1)  # of a broker that is behind
+    assert asked(cluster) == {0: 5}
+
+
+def test_without_a_reset_strategy_a_topic_that_was_made_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = reading(offset=50, auto_offset_reset="none")
+    made_again(cluster, monkeypatch, 2)
+    with pytest.raises(TopicRecreatedError, match=r"the topic of t-0@50 was deleted and created again") as caught:
+        cluster.poll()
+    assert caught.value.offsets == {T0: 50}
+    with pytest.raises(NoOffsetForPartitionError):
+        cluster.poll()
+    assert not cluster.held
+    cluster.call(lambda now_ms: cluster.core.seek(T0, 1, -1, now_ms))
+    assert asked(cluster) == {0: 1}
 
 
 def test_errors_that_pass_are_tried_again_and_others_raised() -> None:

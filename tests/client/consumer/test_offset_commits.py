@@ -246,6 +246,23 @@ def test_an_unknown_topic_id_has_the_metadata_asked_for() -> None:
     assert not other.client.network.is_update_wanted
 
 
+def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_a_new_one() -> None:
+    """The name is that of the new topic as well, so that the id of the old one is sent as long as there is none."""
+    run = Commits(10, committed(0, error_codes.UNKNOWN_TOPIC_ID), FakeMember())
+    ids = run.client.network.metadata.topic_ids
+    assert run.commit(None) is None
+    ids.clear()
+    run.results.clear()
+    run.commits.commit(OFFSETS, lambda error, now_ms: run.results.append(error), 0, 1000)
+    assert [one.topics[0].topic_id for one in run.sent] == [TOPIC_ID] * 2 and not run.results
+    ids["t"] = b"\6" * 16
+    error = run._result()
+    assert isinstance(error, CommitFailedError) and "t was deleted and created again" in str(error)
+    assert len(run.sent) == 2
+    run.results.clear()
+    assert run.commit() is None and run.sent[-1].topics[0].topic_id == ids["t"]
+
+
 class SlowCommits(Commits):
     """The first commit meets an error that passes; the others succeed."""
 
