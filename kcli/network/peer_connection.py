@@ -278,17 +278,17 @@ class PeerConnection:
             protocol = "SSL" if peers.sasl is None else "SASL_SSL"
             return self._failure(f"{reason}: set security.protocol={protocol}, or use another port")
         if closing is Closing.CLOSED_IN_HANDSHAKE:
-            advice = "as a listener without TLS does: check security.protocol and the port"
+            advice = ", as a listener without TLS does: check security.protocol and the port"
         elif self._state is _State.AUTHENTICATING:
-            advice = "while it authenticated the client: check sasl.mechanism and the log of the broker"
+            advice = " while it authenticated the client: check sasl.mechanism and the log of the broker"
         elif self._state is _State.READY and peers.sasl is None and self._sent and not self._has_answered:
-            advice = "after the first request, as a listener with SASL does: check security.protocol and sasl.mechanism"
+            advice = " after the first request, as a listener with SASL does: check security.protocol and sasl.mechanism"
         else:
             return None
         self._early_closes += 1
         if peers.has_worked or self._early_closes < CLOSES_OF_A_REFUSAL:
             return None
-        return self._failure(f"{reason}, {advice}")
+        return self._failure(f"{reason}{advice}")
 
     def _failure(self, reason: str) -> AuthenticationFailure:
         return AuthenticationFailure(f"{self._name()}: {reason}", self.peer, not self._has_worked)

@@ -129,7 +129,7 @@ class SaslLogin:
             return
         name = error_codes.NAMES.get(answer.error_code, answer.error_code)
         reason = shown(answer.error_message or "") or name
-        said = f" ({self._refusal})" if self._refusal else ""
+        said = f" ({self._refusal})" if self._refusal and self._refusal != reason else ""
         who = f" of the user {self._settings.username!r}" if self._settings.username else ""
         self._refuse(
             f"it refused the authentication{who} with {self._settings.mechanism}: {reason}{said}; check "
