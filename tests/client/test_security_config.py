@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -115,7 +115,7 @@ JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
         ({"security.protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'TLS'"),
         (
             {"security.protocol": "SASL_SSL", "sasl.password": SECRET},
-            "sasl.mechanism is not set, so that it is GSSAPI (Kerberos)",
+            "sasl.mechanism is not set, so that it is GSSAPI",
         ),
         (
             {**SASL_SSL, "sasl.mechanism": "GSSAPI"},
@@ -155,7 +155,7 @@ JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
         ({"security.protocol": "SSL", "ssl.ca.pem": "x"}, "ssl.truststore.certificates has no certificate in PEM"),
         (
             {"security.protocol": "SSL", "ssl.certificate.pem": "c", "ssl.key.pem": SECRET},
-            "it needs a certificate and its key in PEM",
+            "it needs a certificate and its key",
         ),
         (
             {**SASL_SSL, "sasl.mechanism": "OAUTHBEARER"},
@@ -182,7 +182,7 @@ def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> Non
 
 
 def test_a_function_for_tokens_needs_its_mechanism() -> None:
-    with pytest.raises(ConfigError, match="oauth_token is for sasl.mechanism=OAUTHBEARER"):
+    with pytest.raises(ConfigError, match=r"oauth_token is for sasl\.mechanism=OAUTHBEARER"):
         Admin({"bootstrap.servers": "127.0.0.1:1"}, oauth_token=lambda: "token")
 
 
@@ -209,8 +209,8 @@ def test_the_endpoint_of_tokens() -> None:
 class TokenServer(http.server.BaseHTTPRequestHandler):
     """Answers each POST with the next of `answers`: a status and a body."""
 
-    answers: list[tuple[int, bytes]] = []
-    requests: list[tuple[Any, bytes]] = []
+    answers: ClassVar[list[tuple[int, bytes]]] = []
+    requests: ClassVar[list[tuple[Any, bytes]]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
