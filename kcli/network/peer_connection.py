@@ -341,11 +341,13 @@ class PeerConnection:
         if self._state in (_State.NEGOTIATING, _State.AUTHENTICATING):
             failed += self._waiting
             self._waiting.clear()
+        # A login may fail with no request under way, for a caller of `make_ready`.
+        is_failure = bool(failed) or self._state is _State.AUTHENTICATING
         delay_ms = self._backoff.delay_ms(self._failures, self._peers.rng)
-        if not self._failures and failed:
+        if not self._failures and is_failure:
             what = f"the connection to {self._name()} ended: {reason}; connecting again"
             self._peers.log(WarningLine(what, peer=self._name(), error=reason))
-        self._failures += bool(failed)
+        self._failures += is_failure
         self._forget()
         self._state = _State.BACKING_OFF
         self._peers.timer.schedule(now_ms + delay_ms, self._backed_off)

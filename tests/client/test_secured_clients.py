@@ -39,10 +39,15 @@ def issued(authority: Authority) -> Issued:
 
 
 @pytest.fixture(scope="module")
-def proxy(issued: Issued, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredProxy]:
+def users() -> dict[str, str]:
+    return dict(USERS)
+
+
+@pytest.fixture(scope="module")
+def proxy(issued: Issued, users: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredProxy]:
     home = tmp_path_factory.mktemp("broker")
     with (
-        SecuredProxy(issued, USERS, session_ms=1500) as proxy,
+        SecuredProxy(issued, users, session_ms=1500) as proxy,
         LiveServer(home, f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}") as server,
     ):
         proxy.target = lambda: server.port
@@ -145,6 +150,61 @@ def test_refusals(proxy: SecuredProxy, authority: Authority, tmp_path: Path) -> 
     del without["ssl.truststore.location"]  # the authorities of the system
     refused(without, "no known authority has signed its certificate")
     refused({**settings, "security.protocol": "SSL"}, "as a listener with SASL does")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_clients_recover_when_the_broker_knows_the_user(
+    protocol: str, users: dict[str, str], proxy: SecuredProxy, authority: Authority
+) -> None:
+    """A refusal ends calls, not the client: a broker may learn of a user late."""
+    settings = {**settings_of(proxy, authority), "sasl.username": "carol", "sasl.password": "new"}
+    topic = f"late-{protocol}"
+    group = {"group.id": topic, "group.protocol": protocol, "auto.offset.reset": "earliest", "reconnect.backoff.max.ms": 50}
+    with Consumer({**settings, **group}) as consumer, Producer(settings) as producer:
+        consumer.subscribe([topic])
+        for _ in range(3):
+            with pytest.raises(AuthenticationError, match="it refused the authentication of the user 'carol'"):
+                consumer.poll(AT_ONCE_S)
+        with pytest.raises(AuthenticationError):
+            producer.send(topic, b"too early")
+        users["carol"] = "new"
+        wait_for(lambda: sent(producer, topic))
+        until = time.monotonic() + 3 * AT_ONCE_S
+        found: list[bytes | None] = []
+        while not found and time.monotonic() < until:
+            with contextlib.suppress(AuthenticationError):  # one more may be under way
+                found = [one.value for one in consumer.poll(0.2)]
+        assert found == [b"in time"]
+    del users["carol"]
+
+
+def sent(producer: Producer, topic: str) -> bool:
+    try:
+        producer.send_and_wait(topic, b"in time")
+    except AuthenticationError:
+        return False
+    return True
+
+
+def test_batches_wait_for_a_broker_that_has_worked(users: dict[str, str], proxy: SecuredProxy, authority: Authority) -> None:
+    """A producer whose session cannot be renewed for a while loses no record."""
+    settings = {**settings_of(proxy, authority), "sasl.username": "dave", "sasl.password": "the secret"}
+    users["dave"] = "the secret"
+    lines: list[str] = []
+    errors: list[Exception | None] = []
+    with Producer(settings, log=lines.append) as producer:
+        producer.send_and_wait("kept", b"first")
+        users["dave"] = "changed"
+        wait_for(lambda: keeps_sending(producer, errors) and any("refused the authentication" in line for line in lines))
+        users["dave"] = "the secret"
+        producer.flush()
+    assert len(errors) > 1 and errors == [None] * len(errors)
+    del users["dave"]
+
+
+def keeps_sending(producer: Producer, errors: list[Exception | None]) -> bool:
+    producer.send("kept", b"next", on_delivery=lambda metadata, error: errors.append(error))
+    return True
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,24 @@ def test_an_authentication_that_is_refused(fields: dict[str, Any], sentence: str
     assert [key for key, *_ in client.sent()] == [METADATA]
 
 
+def test_a_login_that_fails_without_a_request_is_a_failure() -> None:
+    """It is logged once, and the delay before the next attempt grows."""
+    client = ClientUnderTest()
+    delays_ms = []
+    for _ in range(4):
+        client.peers.make_ready(ADDRESS, "data")
+        client.answer_versions()
+        client.answer(SASL_HANDSHAKE, mechanisms=["PLAIN"])
+        client.answer(SASL_AUTHENTICATE, error_code=error_codes.SASL_AUTHENTICATION_FAILED)
+        begin_ms = client.now_ms
+        while client.peers.is_backing_off(ADDRESS, "data"):
+            client.advance(1)
+        delays_ms.append(client.now_ms - begin_ms)
+    assert delays_ms[3] > 3 * delays_ms[0] and len(client.refusals) == 4
+    (line,) = client.lines
+    assert "it refused the authentication of the user 'alice'" in line
+
+
 @pytest.mark.parametrize(
     ("apis", "sentence"),
     [
