@@ -9,12 +9,14 @@
     any other, such as a reset                                 ENDED
 
 As in Java, each certificate of ssl.truststore.* is trusted by itself, also one that is not of an authority. A key that is given
-as text is passed to OpenSSL, which reads files only, through a pipe: it is not written to a disk.
+as text is passed to OpenSSL, which reads files only, through a pipe: it is not written to a disk. A text may be on one line, as
+of a properties file in which the ends of its lines are escaped; Kafka reads that, too (KIP-651).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ from kcli.network.security import TlsSettings
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PEM = b"-----BEGIN "
+_PEM_ENTRY = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
+_PEM_COLUMNS = 64
 # A pipe has this much room everywhere.
 MOST_PEM_BYTES = 16 * 1024
 # Codes of X509_V_ERR_...
@@ -133,7 +137,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if settings.authorities_path is not None:
         _check_file(settings.authorities_path, _CONVERT_TRUSTSTORE)
     try:
-        context.load_verify_locations(cafile=settings.authorities_path, cadata=settings.authorities)
+        context.load_verify_locations(cafile=settings.authorities_path, cadata=_in_lines(settings.authorities or "") or None)
     except (ssl.SSLError, ValueError):
         raise TlsSettingsError(f"{name} has no certificate in PEM that can be read") from None
 
@@ -181,13 +185,24 @@ def _check_file(path: str, convert: str) -> None:
         raise TlsSettingsError(f"{path} is not a PEM file; JKS and PKCS12 are not supported: convert it ({convert})")
 
 
+def _in_lines(text: str) -> str:
+    """Return PEM as OpenSSL reads it: what is between the marks in lines of 64 characters."""
+
+    def entry(found: re.Match[str]) -> str:
+        body = "".join(found[2].split())
+        lines = [body[start : start + _PEM_COLUMNS] for start in range(0, len(body), _PEM_COLUMNS)]
+        return "\n".join([f"-----BEGIN {found[1]}-----", *lines, f"-----END {found[1]}-----", ""])
+
+    return _PEM_ENTRY.sub(entry, text)
+
+
 @contextmanager
 def _as_path(text: str | None, path: str | None) -> Iterator[str | None]:
     """Return a path from which a text can be read once."""
     if text is None:
         yield path
         return
-    data = text.encode()
+    data = _in_lines(text).encode()
     if len(data) > MOST_PEM_BYTES:
         raise ValueError(f"more than {MOST_PEM_BYTES} bytes")
     reading, writing = os.pipe()

@@ -27,6 +27,11 @@ def issued(authority: Authority) -> Issued:
     return authority.issue("client")
 
 
+def one_line(text: str) -> str:
+    """PEM as it comes from a properties file whose lines end with a space and a backslash."""
+    return text.replace("\n", " ")
+
+
 def encrypted(authority: Authority, issued: Issued) -> str:
     return authority.encrypted(issued, PASSWORD).read_text()
 
@@ -41,6 +46,7 @@ def test_files_and_texts(authority: Authority, issued: Issued, tmp_path: Path) -
         TlsSettings(authorities_path=str(authority.pem), certificate_path=str(issued.both)),
         TlsSettings(authorities=authority.pem.read_text(), certificate_path=str(issued.certificate), key_path=str(issued.key)),
         TlsSettings(certificate=certificate, key=key),
+        TlsSettings(authorities=one_line(authority.pem.read_text()), certificate=one_line(certificate * 2), key=one_line(key)),
         TlsSettings(certificate=certificate, key_path=str(issued.key)),
         TlsSettings(certificate=certificate, key=encrypted(authority, issued), key_password=PASSWORD),
         TlsSettings(certificate_path=str(locked), key_password=PASSWORD),
@@ -48,7 +54,7 @@ def test_files_and_texts(authority: Authority, issued: Issued, tmp_path: Path) -
         context = Tls(settings, 1).context
         assert context.verify_mode == ssl.CERT_REQUIRED and context.check_hostname
         if settings.authorities or settings.authorities_path:
-            assert context.cert_store_stats()["x509_ca"] == 1
+            assert context.cert_store_stats() == {"x509": 1, "crl": 0, "x509_ca": 1}
     assert not before or len(os.listdir("/proc/self/fd")) == before
 
 
