@@ -124,6 +124,7 @@ def properties(ports: dict[str, int], authority: Authority, broker: Issued, expi
         *(f"{name}=1" for name in ONE),
         "group.initial.rebalance.delay.ms=0",
         "sasl.mechanism.inter.broker.protocol=PLAIN",
+        "delegation.token.secret.key=a key of the broker",
     ]
     for listener in ("sasl_ssl", "sasl_plaintext", "short"):
         start = f"listener.name.{listener}"
@@ -272,6 +273,22 @@ def test_tokens(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     ends_at_once(settings, "refused the authentication with OAUTHBEARER: ", "check sasl.oauthbearer.token.endpoint.url")
     path.unlink()
     ends_at_once(settings, "a token: No such file or directory")
+
+
+def test_a_delegation_token(cluster: Cluster) -> None:
+    """KIP-48: the id and the HMAC of a token are user and password of SCRAM, with tokenauth=true."""
+    settings = cluster.settings("SASL_SSL", "SCRAM-SHA-512")
+    with Admin(settings) as admin:
+        made = admin.create_delegation_token()
+        # Until the broker has it from the controller.
+        wait_for(lambda: made.token_id in {one.token_id for one in admin.describe_delegation_token()})
+    del settings["sasl.username"], settings["sasl.password"]
+    secret = base64.b64encode(made.hmac).decode()
+    user = f'username="{made.token_id}" password="{secret}"'
+    roundtrip({**settings, "sasl.jaas.config": f'{SCRAM_MODULE} required {user} tokenauth="true";'})
+    unmarked = {**settings, "sasl.jaas.config": f"{SCRAM_MODULE} required {user};"}
+    with Admin(unmarked) as admin, pytest.raises(AuthenticationError, match=r"check sasl\.jaas\.config"):
+        admin.list_topics()
 
 
 def test_a_session_that_ends(cluster: Cluster) -> None:
