@@ -175,10 +175,16 @@ class PeerConnection:
         self._set_up(api, message, partial(self._negotiated, version), version)
 
     def _set_up(self, api: Api, message: Message, callback: AnswerCallback, version: int) -> None:
-        """Send a request that sets up the connection, before those that wait."""
+        """Send a request that sets up the connection, before those that wait.
+
+        A peer answers in order: that of another authentication may come after those to requests that wait at the peer, such as
+        a JoinGroup, which have their own deadlines.
+        """
         request = PeerRequest(api, message, callback)
         request.version = version
-        self._register(request, self._peers.timer.clock_ms + self._peers.settings.connection_setup_timeout_ms)
+        deadline_ms = self._peers.timer.clock_ms + self._peers.settings.connection_setup_timeout_ms
+        before = [one.deadline.at_ms for one in self._sent.values() if one.deadline is not None]
+        self._register(request, max([deadline_ms, *before]))
         self._write(request)
 
     def _negotiated(self, asked_version: int, answer: Answer, now_ms: int) -> None:

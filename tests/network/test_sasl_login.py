@@ -52,9 +52,9 @@ class ClientUnderTest:
             on_refusal=lambda failure, now_ms: self.refusals.append(failure),
         )
 
-    def ask(self, key: int = METADATA) -> None:
-        request = API_KEYS[key].request.new()
-        self.peers.send(ADDRESS, "data", key, request, lambda answer, now_ms: self.answers.append(answer), self.now_ms + 5000)
+    def ask(self, key: int = METADATA, timeout_ms: int = 5000) -> None:
+        request, deadline_ms = API_KEYS[key].request.new(), self.now_ms + timeout_ms
+        self.peers.send(ADDRESS, "data", key, request, lambda answer, now_ms: self.answers.append(answer), deadline_ms)
 
     def sent(self) -> list[tuple[int, Any, SendRequest, int]]:
         """Take the requests that were sent: (key, message, effect, version)."""
@@ -323,6 +323,23 @@ def test_a_client_authenticates_again_before_its_session_ends() -> None:
     client.advance(8400)
     client.ask()
     client.answer(METADATA)
+
+
+def test_another_authentication_waits_for_requests_before_it() -> None:
+    """As long as they may take: a JoinGroup waits at the coordinator for the other members."""
+    client = ready(10_000)
+    client.ask(FETCH, 300_000)
+    ((_, _, fetch, version),) = client.sent()
+    client.advance(9500)
+    client.ask(METADATA, 300_000)
+    ((_, _, handshake, handshake_version),) = client.sent()
+    client.advance(200_000)
+    assert client.closed() == 0
+    client.reply(fetch, FETCH, version)
+    client.reply(handshake, SASL_HANDSHAKE, handshake_version, mechanisms=["PLAIN"])
+    client.answer(SASL_AUTHENTICATE)
+    client.answer(METADATA)
+    assert len(client.answers) == 2 and client.closed() == 0
 
 
 def test_a_session_without_an_end() -> None:
