@@ -19,6 +19,7 @@ from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.admin.topics import NewTopic
 from kcli.client.shell.admin import Admin
 from kcli.client.shell.producer import Producer
+from kcli.commands.app import main
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import cluster_reader
 from kcli.spark.data_source import KafkaLogDataSource
@@ -229,7 +230,7 @@ def test_offsets_without_records_at_the_end(tmp_path: Path) -> None:
         assert [row["offset"] for row in rows_of(url, assign='{"orders":[1]}')] == list(range(100))
 
 
-def test_a_cluster_with_tls_and_sasl(tmp_path: Path) -> None:
+def test_a_cluster_with_tls_and_sasl(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The options kafka.security.*, kafka.ssl.* and kafka.sasl.* are those of the client, in planning and in tasks."""
     authority = Authority(tmp_path / "authority")
     with (
@@ -254,3 +255,8 @@ def test_a_cluster_with_tls_and_sasl(tmp_path: Path) -> None:
         with pytest.raises(PlanError, match="it refused the authentication of the user 'alice'") as raised:
             rows_of(url, **{**options, "kafka.sasl.password": "another"})
         assert "another" not in str(raised.value)
+        file = tmp_path / "client.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in {**settings, "sasl.password": "another"}.items()))
+        assert main(["to-parquet", url, "--out", str(tmp_path / "out"), "--command-config", str(file)]) == 2
+        err = capfd.readouterr().err
+        assert err.count("\n") == 1 and "it refused the authentication of the user 'alice'" in err and "another" not in err

@@ -127,7 +127,7 @@ class PeerConnections:
 
     def failed(self, connection: _PeerConnection, error: Exception) -> None:
         """Take the error that has ended a connection."""
-        failure = None if self.tls is None else self.tls.failure(error)
+        failure = None if self.tls is None else self.tls.failure(error, connection.is_connected)
         self.lost(connection, *(failure or (reason_of(error),)))
 
 
@@ -205,6 +205,11 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self._transport.close()
         else:
             self.abort()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection was made, with its TLS handshake."""
+        return self._transport is not None
 
     @property
     def is_draining(self) -> bool:

@@ -69,11 +69,13 @@ class Tls:
         self.timeout_s = timeout_s
         self._has_certificate = settings.certificate is not None or settings.certificate_path is not None
 
-    def failure(self, error: Exception) -> tuple[str, Closing] | None:
-        """Return what an error of a connection means, None if it is not one of TLS."""
+    def failure(self, error: Exception, is_connected: bool) -> tuple[str, Closing] | None:
+        """Return what an error in the handshake, or after it, means; None if it is not one of TLS."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._certificate_failure(error), Closing.REFUSED
         if isinstance(error, ssl.SSLEOFError) or (isinstance(error, ssl.SSLError) and "EOF" in (error.reason or "")):
+            if is_connected:
+                return "it closed the connection", Closing.CLOSED
             return "it closed the connection during the TLS handshake", Closing.CLOSED_IN_HANDSHAKE
         if not isinstance(error, ssl.SSLError):
             return None

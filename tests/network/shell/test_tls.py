@@ -110,6 +110,9 @@ def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Pat
 def test_what_errors_mean(reason: str, closing: Closing, sentence: str) -> None:
     error = ssl.SSLError(1, "")
     error.reason = reason
-    found = Tls(TlsSettings(), 1).failure(error)
+    tls = Tls(TlsSettings(), 1)
+    found = tls.failure(error, is_connected=False)
     assert found is not None and sentence in found[0] and found[1] is closing
-    assert Tls(TlsSettings(), 1).failure(ConnectionResetError()) is None
+    later = tls.failure(error, is_connected=True)
+    assert later == (("it closed the connection", Closing.CLOSED) if closing is Closing.CLOSED_IN_HANDSHAKE else found)
+    assert tls.failure(ConnectionResetError(), is_connected=False) is None
