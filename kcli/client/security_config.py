@@ -26,6 +26,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kcli.client.client_config import SECURITY_PREFIXES
 from kcli.client.errors import ConfigError
@@ -73,13 +74,14 @@ _USED = (
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.header.urlencode",
     "sasl.login.callback.handler.class",
 )
 # Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here.
 _IGNORED = re.compile(
     r"ssl\.(protocol|keymanager\.algorithm|trustmanager\.algorithm|secure\.random\.implementation|keystore\.password"
     r"|truststore\.password)|sasl\.kerberos\..*|sasl\.login\.(class|(refresh|connect|read|retry)\..*)"
-    r"|sasl\.oauthbearer\.(jwks\..*|clock\.skew\.seconds|header\.urlencode|(scope|sub)\.claim\.name|expected\..*"
+    r"|sasl\.oauthbearer\.(jwks\..*|clock\.skew\.seconds|(scope|sub)\.claim\.name|expected\..*"
     r"|jwt\.(retriever|validator)\.class)"
 )
 # Kafka's own handler, which obtains a token from TOKEN_URL.
@@ -93,9 +95,16 @@ class TokenEndpoint(NamedTuple):
     client_id: str = ""
     client_secret: str = ""
     scope: str = ""
+    has_encoded_header: bool = False  # as RFC 6749 demands; Kafka does it only if it is configured
+
+    @property
+    def name(self) -> str:
+        """The address without what may be a secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def __repr__(self) -> str:
-        return f"<TokenEndpoint {self.url}>"
+        return f"<TokenEndpoint {self.name}>"
 
 
 class SecurityConfig(NamedTuple):
@@ -134,7 +143,7 @@ def _settings(properties: Mapping[str, str]) -> dict[str, str]:
             close = difflib.get_close_matches(name, (*_USED, *_ALIASES), 1, 0.85)
             hint = f"; did you mean {close[0]}?" if close else ": remove it if it is not needed"
             raise ConfigError(f"kcli's client does not support {name}{hint}")
-    return {name: value if name.endswith("password") else value.strip() for name, value in found.items()}
+    return {name: value if name.endswith(("password", "secret")) else value.strip() for name, value in found.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- TLS
@@ -241,4 +250,6 @@ def _token_settings(
     if not url.startswith("file:") and not (client_id and secret):
         raise ConfigError(f"{TOKEN_URL} needs {start}.id and {start}.secret")
     scope = settings.get("sasl.oauthbearer.scope") or options.get("scope", "")
-    return SaslSettings(OAUTHBEARER, extensions=extensions, source=TOKEN_URL), TokenEndpoint(url, client_id, secret, scope)
+    is_encoded = settings.get("sasl.oauthbearer.header.urlencode", "").lower() == "true"
+    endpoint = TokenEndpoint(url, client_id, secret, scope, is_encoded)
+    return SaslSettings(OAUTHBEARER, extensions=extensions, source=TOKEN_URL), endpoint

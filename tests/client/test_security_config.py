@@ -217,6 +217,8 @@ class TokenServer(http.server.BaseHTTPRequestHandler):
         self.requests.append((self.headers, body))
         status, answer = self.answers.pop(0)
         self.send_response(status)
+        if status == 307:
+            self.send_header("Location", "http://127.0.0.1:1/elsewhere")
         self.end_headers()
         self.wfile.write(answer)
 
@@ -239,7 +241,7 @@ def token_url() -> Iterator[str]:
 def test_client_credentials(token_url: str) -> None:
     """RFC 6749, 4.4.2; a token is used again while it is valid, and obtained anew afterwards."""
     TokenServer.answers = [(200, b'{"access_token":"one","expires_in":3600}'), (200, b'{"access_token":"two"}')] * 2
-    source = EndpointSource(TokenEndpoint(token_url, "me+", SECRET, "kafka"))
+    source = EndpointSource(TokenEndpoint(token_url, "me+", SECRET, "kafka", has_encoded_header=True))
     assert [source.obtain(), source.obtain()] == ["one", "one"]
     ((headers, body),) = TokenServer.requests
     assert headers["Authorization"] == "Basic bWUlMkI6aHVzaA==" and body == b"grant_type=client_credentials&scope=kafka"
@@ -247,6 +249,9 @@ def test_client_credentials(token_url: str) -> None:
     short = EndpointSource(TokenEndpoint(token_url, "me", SECRET))
     TokenServer.answers.insert(0, (200, b'{"access_token":"zero"}'))
     assert [short.obtain(), short.obtain()] == ["zero", "one"], "without expires_in it is not kept"
+    TokenServer.answers.insert(0, (200, b'{"access_token":"plain"}'))
+    assert EndpointSource(TokenEndpoint(token_url, "me+", SECRET)).obtain() == "plain"
+    assert TokenServer.requests[-1][0]["Authorization"] == "Basic bWUrOmh1c2g="  # me+:hush, as Kafka's client sends it
 
 
 @pytest.mark.parametrize(
@@ -256,6 +261,7 @@ def test_client_credentials(token_url: str) -> None:
         ((200, b"<html>"), "is not JSON with access_token"),
         ((200, b'{"access_token":"one","expires_in":"soon"}'), "is not JSON with access_token"),
         ((200, b"[]"), "is not JSON with access_token"),
+        ((307, b"elsewhere"), "answered 307"),
     ],
 )
 def test_servers_that_give_no_token(answer: tuple[int, bytes], sentence: str, token_url: str) -> None:
@@ -267,7 +273,7 @@ def test_servers_that_give_no_token(answer: tuple[int, bytes], sentence: str, to
 
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(TokenError, match=r"http://127.0.0.1:1/: .*refused"):
-        EndpointSource(TokenEndpoint("http://127.0.0.1:1/", "me", SECRET)).obtain()
+        EndpointSource(TokenEndpoint(f"http://127.0.0.1:1/?key={SECRET}", "me", SECRET)).obtain()
 
 
 def test_tokens_in_files_and_of_functions(tmp_path: Path) -> None:

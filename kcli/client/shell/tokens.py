@@ -94,10 +94,17 @@ class EndpointSource:
         # Loaded here: they take 50 ms, and most clients do not need them.
         from http.client import HTTPException
         from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+        class NoRedirect(HTTPRedirectHandler):
+            """Follows no redirection: another server would get the secret."""
+
+            def redirect_request(self, *args: object) -> None:
+                """Return None: the redirection is an error."""
 
         one = self._endpoint
-        credentials = f"{quote_plus(one.client_id)}:{quote_plus(one.client_secret)}".encode()
+        pair = (one.client_id, one.client_secret)
+        credentials = ":".join(map(quote_plus, pair) if one.has_encoded_header else pair).encode()
         form = {"grant_type": "client_credentials"} | ({"scope": one.scope} if one.scope else {})
         headers = {
             "Authorization": "Basic " + base64.b64encode(credentials).decode(),
@@ -106,18 +113,19 @@ class EndpointSource:
         }
         begin_s = time.monotonic()
         try:
-            with urlopen(Request(one.url, urlencode(form).encode(), headers), timeout=HTTP_TIMEOUT_S) as answer:
+            request = Request(one.url, urlencode(form).encode(), headers)
+            with build_opener(NoRedirect).open(request, timeout=HTTP_TIMEOUT_S) as answer:
                 body = answer.read(MOST_ANSWER_BYTES)
         except HTTPError as error:
-            raise TokenError(f"{one.url} answered {error.code} {error.reason}") from None
+            raise TokenError(f"{one.name} answered {error.code} {error.reason}") from None
         except (OSError, HTTPException) as error:
-            raise TokenError(f"{one.url}: {getattr(error, 'reason', None) or error}") from None
+            raise TokenError(f"{one.name}: {getattr(error, 'reason', None) or error}") from None
         try:
             found = json.loads(body)
             self._token = found["access_token"]
             lifetime_s = float(found.get("expires_in", 0))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise TokenError(f"the answer of {one.url} is not JSON with access_token") from None
+            raise TokenError(f"the answer of {one.name} is not JSON with access_token") from None
         self._until_s = begin_s + lifetime_s * REFRESH_FACTOR
 
 
