@@ -47,8 +47,8 @@ _CLIENT_CERTIFICATE = (
     "TLSV13_ALERT_CERTIFICATE_REQUIRED",
     "TLSV1_ALERT_UNKNOWN_CA",
     "TLSV1_ALERT_ACCESS_DENIED",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE",
 )
+_NOTHING_IN_COMMON = "SSLV3_ALERT_HANDSHAKE_FAILURE"  # also of brokers that expect a certificate, with TLS 1.2
 _CONVERT_TRUSTSTORE = "keytool -list -rfc -keystore FILE > authorities.pem"
 _CONVERT_KEYSTORE = (
     "keytool -importkeystore -srckeystore FILE -destkeystore key.p12 -deststoretype PKCS12, then openssl pkcs12 -in key.p12 "
@@ -80,9 +80,17 @@ class Tls:
         if not isinstance(error, ssl.SSLError):
             return None
         reason = error.reason or "an error without a name"
+        if is_connected and reason not in _CLIENT_CERTIFICATE:
+            return f"TLS failed: {_words(reason)}", Closing.ENDED
         if reason in _NOT_TLS:
             return (
                 "the listener does not use TLS: set security.protocol=PLAINTEXT, or SASL_PLAINTEXT, or use another port",
+                Closing.REFUSED,
+            )
+        if reason == _NOTHING_IN_COMMON:
+            return (
+                "it has nothing in common with the client, or expects a certificate of the client: check ssl.enabled.protocols "
+                "and ssl.keystore.location",
                 Closing.REFUSED,
             )
         if reason in _NO_COMMON_VERSION:

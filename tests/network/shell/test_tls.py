@@ -103,6 +103,7 @@ def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Pat
         ("WRONG_VERSION_NUMBER", Closing.REFUSED, "the listener does not use TLS"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", Closing.REFUSED, "no version of TLS in common with ssl.enabled.protocols"),
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", Closing.REFUSED, "it expects a certificate of the client (certificate required)"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", Closing.REFUSED, "it has nothing in common with the client, or expects"),
         ("UNEXPECTED_EOF_WHILE_READING", Closing.CLOSED_IN_HANDSHAKE, "during the TLS handshake"),
         ("BAD_RECORD_TYPE", Closing.ENDED, "TLS failed: bad record type"),
     ],
@@ -114,5 +115,11 @@ def test_what_errors_mean(reason: str, closing: Closing, sentence: str) -> None:
     found = tls.failure(error, is_connected=False)
     assert found is not None and sentence in found[0] and found[1] is closing
     later = tls.failure(error, is_connected=True)
-    assert later == (("it closed the connection", Closing.CLOSED) if closing is Closing.CLOSED_IN_HANDSHAKE else found)
+    assert later is not None
+    if closing is Closing.CLOSED_IN_HANDSHAKE:
+        assert later == ("it closed the connection", Closing.CLOSED)
+    elif "CERTIFICATE" in reason:
+        assert later == found
+    else:
+        assert later[0].startswith("TLS failed: ") and later[1] is Closing.ENDED
     assert tls.failure(ConnectionResetError(), is_connected=False) is None
