@@ -52,10 +52,11 @@ class Authority:
         both.write_text(key.read_text() + certificate.read_text())
         return Issued(certificate, key, both)
 
-    def encrypted(self, issued: Issued, password: str) -> Path:
-        """The key of a certificate, encrypted with a password."""
+    def encrypted(self, issued: Issued, password: str, *, for_java: bool = False) -> Path:
+        """The key of a certificate, encrypted with a password; Java before 19 cannot read what openssl chooses."""
         path = issued.key.with_suffix(".encrypted.key")
-        _openssl("pkcs8", "-topk8", "-in", str(issued.key), "-out", str(path), "-v2", "aes256", "-passout", f"pass:{password}")
+        algorithm = ("-v1", "PBE-SHA1-3DES") if for_java else ("-v2", "aes256")
+        _openssl("pkcs8", "-topk8", "-in", str(issued.key), "-out", str(path), *algorithm, "-passout", f"pass:{password}")
         return path
 
 
