@@ -223,9 +223,10 @@ class PeerConnection:
 
     def _authenticate_if_due(self) -> None:
         """Authenticate again if the session is about to end."""
-        due_ms, sasl = self._reauthenticate_ms, self._peers.sasl
-        now_ms = self._peers.timer.clock_ms
-        if self._state is _State.READY and sasl is not None and due_ms is not None and now_ms >= due_ms:
+        if self._reauthenticate_ms is None:
+            return
+        sasl, now_ms = self._peers.sasl, self._peers.timer.clock_ms
+        if self._state is _State.READY and sasl is not None and now_ms >= self._reauthenticate_ms:
             self._is_first_login = False
             self._authenticate(sasl, now_ms)
 
