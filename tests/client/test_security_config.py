@@ -16,6 +16,7 @@ from kcli.client import Admin, Consumer, Producer, ShareConsumer
 from kcli.client.errors import ConfigError
 from kcli.client.jaas import parse_jaas
 from kcli.client.security_config import TokenEndpoint, read_security
+from kcli.client.shell import tokens
 from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError
 from kcli.network.security import SaslSettings, TlsSettings
 from tests.conftest import ROOT
@@ -252,6 +253,17 @@ def test_client_credentials(token_url: str) -> None:
     TokenServer.answers.insert(0, (200, b'{"access_token":"plain"}'))
     assert EndpointSource(TokenEndpoint(token_url, "me+", SECRET)).obtain() == "plain"
     assert TokenServer.requests[-1][0]["Authorization"] == "Basic bWUrOmh1c2g="  # me+:hush, as Kafka's client sends it
+
+
+def test_a_server_that_is_away_for_a_moment(token_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token before is used as long as it is valid."""
+    monkeypatch.setattr(tokens, "REFRESH_FACTOR", 0.0)
+    one, two = b'{"access_token":"one","expires_in":3600}', b'{"access_token":"two"}'
+    TokenServer.answers = [(200, one), (503, b""), (200, two), (503, b"")]
+    source = EndpointSource(TokenEndpoint(token_url, "me", SECRET))
+    assert [source.obtain(), source.obtain(), source.obtain()] == ["one", "one", "two"]
+    with pytest.raises(TokenError, match="answered 503"):
+        source.obtain()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
     ----------------  ------------------------------------------------------------------------------------------------
     FunctionSource    a function of the application; the asyncio clients also take an `async def`, which their loop runs
     FileSource        the content of a file, so that another program can renew it (Kafka: FileJwtRetriever)
-    EndpointSource    a POST of OAuth's client credentials (RFC 6749, 4.4); a token is used for 80 % of its lifetime
+    EndpointSource    a POST of OAuth's client credentials (RFC 6749, 4.4); a token is used for 80 % of its lifetime, and
+                      to its end while the server gives no other
 
 Functions, files and servers may block: each is asked on a thread of its own, which does not keep the process alive.
 """
@@ -81,13 +82,17 @@ class EndpointSource:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._token = ""
-        self._until_s = 0.0
+        self._refresh_s = self._expires_s = 0.0  # of the monotonic clock
 
     def obtain(self) -> str:
-        """Return a token, the last one while it is valid. Raises TokenError."""
+        """Return a token, the last one while it is valid and for as long as there is no other. Raises TokenError."""
         with self._lock:
-            if time.monotonic() >= self._until_s:
-                self._ask()
+            if time.monotonic() >= self._refresh_s:
+                try:
+                    self._ask()
+                except TokenError:
+                    if time.monotonic() >= self._expires_s:
+                        raise
             return self._token
 
     def _ask(self) -> None:
@@ -126,7 +131,7 @@ class EndpointSource:
             lifetime_s = float(found.get("expires_in", 0))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise TokenError(f"the answer of {one.name} is not JSON with access_token") from None
-        self._until_s = begin_s + lifetime_s * REFRESH_FACTOR
+        self._refresh_s, self._expires_s = begin_s + lifetime_s * REFRESH_FACTOR, begin_s + lifetime_s
 
 
 def make_source(endpoint: TokenEndpoint | None, function: TokenFunction | None) -> TokenSource | None:
