@@ -38,8 +38,9 @@ from typing import Any
 
 from benchmarks.java_client import cpu_of_a_record
 from kcli.client.cluster import UNKNOWN_PARTITION, Cluster, PartitionInfo
+from kcli.client.producer.accumulator_config import AccumulatorConfig
 from kcli.client.producer.partitioner import RecordPartitioner
-from kcli.client.producer.record_accumulator import AccumulatorConfig, RecordAccumulator
+from kcli.client.producer.record_accumulator import RecordAccumulator
 from kcli.format.compression import codec_id
 
 ROUNDS = 5

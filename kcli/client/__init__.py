@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kcli.client.consumer.consumer_record import ConsumerRecord
     from kcli.client.consumer.share_records import AcknowledgeType
     from kcli.client.consumer.subscription_state import OffsetAndMetadata
-    from kcli.client.errors import ClientError, KafkaError
+    from kcli.client.errors import AuthenticationError, ClientError, KafkaError
     from kcli.client.producer.producer_batch import RecordMetadata
     from kcli.client.shell.admin import Admin, AsyncAdmin
     from kcli.client.shell.async_consumer import AsyncConsumer
@@ -36,6 +36,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncShareConsumer",
+    "AuthenticationError",
     "ClientError",
     "ConfigResource",
     "Consumer",
@@ -60,6 +61,7 @@ _MODULES = {
     "AsyncConsumer": "shell.async_consumer",
     "AsyncProducer": "shell.producer",
     "AsyncShareConsumer": "shell.async_share_consumer",
+    "AuthenticationError": "errors",
     "ClientError": "errors",
     "ConfigResource": "admin.configs",
     "Consumer": "shell.consumer",

@@ -6,6 +6,8 @@ A setting `retry.backoff.ms` is the field `retry_backoff_ms`. Each client has a 
     common, own = read_config(ClientConfig, properties), read_config(ConsumerConfig, properties)
     refuse_unknown(properties, ClientConfig, ConsumerConfig)
 
+The settings of TLS and SASL are those of kcli.client.security_config.
+
     type of the field  text                                       type of the field   text
     -----------------  -----------------------------------------  ------------------  ----------------------------------
     int                decimal digits, with a sign                str                 as it is
@@ -28,6 +30,8 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 # Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
 SCHEME = "kafka://"
 MAX_PORT = 65535
+# Of the names of settings of TLS and SASL.
+SECURITY_PREFIXES = ("security.", "ssl.", "sasl.")
 # How long a cluster may take to answer the first request of a command.
 FIRST_CONTACT_MS = 10_000
 INT32_MAX = 2**31 - 1
@@ -118,10 +122,13 @@ def _value(name: str, text: str, hint: Any) -> object:
 
 
 def refuse_unknown(properties: Mapping[str, str], *kinds: type[Any]) -> None:
-    """Raise ConfigError for the first property that none of the kinds has; a name that is close to it is suggested."""
+    """Raise ConfigError for the first property that none of the kinds has; a name that is close to it is suggested.
+
+    Settings of TLS and SASL are checked when they are read.
+    """
     known = [property_name(field) for kind in kinds for field in get_type_hints(kind)]
     for name in properties:
-        if name not in known:
+        if name not in known and not name.startswith(SECURITY_PREFIXES):
             close = difflib.get_close_matches(name, known, 1)
             raise ConfigError(f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else ""))
 

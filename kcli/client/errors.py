@@ -5,6 +5,7 @@ error                  when
 KafkaError             a broker answered with an error code
 KafkaTimeoutError      a call did not end in its time (max.block.ms, default.api.timeout.ms, delivery.timeout.ms)
 DisconnectedError      the connection ended before the answer
+AuthenticationError    TLS or SASL does not let the client use a broker: correct what the message says
 UnsupportedVersionError  the broker has no version of an API that a call needs
 RequestEncodingError   a value that the protocol cannot represent; nothing is sent
 RecordTooLargeError    a record is above max.request.size or buffer.memory; it is not sent
@@ -62,6 +63,13 @@ class DisconnectedError(ClientError):
     """A request whose connection ended before its answer (Kafka: DisconnectException)."""
 
     is_retriable = True
+
+
+class AuthenticationError(ClientError):
+    """A broker that TLS or SASL does not let the client use (Kafka: SaslAuthenticationException, SslAuthenticationException).
+
+    The message names the address, the reason and the setting. The client goes on to connect, so that a later call may succeed.
+    """
 
 
 class UnsupportedVersionError(ClientError):

@@ -21,6 +21,7 @@ effects, which a shell executes (kcli.client.shell, or the simulator); it never 
                                          REBOOTSTRAP_REQUIRED (KIP-1102); not with metadata.recovery.strategy=none
 
 Requests are not sent again here. An answer is a Message or a PeerFailure; `failure_error` makes an error of the latter.
+A broker that TLS or SASL does not let the client use ends what waits for metadata at once, too: `add_refusal_listener`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from functools import partial
 
 from kcli.client.client_config import ClientConfig, parse_address
 from kcli.client.errors import (
+    AuthenticationError,
     ClientError,
     ConfigError,
     DisconnectedError,
@@ -40,9 +42,10 @@ from kcli.client.errors import (
 from kcli.client.metadata import Metadata
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
-from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerEffect, PeerEvent, PeerNode
-from kcli.network.peer_request import Answer, AnswerCallback, InvalidRequest, PeerFailure, Request
+from kcli.network.events import ClientEffect, ClientEvent, NodeRole, PeerAddress, PeerClosed, PeerNode, TokenObtained
+from kcli.network.peer_request import Answer, AnswerCallback, AuthenticationFailure, InvalidRequest, PeerFailure, Request
 from kcli.network.peers import Peers, PeerSettings
+from kcli.network.security import PLAINTEXT, Security
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, METADATA
@@ -51,6 +54,8 @@ from kcli.protocol.apis import API_KEYS, METADATA
 DATA, COORDINATOR = "data", "coordinator"
 BOOTSTRAP = "bootstrap"
 REBOOTSTRAP = "rebootstrap"  # metadata.recovery.strategy
+# Takes the error, the id of the broker with which no connection has worked, None for another one, and the time.
+RefusalListener = Callable[[AuthenticationError, "int | None", int], None]
 
 
 class NetworkClient:
@@ -64,13 +69,14 @@ class NetworkClient:
         log: Callable[[str], None],
         start_ms: int = 0,
         wall: WallTime | None = None,
+        security: Security = PLAINTEXT,
     ) -> None:
         """Raises ConfigError for bootstrap.servers that are no addresses."""
         if not config.bootstrap_servers:
             raise ConfigError("bootstrap.servers is empty: name at least one broker, such as localhost:9092")
         self.config = config
         self.rng = rng
-        self.effects: list[PeerEffect] = []
+        self.effects: list[ClientEffect] = []
         self.timer = Timer(start_ms, wall)
         self.metadata = Metadata(config.allow_auto_create_topics)
         settings = PeerSettings(
@@ -80,7 +86,14 @@ class NetworkClient:
             config.connections_max_idle_ms,
         )
         self.log = log
-        self.peers = Peers(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log)
+        self.security = security
+        self.peers = Peers(
+            *(None, config.client_id, self.effects, self.timer, rng, self.metadata, settings, log),
+            sasl=security.sasl,
+            obtain_token=self.effects.append,
+            on_refusal=self._refused,
+        )
+        self._refusal_listeners: list[RefusalListener] = []
         self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
         self._backoff = config.retry_backoff()
         self._is_asking = False
@@ -95,7 +108,7 @@ class NetworkClient:
 
     # ------------------------------------------------------------------------------------------------------- the shell
 
-    def handle(self, event: PeerEvent, now_ms: int) -> None:
+    def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take an event of a connection."""
         self.timer.observe(now_ms)
         if isinstance(event, PeerClosed):
@@ -104,6 +117,8 @@ class NetworkClient:
             self.peers.peer_closed(event, now_ms)
             if event.peer.listener != BOOTSTRAP:
                 self.request_update()
+        elif isinstance(event, TokenObtained):
+            self.peers.token_obtained(event, now_ms)
         else:
             self.peers.response_received(event, now_ms)
         self.timer.advance(now_ms)
@@ -116,7 +131,7 @@ class NetworkClient:
         """Return when `advance` must be called, None for never."""
         return self.timer.next_deadline_ms()
 
-    def take_effects(self) -> list[PeerEffect]:
+    def take_effects(self) -> list[ClientEffect]:
         """Return the effects since the last call."""
         effects = self.effects.copy()
         self.effects.clear()
@@ -193,6 +208,16 @@ class NetworkClient:
             if reason is not None:
                 reasons.append(f"broker {node.node_id} at {node.host}:{node.port}: {reason}")
         return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
+
+    def add_refusal_listener(self, listener: RefusalListener) -> None:
+        """Have a function called when TLS or SASL does not let the client use a broker: what waits for metadata should end."""
+        self._refusal_listeners.append(listener)
+
+    def _refused(self, failure: AuthenticationFailure, now_ms: int) -> None:
+        destination = failure.peer.destination
+        node_id = destination.node_id if failure.is_first and isinstance(destination, PeerNode) else None
+        for listener in self._refusal_listeners:
+            listener(AuthenticationError(failure.reason), node_id, now_ms)
 
     def _least_loaded(self) -> tuple[PeerNode | PeerAddress, str]:
         known: list[tuple[PeerNode | PeerAddress, str]] = [(_broker(node_id), DATA) for node_id in self.metadata.nodes]
@@ -303,6 +328,8 @@ def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None)
     detail = f" ({reason})" if reason else ""
     if failure is PeerFailure.TIMED_OUT:
         return KafkaTimeoutError(f"{api} was not answered in time{detail}")
+    if isinstance(failure, AuthenticationFailure):
+        return AuthenticationError(failure.reason)
     if isinstance(failure, InvalidRequest):
         return RequestEncodingError(f"{api} is not sent, since it cannot be encoded: {failure.reason}")
     if failure is PeerFailure.UNSUPPORTED_VERSION and api_key == METADATA:

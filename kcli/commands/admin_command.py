@@ -6,7 +6,8 @@ exit code  meaning
 ---------  ------------------------------------------------------------------------------------------------
 0          done
 1          the cluster refused the request, for example because a topic exists; or no topic or group has the name
-2          could not run: wrong options, no broker can be reached, no answer in time, an API that is missing
+2          could not run: wrong options, no broker can be reached, TLS or SASL fails, no answer in time, an API that
+           is missing
 130        interrupted
 
 Text is for people: tables that fit the terminal, with "-" for what is not known or not set. `--output json` is for programs:

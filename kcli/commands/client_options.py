@@ -2,7 +2,7 @@
 
 option                       later ones win over earlier ones
 ---------------------------  ------------------------------------------------------------------------------
---command-config FILE        settings, in Kafka's format
+--command-config FILE        settings, in Kafka's format; the place for passwords
 --command-property KEY=VALUE a setting; may be repeated
 --bootstrap-server           bootstrap.servers; without it and the setting, 127.0.0.1:9092
 options of the command       such as --acks
@@ -19,9 +19,6 @@ from kcli.commands.output import CannotRun
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP = "bootstrap.servers"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
-# Settings of clients for security, which kcli's client does not have yet. Without them it would send what should be secret.
-_SECURITY = ("sasl.", "ssl.", "security.")
-_PLAIN = ("security.protocol", "PLAINTEXT")
 # The timeouts of producers and consumers are a minute, so that they survive the restart of a broker; if the user sets one of
 # them, it counts from the beginning.
 _OWN_TIMEOUTS = ("default.api.timeout.ms", "max.block.ms")
@@ -84,11 +81,11 @@ def check_cluster(properties: Mapping[str, str]) -> None:
 
 
 def common_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that all clients have, without those of producers and consumers."""
-    from kcli.client.client_config import ClientConfig, property_name
+    """Return the settings that all clients have, those of TLS and SASL too, without those of producers and consumers."""
+    from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, property_name
 
     known = {property_name(field) for field in ClientConfig._fields}
-    return {name: value for name, value in properties.items() if name in known}
+    return {name: value for name, value in properties.items() if name in known or name.startswith(SECURITY_PREFIXES)}
 
 
 def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | None = None) -> dict[str, str]:
@@ -96,23 +93,20 @@ def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | 
 
     Raises CannotRun, and OSError for the file.
     """
-    settings: dict[str, str] = {} if args.command_config is None else _read(args.command_config)
+    settings: dict[str, str] = {} if args.command_config is None else read_properties(args.command_config)
     for text in args.command_property:
         name, found, value = text.partition("=")
         if not found or not name.strip():
-            raise CannotRun(f"--command-property {text}: write KEY=VALUE")
+            raise CannotRun(f"--command-property {name}: write KEY=VALUE")
         settings[name.strip()] = value.strip()
-    for name, value in settings.items():
-        if name.startswith(_SECURITY) and (name, value.strip()) != _PLAIN:
-            raise CannotRun(f"kcli's client does not support {name} yet")
-    settings.pop(_PLAIN[0], None)
     settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
     if args.bootstrap_server is not None:
         settings[BOOTSTRAP] = args.bootstrap_server
     return settings | {name: value for name, value in (own or {}).items() if value is not None}
 
 
-def _read(path: str) -> dict[str, str]:
+def read_properties(path: str) -> dict[str, str]:
+    """Return the settings of a properties file. Raises CannotRun, and OSError for the file."""
     import javaproperties
 
     with open(path, encoding="utf-8") as file:

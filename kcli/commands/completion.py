@@ -6,8 +6,9 @@ commands, options, arguments with choices            the words that argparse acc
 PATH and FILE of options; arguments without choices  files and directories
 DIR of options                                       directories
 TOPIC and GROUP of options                           the names that the cluster has, which `kcli topics list` and
-                                                     `kcli groups list` print for the --bootstrap-server of the line, or none
-                                                     if no broker answers within a second
+                                                     `kcli groups list` print for the --bootstrap-server and the
+                                                     --command-config of the line, or none if no broker answers within a
+                                                     second
 """
 
 from __future__ import annotations
@@ -32,17 +33,22 @@ _FILES = ("PATH", "FILE")
 _NAMES = {"TOPIC": "topics", "TOPIC[:0,1]": "topics", "GROUP": "groups"}  # by metavar: the command that lists them
 _BASH_NAMES = """\
 %s() {
-  local server=
-  # Not COMP_WORDS, where a colon is a word of its own.
-  [[ "$COMP_LINE" =~ --bootstrap-server[\\ =]+([^\\ ]+) ]] && server="${BASH_REMATCH[1]}"
-  compgen -W "$(%s ${server:+--bootstrap-server "$server"} 2>/dev/null)" -- "$1"
+  local name options=()
+  for name in --bootstrap-server --command-config; do
+    # Not COMP_WORDS, where a colon is a word of its own.
+    [[ "$COMP_LINE" =~ $name[\\ =]+([^\\ ]+) ]] && options+=("$name" "${BASH_REMATCH[1]}")
+  done
+  compgen -W "$(%s ${options[@]+"${options[@]}"} 2>/dev/null)" -- "$1"
 }"""
 _ZSH_NAMES = """\
 %s() {
-  local -a server names
-  local at=${words[(I)--bootstrap-server]}
-  (( at )) && server=(--bootstrap-server ${words[at + 1]})
-  names=(${(f)"$(%s $server 2>/dev/null)"})
+  local -a options names
+  local name at
+  for name in --bootstrap-server --command-config; do
+    at=${words[(I)$name]}
+    (( at )) && options+=($name ${words[at + 1]})
+  done
+  names=(${(f)"$(%s $options 2>/dev/null)"})
   compadd -a names
 }"""
 
@@ -99,7 +105,8 @@ def _names(what: str) -> dict[str, object]:
     """Return how each shell completes the names of topics or groups, as shtab expects it."""
     function = f"_kcli_{what}_of_cluster"
     ask = f"kcli {what} list --timeout 1 --output names"
-    fish = f"({ask} (string match -r -- '--bootstrap-server[ =]\\S+' (commandline -p) | string split ' ') 2>/dev/null)"
+    options = "string match -ra -- '--(?:bootstrap-server|command-config)[ =]\\S+' (commandline -p) | string split ' '"
+    fish = f"({ask} ({options}) 2>/dev/null)"
     return {
         "bash": function,
         "zsh": f"{{{function}}}",

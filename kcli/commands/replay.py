@@ -26,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="PATH", help="segments, partitions, log directories, globs, or kafka://HOST:PORT"
     )
     parser.add_argument("--to", metavar="HOST:PORT[,...]", help="brokers of the target (bootstrap.servers)")
+    parser.add_argument(
+        "--to-config", metavar="FILE", help="settings of the client of the target, such as security.protocol (properties file)"
+    )
+    parser.add_argument("--from-config", metavar="FILE", help="the same for the source kafka://HOST:PORT")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be sent; send nothing")
     _add_topic_arguments(parser.add_argument_group("topics"))
     _add_schedule_arguments(parser.add_argument_group("speed (without these: as fast as acknowledgements allow)"))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import random
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from types import TracebackType
 from typing import Self
 
-from kcli.client.client_config import SCHEME, ClientConfig
+from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
+from kcli.client.shell.client_builder import build_network
 from kcli.client.shell.client_thread import ClientThread
+from kcli.commands.client_options import common_settings, read_properties
 from kcli.commands.output import EXIT_FINDINGS, CannotRun, exit_code, print_message, print_text
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import progress_bar
@@ -96,6 +97,8 @@ class ReplayRun:
         wants = self._wants
         join_bytes = self._join_bytes()
         clusters = [path for path in paths if path.startswith(SCHEME)]
+        if self._args.from_config and not clusters:
+            raise CannotRun("--from-config is for a source kafka://HOST:PORT")
         if not clusters:
             named = distinct_paths(paths)
             return DirectorySource(OsDisk(), named, self._selection, wants, self._problems, os.path.abspath, join_bytes)
@@ -104,7 +107,7 @@ class ReplayRun:
         for name in ("limit", "tail", "aborted"):
             if getattr(self._args, name):
                 raise CannotRun(f"--{name} is for log directories; a cluster does not say how many records it has")
-        network = self._network(clusters[0].removeprefix(SCHEME).rstrip("/"))
+        network = self._network(clusters[0].removeprefix(SCHEME).rstrip("/"), self._args.from_config)
         source = ClusterSource(network, self._selection, wants, self._problems, join_bytes)
         thread = self._start(source, "kcli-replay-source")
         source.wake = thread.wake
@@ -140,17 +143,17 @@ class ReplayRun:
 
     # ---------------------------------------------------------------------------------------------------------- clients
 
-    def _network(self, servers: str) -> NetworkClient:
-        timeout_ms = timeout_of(self._args.timeout)
-        config = ClientConfig(
-            bootstrap_servers=tuple(part.strip() for part in servers.split(",") if part.strip()),
-            client_id=CLIENT_ID,
-            request_timeout_ms=timeout_ms,
-            default_api_timeout_ms=timeout_ms,
-            allow_auto_create_topics=False,
-        )
+    def _network(self, servers: str, config_file: str | None) -> NetworkClient:
+        timeout_ms = str(timeout_of(self._args.timeout))
+        given = {} if config_file is None else common_settings(read_properties(config_file))
+        own = {
+            "bootstrap.servers": servers,
+            "request.timeout.ms": timeout_ms,
+            "default.api.timeout.ms": timeout_ms,
+            "allow.auto.create.topics": "false",
+        }
         # A connection that fails is reported if the call fails for which it was made.
-        return NetworkClient(config, random.Random(), lambda line: None, self._clock.now_ms(), self._clock.wall_time)
+        return build_network({"client.id": CLIENT_ID, **given, **own}, self._clock)
 
     def _start(self, core: Replayer | ClusterSource, name: str) -> ClientThread:
         thread = ClientThread(core, self._clock, name)
@@ -169,7 +172,7 @@ class ReplayRun:
         """Send, print the table, and return the exit code."""
         args = self._args
         committed = self._committed()
-        network = self._network(args.to)
+        network = self._network(args.to, args.to_config)
         store = self._store(network)
         options = ReplayOptions(not args.no_create, args.replication_factor, args.restart, args.append)
         preparation = Preparation(network, self._source, store, self._names, options, committed, print_message)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kcli.commands.client_options import common_settings, read_properties
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.commands.progress import progress_bar
 from kcli.distribution import other_kcli, pip_command
@@ -59,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--command-config", metavar="FILE", help="TLS and SASL of the client of kafka://HOST:PORT (properties file)"
+    )
     group.add_argument("--topic", action="append", default=[], metavar="NAME", help="read only these topics; may be repeated")
     group.add_argument("--topic-pattern", metavar="REGEX", help="read only topics whose whole name matches")
     group.add_argument("--starting-offsets", metavar="JSON", help='earliest, or {"topic":{"0":23}} (-2: earliest)')
@@ -323,6 +327,9 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         "columns": args.columns,
     }
     source |= {name: value for name, value in given.items() if value}
+    if args.command_config is not None:
+        settings = common_settings(read_properties(args.command_config))
+        source |= {f"kafka.{name}": value for name, value in settings.items()}
     source |= _pairs("--option", args.option)
     return ExportOptions(
         out=args.out,

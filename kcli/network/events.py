@@ -6,6 +6,7 @@
     SendRequest without answer   ResponseReceived with an empty frame, as soon as the operating system has all its bytes,
                                  or PeerClosed
     ClosePeer                    none
+    ObtainToken                  TokenObtained
 
 kcli.network.peers makes the effects and takes the events; the shells are kcli.network.shell.peer_connections (asyncio) and
 kcli.simulator.peer_links.
@@ -74,15 +75,47 @@ class ResponseReceived(NamedTuple):
     frame: bytes | bytearray | None
 
 
+class Closing(Enum):
+    """What a shell knows of the end of a connection, as far as it may be a matter of TLS or SASL."""
+
+    ENDED = 0  # it was not made, or broke
+    CLOSED = 1  # the peer closed it
+    CLOSED_IN_HANDSHAKE = 2  # the peer closed it during the TLS handshake
+    EXPECTS_TLS = 3  # the peer answered plain bytes with those of TLS
+    REFUSED = 4  # TLS failed in a way that another attempt does not change, such as a wrong certificate
+
+
 class PeerClosed(NamedTuple):
     """The end of a connection to a peer, or a failure to make it: no request on it will be answered."""
 
     peer: Peer
     reason: str
+    closing: Closing = Closing.ENDED
+
+
+class ObtainToken(NamedTuple):
+    """Obtain a token for the SASL mechanism OAUTHBEARER, for a connection to a peer."""
+
+    request_id: int
+    peer: Peer
+
+
+class TokenObtained(NamedTuple):
+    """The token of an ObtainToken, or the reason why there is none."""
+
+    request_id: int
+    token: str | None
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        return f"<TokenObtained {self.request_id}>"  # a token is a secret
 
 
 PeerEvent = ResponseReceived | PeerClosed
 PeerEffect = SendRequest | ClosePeer
+# Of a client, which may authenticate.
+ClientEvent = PeerEvent | TokenObtained
+ClientEffect = PeerEffect | ObtainToken
 
 
 class PeerEffects(Protocol):

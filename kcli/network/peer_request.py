@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from kcli.network.events import Peer
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_VERSIONS, Api
@@ -16,7 +17,7 @@ MAX_CORRELATION_ID = 0x7FFFFFFF
 
 
 class PeerFailure:
-    """The reason why a request has no response: one of the constants, or an InvalidRequest.
+    """The reason why a request has no response: a constant, InvalidRequest or AuthenticationFailure.
 
     `is_lasting` says that the same request would fail again.
     """
@@ -40,6 +41,18 @@ class InvalidRequest(PeerFailure):
 
     def __init__(self, reason: str) -> None:
         super().__init__("INVALID_REQUEST", reason, is_lasting=True)
+
+
+class AuthenticationFailure(PeerFailure):
+    """A peer that TLS or SASL does not let the client use: another attempt would fail as well; `reason` names the peer.
+
+    `is_first`: no connection to the peer has worked before.
+    """
+
+    def __init__(self, reason: str, peer: Peer, is_first: bool) -> None:
+        self.peer = peer
+        self.is_first = is_first
+        super().__init__("AUTHENTICATION_FAILED", reason, is_lasting=True)
 
 
 PeerFailure.DISCONNECTED = PeerFailure("DISCONNECTED", "the connection ended before the answer")

@@ -19,6 +19,7 @@ its SegmentRange are an estimate.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from kcli.client.admin.topics import TopicDescription
 from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
 from kcli.client.shell.admin import Admin
+from kcli.client.shell.client_builder import Setting
 from kcli.format.file_names import DirectoryState
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import RecordBatch
@@ -85,12 +87,20 @@ class ClusterPartition(LogPartition):
     """A partition of a cluster: its offsets at the time of planning, and its size."""
 
     def __init__(
-        self, url: str, cluster_id: str | None, key: TopicPartition, topic_id: str, bounds: Bounds, size_bytes: int
+        self,
+        url: str,
+        cluster_id: str | None,
+        key: TopicPartition,
+        topic_id: str,
+        bounds: Bounds,
+        size_bytes: int,
+        settings: Mapping[str, str],
     ) -> None:
         topic, partition = key
         path = f"{url}/{topic}-{partition}"
         super().__init__(OsDisk(), PartitionDirectory(path, topic, partition, DirectoryState.CURRENT, True, [], [], [], [], []))
         self.url = url
+        self._settings = settings
         self._cluster_id = cluster_id
         self._topic_id = topic_id
         self._first_offset, self._last_stable_offset, self._end = bounds
@@ -132,7 +142,7 @@ class ClusterPartition(LogPartition):
         """The transactions above the last stable offset; the tasks add those below it."""
         tracker = TransactionTracker()
         if self._last_stable_offset < self._end:
-            with ClusterFetcher(servers_of(self.url)) as fetcher:
+            with ClusterFetcher(servers_of(self.url), self._settings) as fetcher:
                 for batch in fetched_batches(fetcher, self.key, self.name, self._last_stable_offset, self._end):
                     tracker.apply(batch)
         return AbortedTransactions(tracker.aborted, list(tracker.open.values()), self._end)
@@ -140,7 +150,7 @@ class ClusterPartition(LogPartition):
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
         """Return the offset of the first record with at least this timestamp, or None. Raises PlanError."""
         try:
-            with _admin(self.url) as admin:
+            with _admin(self.url, self._settings) as admin:
                 offset = value_of(admin.list_offsets({self.key: timestamp_ms})[self.key]).offset
         except ClientError as error:
             raise PlanError(f"{self.name}: {error}") from None
@@ -153,7 +163,7 @@ class ClusterPartition(LogPartition):
 
     def count_records(self, first_offset: int, end_offset: int) -> int:
         """Count the records with offsets in [first_offset, end_offset) by the headers of their batches."""
-        with ClusterFetcher(servers_of(self.url)) as fetcher:
+        with ClusterFetcher(servers_of(self.url), self._settings) as fetcher:
             batches = fetched_batches(fetcher, self.key, self.name, first_offset, end_offset)
             return sum(_count(batch, first_offset, end_offset) for batch in batches)
 
@@ -190,14 +200,15 @@ def _count(batch: LogBatch, first_offset: int, end_offset: int) -> int:
     return header.record_count if isinstance(header, RecordBatch) and is_whole else end - first
 
 
-def _admin(url: str) -> Admin:
-    return Admin({**CLIENT_SETTINGS, "bootstrap.servers": servers_of(url), "default.api.timeout.ms": _PLANNING_TIMEOUT_MS})
+def _admin(url: str, settings: Mapping[str, str]) -> Admin:
+    own: dict[str, Setting] = {"bootstrap.servers": servers_of(url), "default.api.timeout.ms": _PLANNING_TIMEOUT_MS}
+    return Admin({**CLIENT_SETTINGS, **settings, **own})
 
 
 def find_cluster_partitions(url: str, options: ReadOptions) -> list[LogPartition]:
     """Return the partitions that the options choose, sorted by name. Raises PlanError, UnknownTopicError."""
     try:
-        with _admin(url) as admin:
+        with _admin(url, options.client) as admin:
             return _find(admin, url, options)
     except ClientError as error:
         raise PlanError(f"{url}: {error}") from None
@@ -225,7 +236,7 @@ def _find(admin: Admin, url: str, options: ReadOptions) -> list[LogPartition]:
     for key in keys:
         bounds = Bounds(*(value_of(offsets[key]).offset for offsets in (starts, stable, ends)))
         size_bytes = sizes.get(key, (bounds.high_watermark - bounds.first_offset) * _ASSUMED_RECORD_BYTES)
-        found.append(ClusterPartition(url, cluster_id, key, str(chosen[key].topic_id), bounds, size_bytes))
+        found.append(ClusterPartition(url, cluster_id, key, str(chosen[key].topic_id), bounds, size_bytes, options.client))
     return found
 
 

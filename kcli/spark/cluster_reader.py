@@ -13,7 +13,7 @@ transactions; it has the same batches there. Above it, planning has found the tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -52,10 +52,10 @@ def servers_of(file: str) -> str:
 
 
 class ClusterFetcher(FetchClient):
-    """The client of a task. Raises ConfigError for servers that are no addresses."""
+    """The client of a task. Raises ConfigError for servers that are no addresses, or settings that cannot be."""
 
-    def __init__(self, servers: str) -> None:
-        super().__init__(property_texts({**CLIENT_SETTINGS, "bootstrap.servers": servers}))
+    def __init__(self, servers: str, settings: Mapping[str, str]) -> None:
+        super().__init__(property_texts({**CLIENT_SETTINGS, **settings, "bootstrap.servers": servers}))
 
     def check_topic(self, part: SegmentRange) -> None:
         """Raise PlanError if the topic is another one than that of the plan."""
@@ -187,7 +187,7 @@ def window_ranges(part: SegmentRange, options: ReadOptions, report: Report) -> I
     stable_offset = 0 if known is None else known.last_stable_offset
     least_offset: int | None = None
     try:
-        with ClusterFetcher(servers_of(part.file)) as fetcher:
+        with ClusterFetcher(servers_of(part.file), options.client) as fetcher:
             for window in fetch_windows(fetcher, part, stable_offset, lost):
                 transactions = None if known is None else _with_aborted(known, window)
                 yield (

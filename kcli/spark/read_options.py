@@ -42,9 +42,11 @@ The names are those of Spark's Kafka source if the meaning is the same; case is 
                                         filterPushdown.enabled, and only if one query
                                         uses the DataFrame (kcli.spark.pushdown)
     arrowBatchRows, arrowBatchBytes     size of one Arrow batch, at most              16384, 4 MiB
+    kafka.security.*, kafka.ssl.*,      TLS and SASL of the client of a cluster:      no protection
+    kafka.sasl.*                        kcli.client.security_config
 
 As in Spark, a timestamp takes precedence over timestamps by partition, and these over offsets. `isolation.level` and
-`isolationLevel` are aliases of kafka.isolation.level; other `kafka.` options are about a connection, and are ignored.
+`isolationLevel` are aliases of kafka.isolation.level; other `kafka.` options of a connection are ignored.
 Spark passes some options of its own to a source (a table's owner and location): `location` is a path, the others are ignored.
 Any other name is refused, so that a typing error does not read too much.
 """
@@ -58,7 +60,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kcli.client.client_config import SCHEME
+from kcli.client.client_config import SCHEME, SECURITY_PREFIXES
 from kcli.spark import table_schemas as tables
 
 EARLIEST = "earliest"
@@ -83,6 +85,13 @@ DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 
 class OptionError(ValueError):
     """An option that is unknown or invalid; the message is one sentence."""
+
+
+class ClientSettings(dict[str, str]):
+    """Settings of the client of a cluster, which may have passwords: they are not printed."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} settings of a client>"
 
 
 class ReadOptions(NamedTuple):
@@ -121,6 +130,7 @@ class ReadOptions(NamedTuple):
     arrow_batch_bytes: int = DEFAULT_BATCH_BYTES
     report_column: str | None = None
     report_path: str | None = None
+    client: ClientSettings = ClientSettings()
 
     def named_by_partition(self) -> dict[str, ByPartition]:
         """Return the options that name partitions one by one, with their values, if they are given.
@@ -156,16 +166,19 @@ class ReadOptions(NamedTuple):
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises OptionError for the first that is invalid."""
     values: dict[str, Any] = {}
+    client = ClientSettings()
     for name, text in given.items():
         key = _ALIASES.get(name.lower(), name.lower())
         if key in _OPTIONS:
             field, parse = _OPTIONS[key]
             values[field] = parse(_NAMES[key], text)
+        elif key.startswith(_SECURITY_PREFIXES):
+            client[key.removeprefix(_KAFKA)] = text
         elif not key.startswith(("kafka.", "option.")) and key not in _TABLE_PROPERTIES:
             raise OptionError(_unknown(name))
     if path := values.pop("path", None):
         values["paths"] = (*path, *values.get("paths", ()))
-    options = ReadOptions(**values)
+    options = ReadOptions(**values, client=client)
     if not given:
         raise OptionError(_NO_PATH_IN_TABLE)
     _check_together(options)
@@ -365,5 +378,7 @@ _NO_PATH_IN_TABLE = (
     'there is no path: use .load("DIR") or .option("paths", "DIR1,DIR2"); if this is a table of CREATE TABLE, use CREATE '
     "TEMPORARY VIEW: Spark does not keep a table's options for a source in Python"
 )
+_KAFKA = "kafka."
+_SECURITY_PREFIXES = tuple(_KAFKA + prefix for prefix in SECURITY_PREFIXES)
 # Spark passes these reserved properties of a table of CREATE TABLE, and each option again with the prefix "option.".
 _TABLE_PROPERTIES = {"owner", "provider", "comment", "external", "is_managed_location", "collation", "table_type"}

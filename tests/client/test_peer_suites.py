@@ -354,7 +354,7 @@ FITS: dict[str, dict[str, str]] = {
 
 _PROTOCOL = "messages of their protocol classes; tests/protocol has kcli's against kafka-python, kio and Java"
 _RECORDS = "their record classes; tests/format and tests/oracle have kcli's against Java"
-_SECURITY = "SASL and TLS, which kcli's client does not have"
+_SECURITY = "their classes of SASL and TLS; kcli's: tests/network, client/test_secured_clients and oracle/test_client_security"
 _SOCKETS = "their event loop, selector and sockets; tests/network/shell has kcli's"
 _OWN = "helpers of their own"
 # Part of a module's name -> why its tests are about nothing that kcli's client has.

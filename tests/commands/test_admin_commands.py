@@ -89,7 +89,6 @@ def closing(connection: socket.socket) -> None:
 
 SERVERS: dict[str, tuple[Callable[[socket.socket], None], str]] = {
     "http": (http, "it is an HTTP server and not a Kafka broker"),
-    "tls": (tls, "it expects TLS"),
     "nonsense": (nonsense, "its answer to ApiVersions cannot be read"),
     "huge": (huge, "no broker answered"),
     "silent": (silent, "no broker answered"),
@@ -113,6 +112,13 @@ def test_a_server_that_is_not_a_broker(name: str, capfd: pytest.CaptureFixture[s
     with server(answer) as address:
         code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
     assert code == 2 and reason in err and f"{TIMEOUT_S * 1000:.0f} ms" in err, err
+
+
+def test_a_server_that_expects_tls(capfd: pytest.CaptureFixture[str]) -> None:
+    """No other attempt is made: it would fail as well."""
+    with server(tls) as address:
+        code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
+    assert code == 2 and f"{address}: it expects TLS: set security.protocol=SSL, or use another port" in err
 
 
 COMMANDS = [
@@ -201,14 +207,18 @@ def test_the_values_of_bench_do_not_fill_the_memory(size_bytes: int, count: int)
 
 
 def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Settings of the client count, those of other clients do not, and those that would be secret are refused."""
+    """Settings of the client count, those of other clients do not, and those of security that it does not have are refused."""
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=127.0.0.1:1\nkey.deserializer=x\nsecurity.protocol=PLAINTEXT\n")
     code, err = ran(capfd, "topics", "list", "--command-config", str(file))
     assert code == 2 and "127.0.0.1:1: " in err
-    file.write_text("security.protocol=SASL_SSL\n")
+    file.write_text("security.protocol=SASL_SSL\nsasl.password=hush\n")
     code, err = ran(capfd, "topics", "list", "--command-config", str(file))
-    assert code == 2 and "does not support security.protocol yet" in err
+    assert code == 2 and "sasl.mechanism is not set, so that it is GSSAPI (Kerberos), which is not supported" in err
+    assert "hush" not in err
+    file.write_text("security.protocol=SSL\nssl.cipher.suites=TLS_AES_128_GCM_SHA256\n")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and "does not support ssl.cipher.suites" in err
     file.write_text("retry.backoff.ms=soon\n")
     code, err = ran(capfd, "topics", "list", "--command-config", str(file))
     assert code == 2 and "retry.backoff.ms must be a whole number" in err

@@ -26,7 +26,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 # A kcli that lists what a cluster has.
 LISTING = """#!/bin/sh
 [ "$2 $3 $4 $5 $6" = "list --timeout 1 --output names" ] || exit 1
-if [ "$1" = topics ]; then echo orders; echo "orders.of.${8:-127.0.0.1:9092}"; else echo readers; fi
+if [ "$1" = topics ]; then echo orders; echo "orders.of.${8:-127.0.0.1:9092}${10}"; else echo readers; fi
 """
 
 
@@ -76,6 +76,10 @@ def test_bash(words: list[str], expected: set[str], tmp_path: Path, capfd: pytes
     [
         (["topics", "describe", "--topic", "or"], {"orders", "orders.of.127.0.0.1:9092"}),
         (["topics", "delete", "--bootstrap-server", "broker:9092", "--topic", ""], {"orders", "orders.of.broker:9092"}),
+        (
+            ["topics", "delete", "--command-config", ".conf", "--bootstrap-server=b:1", "--topic", "o"],
+            {"orders", "orders.of.b:1.conf"},
+        ),
         (["topics", "create", "--part"], {"--partitions"}),
         (["groups", "describe", "--group", "r"], {"readers"}),
         (["configs", "describe", "--group", ""], {"readers"}),
@@ -83,7 +87,7 @@ def test_bash(words: list[str], expected: set[str], tmp_path: Path, capfd: pytes
     ],
 )
 def test_names_of_the_cluster(words: list[str], expected: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The names after --topic and --group are those that kcli lists for the --bootstrap-server of the line."""
+    """The names after --topic and --group are those that kcli lists for the connection that the line has."""
     bash = shutil.which("bash") or missing("bash")
     (tmp_path / "script").write_text(script("bash", capfd))
     (tmp_path / "kcli").write_text(LISTING)

@@ -1,4 +1,4 @@
-"""Protects requests to other nodes: each state and event of the table in kcli.network.peers, driven by hand."""
+"""Protects requests to other nodes: each state and event of the table in kcli.network.peer_connection, driven by hand."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kcli.client.cluster import Cluster, PartitionInfo
-from kcli.client.producer.record_accumulator import AccumulatorConfig, RecordAccumulator
+from kcli.client.producer.accumulator_config import AccumulatorConfig
+from kcli.client.producer.record_accumulator import RecordAccumulator
 from kcli.format.compression import CODECS
 from kcli.format.structs import LOG_OVERHEAD
 from tests.client.producer.batches import Sequencer

@@ -21,11 +21,12 @@ from kcli.client.admin.operation import value_of
 from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.admin.topics import NewTopic
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
-from kcli.client.errors import ClientError, UnsupportedVersionError
+from kcli.client.errors import AuthenticationError, ClientError, UnsupportedVersionError
 from kcli.client.shell.admin import Admin
 from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.producer import Producer
 from kcli.client.shell.share_consumer import ShareConsumer
+from tests.certificates import Authority
 from tests.conftest import FIXTURES
 from tests.oracle.peer import Peer, free_ports
 from tests.replay.delivered import delivered
@@ -37,6 +38,7 @@ VERSIONS = ("2.8.2", "3.9.1")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_S = 60.0
 PATIENCE_S = 30.0
+KEY_PASSWORD = "of-the-key"
 _SETTINGS = """
 log.dirs={data}
 offsets.topic.replication.factor=1
@@ -47,8 +49,16 @@ transaction.state.log.num.partitions=2
 group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
 log.cleaner.enable=false
-listeners=PLAINTEXT://127.0.0.1:{port}{controller_listener}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured}{controller_listener}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={certificate}
+ssl.key.password={key_password}
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.connections.max.reauth.ms=1500
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+  username="kafka" password="kafka" user_alice="secret";
 """
 _ZOOKEEPER = "broker.id=1\nzookeeper.connect=127.0.0.1:{controller}\n"
 _KRAFT = """
@@ -65,6 +75,8 @@ class OldBroker(NamedTuple):
     version: str
     bootstrap: str
     data: Path
+    secured: str
+    authority: Authority
 
     @property
     def settings(self) -> dict[str, str | int | float | bool]:
@@ -117,7 +129,16 @@ def broker(request: pytest.FixtureRequest, kafka_peer: Peer, tmp_path_factory: p
     port, data = free_ports(), home / "data"
     is_kraft = version >= "3"
     listener = f",CONTROLLER://127.0.0.1:{port + 1}" if is_kraft else ""
-    text = _SETTINGS.format(data=data, port=port, controller_listener=listener)
+    authority = Authority(home / "authority")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        secured = taken.getsockname()[1]
+    issued, certificate = authority.issue("broker"), home / "broker.pem"
+    # Kafka 2.8 takes an encrypted key only.
+    certificate.write_text(
+        authority.encrypted(issued, KEY_PASSWORD, for_java=True).read_text() + issued.certificate.read_text()
+    )
+    of_tls = {"secured": secured, "certificate": certificate, "key_password": KEY_PASSWORD}
+    text = _SETTINGS.format(data=data, port=port, controller_listener=listener, **of_tls)
     text += (_KRAFT if is_kraft else _ZOOKEEPER).format(controller=port + 1)
     (home / "server.properties").write_text(text)
     api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
@@ -133,7 +154,7 @@ def broker(request: pytest.FixtureRequest, kafka_peer: Peer, tmp_path_factory: p
         subprocess.run([peer.script, "java", *format_words], check=True, timeout=120, capture_output=True)
         with process(peer, home / "broker.log", "kafka.Kafka", str(home / "server.properties")) as running:
             wait_for_answer(port, api_versions, running, home / "broker.log")
-            yield OldBroker(version, f"127.0.0.1:{port}", data)
+            yield OldBroker(version, f"127.0.0.1:{port}", data, f"127.0.0.1:{secured}", authority)
         return
     (home / "zoo.cfg").write_text(
         f"dataDir={home / 'zookeeper'}\nclientPort={port + 1}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
@@ -144,7 +165,7 @@ def broker(request: pytest.FixtureRequest, kafka_peer: Peer, tmp_path_factory: p
         wait_for_answer(port + 1, b"ruok", keeper, home / "zookeeper.log")
         with process(peer, home / "broker.log", "kafka.Kafka", str(home / "server.properties")) as running:
             wait_for_answer(port, api_versions, running, home / "broker.log")
-            yield OldBroker(version, f"127.0.0.1:{port}", data)
+            yield OldBroker(version, f"127.0.0.1:{port}", data, f"127.0.0.1:{secured}", authority)
 
 
 def create(broker: OldBroker, topic: str, partitions: int = 1) -> None:
@@ -267,3 +288,31 @@ def test_a_directory_is_replayed(broker: OldBroker) -> None:
     assert run.code == 0, run.messages
     expected = delivered(FIXTURES / "kafka-logs" / "data")
     assert {where: rows for where, rows in arrived(broker.data, "replayed.").items() if where in expected} == expected
+
+
+def test_tls_and_sasl(broker: OldBroker) -> None:
+    """With the older versions of SaslAuthenticate, and sessions that end (KIP-368, since Kafka 2.2)."""
+    create(broker, "secured")
+    settings = {
+        "bootstrap.servers": broker.secured,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": str(broker.authority.pem),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": "secret",
+    }
+    lines: list[str] = []
+    with Producer(settings, log=lines.append) as producer, Consumer(settings, log=lines.append) as consumer:
+        consumer.assign([("secured", 0)])
+        consumer.seek_to_beginning([("secured", 0)])
+        for number in range(6):
+            producer.send_and_wait("secured", b"%d" % number)
+            assert read(consumer, 1)[0][3] == b"%d" % number
+            time.sleep(0.5)  # so that the sessions end between requests
+    assert lines == []
+    with Admin({**settings, "sasl.password": "wrong"}) as admin, pytest.raises(AuthenticationError, match="the user 'alice'"):
+        admin.list_topics()
+    with Admin({**settings, "security.protocol": "SSL"}) as admin, pytest.raises(AuthenticationError, match="with SASL does"):
+        admin.list_topics()
+    with Admin({"bootstrap.servers": broker.secured}) as admin, pytest.raises(AuthenticationError, match="it expects TLS"):
+        admin.list_topics()

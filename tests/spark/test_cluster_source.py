@@ -19,6 +19,7 @@ from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.admin.topics import NewTopic
 from kcli.client.shell.admin import Admin
 from kcli.client.shell.producer import Producer
+from kcli.commands.app import main
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import cluster_reader
 from kcli.spark.data_source import KafkaLogDataSource
@@ -27,6 +28,8 @@ from kcli.spark.log_partitions import PlanError, UnknownTopicError
 from kcli.spark.planning import OffsetRange, find_partitions
 from kcli.spark.read_options import OptionError, parse_options
 from kcli.spark.table_schemas import TableError
+from tests.certificates import Authority
+from tests.client.secured_proxy import SecuredProxy
 from tests.conftest import FIXTURES
 from tests.server.live import LiveServer, wait_for
 from tests.spark.source import rows_of, splits_of
@@ -234,3 +237,35 @@ def test_offsets_without_records_at_the_end(tmp_path: Path) -> None:
             assert value_of(admin.list_offsets({("orders", 1): OffsetSpec.LATEST})["orders", 1]).offset == 200
         url = f"kafka://127.0.0.1:{server.port}"
         assert [row["offset"] for row in rows_of(url, assign='{"orders":[1]}')] == list(range(100))
+
+
+def test_a_cluster_with_tls_and_sasl(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The options kafka.security.*, kafka.ssl.* and kafka.sasl.* are those of the client, in planning and in tasks."""
+    authority = Authority(tmp_path / "authority")
+    with (
+        SecuredProxy(authority.issue("broker"), {"alice": "hush"}) as proxy,
+        LiveServer(tmp_path / "broker", f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}") as server,
+    ):
+        proxy.target = lambda: server.port
+        settings = {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": str(authority.pem),
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "alice",
+            "sasl.password": "hush",
+        }
+        with Producer({"bootstrap.servers": f"127.0.0.1:{proxy.port}", **settings}) as producer:
+            for number in range(10):
+                producer.send_and_wait("secured", b"%d" % number)
+        url, options = f"kafka://127.0.0.1:{proxy.port}", {f"kafka.{name}": value for name, value in settings.items()}
+        assert [row["value"] for row in rows_of(url, **options)] == [b"%d" % number for number in range(10)]
+        parsed = parse_options({"path": url, **options})
+        assert parsed.client == settings and "hush" not in repr(parsed)
+        with pytest.raises(PlanError, match="it refused the authentication of the user 'alice'") as raised:
+            rows_of(url, **{**options, "kafka.sasl.password": "another"})
+        assert "another" not in str(raised.value)
+        file = tmp_path / "client.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in {**settings, "sasl.password": "another"}.items()))
+        assert main(["to-parquet", url, "--out", str(tmp_path / "out"), "--command-config", str(file)]) == 2
+        err = capfd.readouterr().err
+        assert err.count("\n") == 1 and "it refused the authentication of the user 'alice'" in err and "another" not in err

@@ -15,6 +15,8 @@
     an API or version that the broker does   the fallback of the call is asked. Without one, a request about several keys is
     not have                                 sent again for each key alone, since old versions take one key; a request about
                                              one key fails
+    TLS or SASL does not let the client use  each key without an outcome has AuthenticationError, as in Kafka's client
+    a broker
     default.api.timeout.ms is over           each key without an outcome has KafkaTimeoutError with the last reason
 
 The delays between tries are retry.backoff.ms to retry.backoff.max.ms. An operation that changes something may be sent again
@@ -73,6 +75,7 @@ class AdminCore:
         self._in_progress: dict[Callable[[ClientError, int], None], None] = {}  # what ends each call with an error
         self.is_closed = False
         network.metadata.add_listener(lambda _cluster, _now_ms: self._updated())
+        network.add_refusal_listener(lambda error, _node_id, now_ms: self._end_all(error, now_ms))
 
     def poll(self, now_ms: int) -> None:
         """Do nothing: all work follows from calls and events."""
@@ -88,8 +91,11 @@ class AdminCore:
     def close(self, now_ms: int) -> None:
         """End all operations with IllegalStateError."""
         self.is_closed = True
+        self._end_all(IllegalStateError("the admin client was closed before the answer"), now_ms)
+
+    def _end_all(self, error: ClientError, now_ms: int) -> None:
         for end in list(self._in_progress):
-            end(IllegalStateError("the admin client was closed before the answer"), now_ms)
+            end(error, now_ms)
 
     def _resume(
         self,

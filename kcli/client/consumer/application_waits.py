@@ -32,7 +32,7 @@ class ApplicationWaits:
         self.is_woken = False
         self._timer = timer
         self._waiter: tuple[Callable[[int], bool], Done, TimerTask] | None = None
-        self._calls: list[tuple[object, Callable[[WakeupError, int], None]]] = []
+        self._calls: list[tuple[object, Callable[[ClientError, int], None]]] = []
 
     def await_work(self, has_work: Callable[[int], bool], done: Done, now_ms: int, timeout_ms: int) -> None:
         """Call `done` as soon as `has_work(now_ms)`, at the latest after `timeout_ms`; one call at a time."""
@@ -91,6 +91,11 @@ class ApplicationWaits:
         for _, ended in calls:
             ended(_woken(), now_ms)
         self.end_wait(now_ms)
+
+    def fail(self, error: ClientError, now_ms: int) -> None:
+        """End the calls of `start` under way with an error."""
+        for _, ended in self._calls.copy():
+            ended(error, now_ms)
 
     def raise_if_woken(self) -> None:
         """Raise WakeupError after `wakeup`, once."""

@@ -62,7 +62,7 @@ from kcli.client.consumer.consumer_protocol import Assignment, Subscription, dec
 from kcli.client.consumer.group_member import NO_MEMBER_ID, GroupMember
 from kcli.client.consumer.membership import NO_GENERATION, CallbackKind, CloseDone, CloseOption, GroupMetadata
 from kcli.client.consumer.subscription_state import SubscriptionState, SubscriptionType
-from kcli.client.errors import ClientError, CommitFailedError, KafkaError
+from kcli.client.errors import AuthenticationError, ClientError, CommitFailedError, KafkaError
 from kcli.client.network_client import COORDINATOR, DATA, NetworkClient
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.protocol import error_codes
@@ -300,7 +300,8 @@ class ClassicMembership(GroupMember):
 
     def _join_failed(self, error: ClientError, now_ms: int) -> None:
         """Join again after the backoff, or report an error that stays."""
-        if not error.is_retriable:
+        # A refusal by TLS or SASL is an error of the consumer, which goes on to connect.
+        if not error.is_retriable and not isinstance(error, AuthenticationError):
             self._attempt += 1
             self._heartbeat.stop()
             self.generation_id = NO_GENERATION

@@ -103,6 +103,7 @@ class ConsumerCore:
         self._is_closing = False
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
+        network.add_refusal_listener(self._refused)
         self.subscriptions.add_assignment_listener(self._assignment_changed)
 
     # ------------------------------------------------------------------------------------------------- after each event
@@ -202,6 +203,11 @@ class ConsumerCore:
         for topic, code in refused.items():
             self.errors.put(KafkaError(code, f"the metadata of topic {topic}"), topic)
         self.fetcher.wake()
+
+    def _refused(self, error: ClientError, node_id: int | None, now_ms: int) -> None:
+        """Take a broker that TLS or SASL does not let the consumer use: calls end, and the next poll raises it."""
+        self.waits.fail(error, now_ms)
+        self.errors.put(error)
 
     def _match_topics(self, cluster: Cluster, now_ms: int) -> None:
         """Subscribe to the topics that match the pattern."""

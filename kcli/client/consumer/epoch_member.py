@@ -42,7 +42,7 @@ from enum import Enum
 from typing import Protocol
 
 from kcli.client.coordinator_lookup import CoordinatorLookup
-from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
+from kcli.client.errors import AuthenticationError, ClientError, KafkaError, UnsupportedVersionError
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import random_uuid
 from kcli.network.exponential_backoff import ExponentialBackoff
@@ -204,7 +204,8 @@ class EpochMember:
 
     def _answered(self, answer: Message | ClientError, sent_ms: int, now_ms: int) -> None:
         if isinstance(answer, ClientError):
-            if answer.is_retriable:
+            # A refusal by TLS or SASL is an error of the consumer, which goes on to connect.
+            if answer.is_retriable or isinstance(answer, AuthenticationError):
                 self._is_join_lost |= self.state is MemberState.JOINING
                 self._again(now_ms)
             else:

@@ -38,7 +38,7 @@ from kcli.client.consumer.subscription_state import (
 )
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, LogTruncationError
 from kcli.client.network_client import NetworkClient
-from kcli.network.peer_request import Answer, InvalidRequest, PeerFailure
+from kcli.network.peer_request import Answer, AuthenticationFailure, InvalidRequest, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kcli.protocol.message import Message
@@ -228,7 +228,7 @@ class OffsetFetcher:
                         failed.pop(partition, None)
                     else:
                         failed[partition] = one.error_code
-        elif answer.is_lasting:
+        elif answer.is_lasting and not isinstance(answer, AuthenticationFailure):
             is_invalid = isinstance(answer, InvalidRequest)
             failed = dict.fromkeys(asked, error_codes.INVALID_REQUEST if is_invalid else error_codes.UNSUPPORTED_VERSION)
         listed(found, failed, now_ms)
@@ -274,7 +274,7 @@ class OffsetFetcher:
     def _epochs_found(self, asked: dict[TopicPartition, FetchPosition], answer: Answer, now_ms: int) -> None:
         self._validating.difference_update(asked)
         failed = dict.fromkeys(asked, 0)
-        if isinstance(answer, PeerFailure) and answer.is_lasting:
+        if isinstance(answer, PeerFailure) and answer.is_lasting and not isinstance(answer, AuthenticationFailure):
             for partition, position in asked.items():
                 self._subscriptions.complete_validation(partition, position, position.offset, position.offset_epoch)
             failed = {}

@@ -31,7 +31,7 @@ from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.consumer.share_session import PartitionId
 from kcli.client.consumer.value_checks import checked_topics
-from kcli.client.errors import ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
+from kcli.client.errors import AuthenticationError, ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.protocol import error_codes
 
@@ -74,6 +74,7 @@ class ShareConsumerCore:
         self.waits = ApplicationWaits(network.timer)
         self._is_closed = False
         network.metadata.add_listener(self._metadata_updated)
+        network.add_refusal_listener(self._refused)
 
     # ------------------------------------------------------------------------------------------------- after each event
 
@@ -99,6 +100,11 @@ class ShareConsumerCore:
         for topic, code in self.network.metadata.topic_errors.items():
             if code in _LASTING_TOPIC_ERRORS and topic in self.membership.subscription:
                 self.errors.append(KafkaError(code, f"the metadata of topic {topic}"))
+
+    def _refused(self, error: ClientError, node_id: int | None, now_ms: int) -> None:
+        """Take a broker that TLS or SASL does not let the consumer use: the next poll raises the newest such error."""
+        if not any(isinstance(one, AuthenticationError) for one in self.errors):
+            self.errors.append(error)
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a poll of the application has something to return, raise or call."""

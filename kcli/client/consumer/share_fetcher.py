@@ -33,7 +33,7 @@ from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, Run, ShareFetched, ShareRecord, runs_of
 from kcli.client.consumer.share_session import PartitionId, ShareSession
-from kcli.client.errors import ClientError, FetchedRecordError, KafkaError
+from kcli.client.errors import AuthenticationError, ClientError, FetchedRecordError, KafkaError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format.record_scan import RecordColumns
@@ -299,7 +299,7 @@ class ShareFetcher:
             session.succeeded()
             return answer
         self._settle(said, lambda partition_id: error, now_ms)
-        if not error.is_retriable:
+        if not error.is_retriable and not isinstance(error, AuthenticationError):  # that is reported already
             self._errors.append(error)
         self._wait(node_id, now_ms)
         self._network.request_update()

@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeVar
 from kcli.client.cluster import UNKNOWN_PARTITION, Cluster, PartitionInfo
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.errors import (
+    AuthenticationError,
     ClientError,
     IllegalStateError,
     KafkaError,
@@ -108,6 +109,7 @@ class ProducerCore:
         self._closing: Callable[[int], None] | None = None  # goes on with a close
         self._end_closing: Callable[[int], None] | None = None  # ends it
         network.metadata.add_listener(self._metadata_changed)
+        network.add_refusal_listener(self._refused)
 
     # ----------------------------------------------------------------------------------------------------------- records
 
@@ -224,7 +226,7 @@ class ProducerCore:
 
     def send_failed(self, error: ClientError) -> None:
         """Let a transaction that lacks a record only be aborted (Kafka: maybeTransitionToErrorState)."""
-        if isinstance(error, (KafkaError, KafkaTimeoutError)):
+        if isinstance(error, (KafkaError, KafkaTimeoutError, AuthenticationError)):
             self._fail_transaction(error)
 
     def _fail_transaction(self, error: ClientError) -> None:
@@ -246,6 +248,26 @@ class ProducerCore:
         code = self.network.metadata.topic_errors.get(topic)
         detail = self.network.failure_reason() if code is None else error_codes.NAMES.get(code, str(code))
         return f"the partitions of topic {topic} were not known {within}: {detail}"
+
+    def _refused(self, error: ClientError, node_id: int | None, now_ms: int) -> None:
+        """Take a broker that TLS or SASL does not let the producer use: calls that wait for metadata end.
+
+        If no connection to the broker has worked, the batches that were never sent end, too. After it has worked, they wait
+        for delivery.timeout.ms, as in Kafka: a broker may learn of new credentials late.
+        """
+        unknown = [one for one in self._waiting if not self._is_known(one)]
+        for waiting in unknown:
+            self._waiting.remove(waiting)
+            if waiting.deadline is not None:
+                waiting.deadline.cancel()
+        self._count_waiting()
+        for waiting in unknown:
+            waiting.done(error)
+        incomplete = self.accumulator.incomplete
+        if node_id is not None and any(self._cluster.leader_for(one.topic, one.partition) == node_id for one in incomplete):
+            self._fail_transaction(error)
+            for batch in self.accumulator.abort_undrained_batches(error):
+                self._batch_ended(batch, now_ms)
 
     def _count_waiting(self) -> None:
         # All batches are sent at once while a record waits for memory.

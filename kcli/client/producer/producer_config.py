@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 
 from kcli.client.client_config import INT64_MAX, ClientConfig, Count, LongCount, Range, read_config
 from kcli.client.errors import ConfigError
-from kcli.client.producer.record_accumulator import AccumulatorConfig
+from kcli.client.producer.accumulator_config import AccumulatorConfig
 from kcli.client.producer.sender import ACKS_ALL, SenderConfig
 from kcli.format import compression
 

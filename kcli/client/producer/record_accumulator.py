@@ -39,6 +39,7 @@ from typing import NamedTuple, Protocol
 from kcli.client.cluster import NO_LEADER, UNKNOWN_PARTITION, Cluster, TopicPartition
 from kcli.client.errors import ProducerClosedError, RecordTooLargeError
 from kcli.client.producer import partitioner, producer_batch, topic_queues
+from kcli.client.producer.accumulator_config import AccumulatorConfig
 from kcli.client.producer.buffer_pool import BufferPool
 from kcli.client.producer.compression_ratio import CompressionRatioEstimator
 from kcli.format import memory_records_builder
@@ -47,31 +48,6 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 
 Headers = memory_records_builder.Headers
 NO_HEADERS: Headers = ()
-
-
-class AccumulatorConfig(NamedTuple):
-    """Kafka's settings by their names, with the defaults of 4.3.1; `compression_level` None is the codec's default.
-
-    A batch of `batch_size` bytes is full; while it waits for its request it takes records up to `max_batch_size` bytes.
-    """
-
-    batch_size: int = 16384
-    max_batch_size: int = 0
-    linger_ms: int = 5
-    buffer_memory: int = 33554432
-    max_request_size: int = 1048576
-    delivery_timeout_ms: int = 120000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1000
-    codec: int = 0
-    compression_level: int | None = None
-    adaptive_partitioning: bool = True
-    availability_timeout_ms: int = 0
-
-    @property
-    def most_batch_bytes(self) -> int:
-        """The size of a batch of several records that is not compressed."""
-        return max(self.batch_size, min(self.max_batch_size, self.max_request_size))
 
 
 class BatchSequencer(Protocol):

@@ -44,7 +44,7 @@ from kcli.client.network_client import NetworkClient
 from kcli.client.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from kcli.client.producer.producer_metrics import ProducerMetrics
 from kcli.client.producer.record_accumulator import ReadyCheckResult
-from kcli.network.peer_request import Answer, InvalidRequest, PeerFailure
+from kcli.network.peer_request import Answer, AuthenticationFailure, InvalidRequest, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
@@ -459,6 +459,8 @@ _MISSING = PartitionResult(error_codes.NETWORK_EXCEPTION, message="the answer to
 def _failure_result(failure: PeerFailure) -> tuple[int, str]:
     if failure is PeerFailure.TIMED_OUT:
         return error_codes.REQUEST_TIMED_OUT, "the broker did not answer Produce in request.timeout.ms"
+    if isinstance(failure, AuthenticationFailure):
+        return error_codes.NETWORK_EXCEPTION, failure.reason
     if isinstance(failure, InvalidRequest):
         return error_codes.INVALID_REQUEST, f"Produce cannot be encoded: {failure.reason}"
     if failure is PeerFailure.UNSUPPORTED_VERSION:

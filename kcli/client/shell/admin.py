@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from kcli.client.admin import (
     cluster,
@@ -41,14 +41,19 @@ from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
 from kcli.network.shell.clock import Clock
 
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-def _build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None] | None) -> AdminCore:
+def _build_core(
+    settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None] | None, oauth_token: TokenFunction | None
+) -> AdminCore:
     properties = property_texts(settings)
     refuse_unknown(properties, ClientConfig)
-    return AdminCore(build_network(properties, clock, log))
+    return AdminCore(build_network(properties, clock, log, oauth_token))
 
 
 def _blocking(
@@ -78,10 +83,16 @@ def _awaited(
 class Admin:
     """An administrator of a cluster, for any thread; `log` gets a line for each connection that fails."""
 
-    def __init__(self, settings: Mapping[str, Setting], *, log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        log: Callable[[str], None] | None = None,
+        oauth_token: TokenFunction | None = None,
+    ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
         clock = Clock()
-        self._core = _build_core(settings, clock, log)
+        self._core = _build_core(settings, clock, log, oauth_token)
         self._thread = ClientThread(self._core, clock, "kcli-admin")
 
     def execute(self, operation: Operation[_Result]) -> _Result:
@@ -161,10 +172,16 @@ class Admin:
 class AsyncAdmin:
     """An administrator of a cluster, for the event loop that runs when it is made; `log` as of Admin."""
 
-    def __init__(self, settings: Mapping[str, Setting], *, log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Setting],
+        *,
+        log: Callable[[str], None] | None = None,
+        oauth_token: TokenFunction | None = None,
+    ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
         clock = Clock()
-        self._core = _build_core(settings, clock, log)
+        self._core = _build_core(settings, clock, log, oauth_token)
         self._loop = ClientLoop(self._core, clock)
 
     def execute(self, operation: Operation[_Result]) -> Awaitable[_Result]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from kcli.client.client_config import ClientConfig, read_config
+from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, read_config
+from kcli.client.errors import ConfigError
 from kcli.client.network_client import NetworkClient
+from kcli.network.security import OAUTHBEARER, PLAINTEXT, Security
 from kcli.network.shell.clock import Clock
+
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
 
 # A timeout that never comes, in seconds.
 FOREVER_S = 10**9
@@ -20,8 +26,39 @@ def property_texts(settings: Mapping[str, Setting]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
 
 
-def build_network(properties: Mapping[str, str], clock: Clock, log: Callable[[str], None] | None = None) -> NetworkClient:
+def build_network(
+    properties: Mapping[str, str],
+    clock: Clock,
+    log: Callable[[str], None] | None = None,
+    oauth_token: TokenFunction | None = None,
+) -> NetworkClient:
     """Make the NetworkClient for properties; `log` gets a line for each connection that fails. Raises ConfigError."""
     config = read_config(ClientConfig, properties)
+    security = PLAINTEXT
+    if oauth_token is not None or any(name.startswith(SECURITY_PREFIXES) for name in properties):
+        security = _build_security(properties, config, oauth_token)
     ignored: Callable[[str], None] = lambda line: None  # noqa: E731
-    return NetworkClient(config, random.SystemRandom(), log or ignored, clock.now_ms(), clock.wall_time)
+    return NetworkClient(config, random.SystemRandom(), log or ignored, clock.now_ms(), clock.wall_time, security)
+
+
+def _build_security(properties: Mapping[str, str], config: ClientConfig, oauth_token: TokenFunction | None) -> Security:
+    # Loaded here: a client without TLS and SASL starts without them.
+    from kcli.client.security_config import read_security
+
+    settings = read_security(properties, oauth_token is not None)
+    tls = tokens = None
+    if settings.tls is not None:
+        from kcli.network.shell.tls import Tls, TlsSettingsError
+
+        try:
+            tls = Tls(settings.tls, max(config.socket_connection_setup_timeout_ms, 1) / 1000)
+        except TlsSettingsError as error:
+            raise ConfigError(str(error)) from None
+    is_token = settings.sasl is not None and settings.sasl.mechanism == OAUTHBEARER
+    if oauth_token is not None and not is_token:
+        raise ConfigError("oauth_token is for sasl.mechanism=OAUTHBEARER with security.protocol=SASL_SSL or SASL_PLAINTEXT")
+    if is_token:
+        from kcli.client.shell.tokens import make_source
+
+        tokens = make_source(settings.endpoint, oauth_token)
+    return Security(tls, settings.sasl, tokens)

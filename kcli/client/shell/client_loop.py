@@ -17,14 +17,17 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcli.client.errors import IllegalStateError
 from kcli.client.network_client import NetworkClient
 from kcli.client.shell.open_operations import Done, OpenOperations
-from kcli.network.events import PeerEvent, SendRequest
+from kcli.network.events import ClientEvent, ObtainToken, SendRequest
 from kcli.network.shell.clock import Clock
 from kcli.network.shell.peer_connections import PeerConnections
+
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenObtainer
 
 _Result = TypeVar("_Result")
 
@@ -74,7 +77,13 @@ class ClientLoop:
         self._lock = nullcontext() if lock is None else lock
         self._failed = failed or self._fail_operations
         self._loop = asyncio.get_running_loop()
-        self._connections = PeerConnections(self._loop, self._dispatch)
+        security = core.network.security
+        self._connections = PeerConnections(self._loop, self._dispatch, security.tls)
+        self._tokens: TokenObtainer | None = None
+        if security.tokens is not None:
+            from kcli.client.shell.tokens import TokenObtainer
+
+            self._tokens = TokenObtainer(self._loop, security.tokens, self._dispatch)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._is_execution_due = False
@@ -128,6 +137,10 @@ class ClientLoop:
                 if isinstance(effect, SendRequest):
                     requests.append(effect)
                     continue
+                if isinstance(effect, ObtainToken):
+                    assert self._tokens is not None
+                    self._tokens.obtain(effect)
+                    continue
                 if requests:
                     self._connections.send(*requests)
                     requests.clear()
@@ -141,6 +154,8 @@ class ClientLoop:
         self._is_closed = True
         self._core.network.close()
         self._connections.close_all()
+        if self._tokens is not None:
+            self._tokens.close()
         if self._timer is not None:
             self._timer.cancel()
         for future in self._operations.fail(IllegalStateError("the client was closed before the call ended")):
@@ -150,7 +165,7 @@ class ClientLoop:
         """Wait, after `close`, until what was sent has left, for a bounded time."""
         await self._connections.drained()
 
-    def _dispatch(self, event: PeerEvent) -> None:
+    def _dispatch(self, event: ClientEvent) -> None:
         if self._is_closed:
             return
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kcli.client.cluster import NO_EPOCH
 from kcli.client.cluster import TopicPartition as Pair
@@ -20,11 +20,17 @@ from kcli.client.shell.client_builder import Setting
 from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, ignore_line, named
 from kcli.network.shell.clock import Clock
 
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
+
 _Result = TypeVar("_Result")
 
 
 class ConsumerBase(ABC):
-    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null.
+
+    `oauth_token` returns a token for sasl.mechanism=OAUTHBEARER (kcli.client.shell.tokens).
+    """
 
     def __init__(
         self,
@@ -34,10 +40,11 @@ class ConsumerBase(ABC):
         value_deserializer: Deserializer | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         log: Callable[[str], None] = ignore_line,
+        oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError."""
         self._clock = Clock()
-        self._core = build_core(settings, self._clock, log)
+        self._core = build_core(settings, self._clock, log, oauth_token)
         self._deserializers = (key_deserializer, value_deserializer)
         self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms

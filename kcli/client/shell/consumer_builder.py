@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
 from kcli.client.cluster import TopicPartition as Pair
@@ -15,6 +15,9 @@ from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.network.shell.clock import Clock
+
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
 
 _Value = TypeVar("_Value")
 MILLISECONDS = 1000
@@ -38,11 +41,13 @@ class ConsumerInterceptor(Protocol):
         ...
 
 
-def build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None]) -> ConsumerCore:
+def build_core(
+    settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None], oauth_token: TokenFunction | None
+) -> ConsumerCore:
     """Make the core of a consumer from its settings. Raises ConfigError."""
     properties = property_texts(settings)
     refuse_unknown(properties, ClientConfig, ConsumerConfig)
-    network = build_network(properties, clock, log)
+    network = build_network(properties, clock, log, oauth_token)
     return ConsumerCore(network, read_config(ConsumerConfig, properties), make_membership, log)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcli.client.client_config import ClientConfig, refuse_unknown
 from kcli.client.cluster import UNKNOWN_PARTITION, PartitionInfo
@@ -43,6 +43,9 @@ from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.open_operations import settle
 from kcli.client.shell.record_sender import AnyHeaders, RecordSender
 from kcli.network.shell.clock import Clock
+
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
 
 _Result = TypeVar("_Result")
 
@@ -71,6 +74,7 @@ class _ProducerBase(ABC):
         partitioner: Partitioner | None = None,
         interceptors: Sequence[Interceptor] = (),
         log: Callable[[str], None] | None = None,
+        oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
         properties = property_texts(settings)
@@ -78,7 +82,7 @@ class _ProducerBase(ABC):
         self._clock = Clock()
         ignored: Callable[[str], None] = lambda line: None  # noqa: E731
         self._log = log or ignored
-        network = build_network(properties, self._clock, self._log)
+        network = build_network(properties, self._clock, self._log, oauth_token)
         self._core = ProducerCore(network, read_producer_config(properties), self._log, partitioner)
         self._key_serializer, self._value_serializer = find_serializer(key_serializer), find_serializer(value_serializer)
         self._interceptors = tuple(interceptors)

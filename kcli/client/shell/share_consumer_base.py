@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
 from kcli.client.cluster import TopicPartition
@@ -18,21 +18,29 @@ from kcli.client.shell.client_builder import Setting, build_network, property_te
 from kcli.client.shell.consumer_builder import MILLISECONDS, ignore_line
 from kcli.network.shell.clock import Clock
 
+if TYPE_CHECKING:
+    from kcli.client.shell.tokens import TokenFunction
+
 _Result = TypeVar("_Result")
 # Gets a partition, offsets whose acknowledgements have a result, and their error, None if they succeeded.
 AcknowledgementCommitCallback = Callable[[TopicPartition, frozenset[int], "ClientError | None"], object]
 Results = dict[TopicPartition, "ClientError | None"]
 
 
-def _build_core(settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None]) -> ShareConsumerCore:
+def _build_core(
+    settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None], oauth_token: TokenFunction | None
+) -> ShareConsumerCore:
     properties = property_texts(settings)
     refuse_unknown(properties, ClientConfig, ShareConsumerConfig)
-    network = build_network(properties, clock, log)
+    network = build_network(properties, clock, log, oauth_token)
     return ShareConsumerCore(network, read_config(ShareConsumerConfig, properties))
 
 
 class ShareConsumerBase(ABC):
-    """A share consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null."""
+    """A share consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null.
+
+    `oauth_token` returns a token for sasl.mechanism=OAUTHBEARER (kcli.client.shell.tokens).
+    """
 
     def __init__(
         self,
@@ -41,10 +49,11 @@ class ShareConsumerBase(ABC):
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         log: Callable[[str], None] = ignore_line,
+        oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError."""
         self._clock = Clock()
-        self._core = _build_core(settings, self._clock, log)
+        self._core = _build_core(settings, self._clock, log, oauth_token)
         self._deserializers = (key_deserializer, value_deserializer)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._callback: AcknowledgementCommitCallback | None = None

@@ -4,7 +4,9 @@
     ------------------------  ------------------------------------------------------------------------------------------
     SendRequest to a peer     the frame is sent. Without a connection, one is made, and the frames wait until it exists.
                               If a host has several addresses, the next one is tried after NEXT_ADDRESS_S, too
-    a request without answer  ResponseReceived with an empty frame, when the operating system has taken all its bytes
+    a request without answer  ResponseReceived with an empty frame, when the operating system has taken all its bytes;
+                              with TLS when they are encrypted and at most one write waits for the operating system
+    TLS is configured         its handshake follows the connection; kcli.network.shell.tls says what its errors mean
     a frame arrives           ResponseReceived for the oldest request that waits for its answer: a peer answers in order
     a frame arrives, but no   the connection is closed -> PeerClosed
     request waits, or its
@@ -30,9 +32,12 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from kcli.network.events import Peer, PeerClosed, PeerEvent, ResponseReceived, SendRequest
+from kcli.network.events import Closing, Peer, PeerAddress, PeerClosed, PeerEvent, ResponseReceived, SendRequest
+
+if TYPE_CHECKING:
+    from kcli.network.shell.tls import Tls
 
 SIZE_BYTES = 4  # of the size before a frame
 SMALL_BUFFER_BYTES = 16 * 1024  # a frame that does not fit has memory of its own
@@ -42,10 +47,11 @@ MAX_PORT = 65535
 DRAIN_S = 1.0
 # The first answer has the versions of the APIs, some kilobytes.
 LARGEST_FIRST_ANSWER = 1024 * 1024
+_EXPECTS_TLS = "it expects TLS"
 # The first bytes of servers that are not brokers, or expect TLS. As sizes they would be frames of 300 MB and more, and the
 # client would wait for them until its timeout.
 _OTHER_PROTOCOLS = {
-    b"\x15\x03": "it expects TLS",  # a fatal alert
+    b"\x15\x03": _EXPECTS_TLS,  # a fatal alert
     b"HTTP": "it is an HTTP server and not a Kafka broker",
     b"SSH-": "it is an SSH server and not a Kafka broker",
     b"<htm": "it is an HTTP server and not a Kafka broker",
@@ -60,9 +66,10 @@ def other_protocol(first_bytes: bytes) -> str | None:
 class PeerConnections:
     """The connections of one node; `dispatch` takes events."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dispatch: Callable[[PeerEvent], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dispatch: Callable[[PeerEvent], None], tls: Tls | None = None) -> None:
         self._loop = loop
         self._dispatch = dispatch
+        self.tls = tls
         self._connections: dict[Peer, _PeerConnection] = {}
         self._draining: list[_PeerConnection] = []
 
@@ -94,7 +101,7 @@ class PeerConnections:
         while any(connection.is_draining for connection in self._draining) and self._loop.time() < until_s:
             await asyncio.sleep(DRAIN_S / 100)
         for connection in self._draining:
-            if connection.is_draining:
+            if connection.is_draining or self.tls is not None:  # no peer is waited for to end TLS
                 connection.abort()
 
     def written_soon(self, connection: _PeerConnection, request_ids: list[int]) -> None:
@@ -111,12 +118,17 @@ class PeerConnections:
         if self._connections.get(connection.peer) is connection:
             self._dispatch(ResponseReceived(request_id, frame))
 
-    def lost(self, connection: _PeerConnection, reason: str) -> None:
+    def lost(self, connection: _PeerConnection, reason: str, closing: Closing = Closing.ENDED) -> None:
         """Take the end of a connection that this side did not close."""
         if self._connections.get(connection.peer) is connection:
             del self._connections[connection.peer]
             connection.abort()
-            self._dispatch(PeerClosed(connection.peer, reason))
+            self._dispatch(PeerClosed(connection.peer, reason, closing))
+
+    def failed(self, connection: _PeerConnection, error: Exception) -> None:
+        """Take the error that has ended a connection."""
+        failure = None if self.tls is None else self.tls.failure(error, connection.is_connected)
+        self.lost(connection, *(failure or (reason_of(error),)))
 
 
 class _PeerConnection(asyncio.BufferedProtocol):
@@ -127,6 +139,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self.connecting: asyncio.Task[None] | None = None
         self._connections = connections
         self._transport: asyncio.Transport | None = None
+        self._socket_transport: asyncio.Transport | None = None  # below that of TLS
         self._unsent: list[bytes | bytearray] = []
         self._request_ids: deque[int] = deque()
         self._unwritten_ids: list[int] = []  # of requests that have no answer
@@ -145,9 +158,33 @@ class _PeerConnection(asyncio.BufferedProtocol):
         try:
             if not 0 < port <= MAX_PORT:
                 raise ValueError(f"{port} is not a port number")
-            await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1)
+            tls = self._connections.tls
+            if tls is None:
+                await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1)
+            else:
+                await self._connect_with_tls(loop, self.peer.address, tls)
         except (OSError, ValueError) as error:  # a ValueError: also names that IDNA does not have
-            self._connections.lost(self, reason_of(error))
+            self._connections.failed(self, error)
+
+    async def _connect_with_tls(self, loop: asyncio.AbstractEventLoop, address: PeerAddress, tls: Tls) -> None:
+        # Not `create_connection(ssl=...)`: it hides the transport below, which knows what the operating system has not taken,
+        # and says of a connection that ends in the handshake only that it ended.
+        below, _ = await loop.create_connection(
+            asyncio.Protocol, address.host, address.port, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1
+        )
+        self._socket_transport = below
+        below.set_write_buffer_limits(high=0)
+        try:
+            above = await loop.start_tls(
+                below, self, tls.context, server_hostname=address.host, ssl_handshake_timeout=tls.timeout_s
+            )
+        except ConnectionResetError:  # asyncio's error for an end without bytes, too
+            above = None
+        if above is None:
+            closing = Closing.CLOSED_IN_HANDSHAKE
+            self._connections.lost(self, "it closed the connection during the TLS handshake", closing)
+            return
+        self.connection_made(above)
 
     def send(self, *effects: SendRequest) -> None:
         """Send frames, or keep them until the connection is made."""
@@ -164,15 +201,21 @@ class _PeerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection after what was sent has left."""
-        if self._transport is not None and self._transport.get_write_buffer_size():
+        if self._transport is not None and self.is_draining:
             self._transport.close()
         else:
             self.abort()
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the connection was made, with its TLS handshake."""
+        return self._transport is not None
+
+    @property
     def is_draining(self) -> bool:
         """Whether the transport has bytes that the operating system has not taken."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        transports = (self._transport, self._socket_transport)
+        return any(one is not None and one.get_write_buffer_size() > 0 for one in transports)
 
     def abort(self) -> None:
         """Close the connection at once, or do not make it any more."""
@@ -186,7 +229,8 @@ class _PeerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the frames that wait."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # so that `resume_writing` says when all is written
+        # So that `resume_writing` says when all is written. (TLS with 0 would pause at each write, and not resume.)
+        self._transport.set_write_buffer_limits(high=0 if self._socket_transport is None else 1)
         self._transport.writelines(self._unsent)
         self._unsent.clear()
         self._written_soon()
@@ -232,7 +276,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             size = int.from_bytes(self._small[start : start + SIZE_BYTES], "big", signed=True)
             wrong = self._wrong_frame(size)
             if wrong is not None:
-                self._connections.lost(self, wrong)
+                self._connections.lost(self, wrong, Closing.EXPECTS_TLS if wrong == _EXPECTS_TLS else Closing.ENDED)
                 return
             begin = start + SIZE_BYTES
             if self._end - begin < size:
@@ -264,8 +308,13 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self._end = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end."""
-        self._connections.lost(self, "it closed the connection" if exc is None else reason_of(exc))
+        """Report the end; one in a TLS handshake is reported by `connect`."""
+        if self._socket_transport is not None and self._transport is None:
+            return
+        if exc is None:
+            self._connections.lost(self, "it closed the connection", Closing.CLOSED)
+        else:
+            self._connections.failed(self, exc)
 
 
 def reason_of(error: Exception) -> str:

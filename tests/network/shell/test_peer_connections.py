@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.network.events import (
+    Closing,
     NodeRole,
     Peer,
     PeerAddress,
@@ -223,20 +224,24 @@ def test_a_size_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
+    ("sent", "reason", "closing"),
     [
-        (b"", "it closed the connection"),
-        (framed(b"one")[:5], "it closed the connection"),
-        (b"\xff\xff\xff\xff", "it sent a frame of -1 bytes"),
-        (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker"),
-        (b"\x15\x03\x01\x00\x02\x02", "it expects TLS"),
-        (b"+OK POP3", "it did not answer like a Kafka broker; check that the port is a Kafka listener without TLS"),
-        (framed(b"one") * 3, "it sent an answer without a request"),
-        (b"\x15\x03\x03\0\2\2\x46", "it expects TLS"),
-        (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker"),
+        (b"", "it closed the connection", Closing.CLOSED),
+        (framed(b"one")[:5], "it closed the connection", Closing.CLOSED),
+        (b"\xff\xff\xff\xff", "it sent a frame of -1 bytes", Closing.ENDED),
+        (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker", Closing.ENDED),
+        (b"\x15\x03\x01\x00\x02\x02", "it expects TLS", Closing.EXPECTS_TLS),
+        (
+            b"+OK POP3",
+            "it did not answer like a Kafka broker; check that the port is a Kafka listener without TLS",
+            Closing.ENDED,
+        ),
+        (framed(b"one") * 3, "it sent an answer without a request", Closing.ENDED),
+        (b"\x15\x03\x03\0\2\2\x46", "it expects TLS", Closing.EXPECTS_TLS),
+        (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker", Closing.ENDED),
     ],
 )
-def test_an_end_is_reported_once_and_the_next_request_connects_again(sent: bytes, reason: str) -> None:
+def test_an_end_is_reported_once_and_the_next_request_connects_again(sent: bytes, reason: str, closing: Closing) -> None:
     async def test() -> None:
         side = OtherSide()
         side.send(1, 2)
@@ -245,7 +250,7 @@ def test_an_end_is_reported_once_and_the_next_request_connects_again(sent: bytes
         await asyncio.get_running_loop().sock_sendall(accepted, sent)
         accepted.close()
         answers = 2 if len(sent) > 10 else 0
-        assert (await side.until(answers + 1))[answers:] == [PeerClosed(side.peer, reason)]
+        assert (await side.until(answers + 1))[answers:] == [PeerClosed(side.peer, reason, closing)]
         await asyncio.sleep(0.01)
         assert len(side.events) == answers + 1
         side.send(3)

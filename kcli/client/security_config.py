@@ -1,0 +1,255 @@
+"""The settings of TLS and SASL: Kafka's names, and those of librdkafka where they differ.
+
+    setting                                      librdkafka's name                        value
+    -------------------------------------------  ---------------------------------------  ------------------------------------
+    security.protocol                                                                     PLAINTEXT, SSL, SASL_PLAINTEXT,
+                                                                                          SASL_SSL
+    ssl.truststore.location, .certificates       ssl.ca.location, ssl.ca.pem              PEM: a file, or the text
+    ssl.keystore.location, .certificate.chain    ssl.certificate.location, .pem           PEM
+    ssl.keystore.key                             ssl.key.pem, ssl.key.location            PEM; a keystore file may have both
+    ssl.key.password                                                                      of the key, if it is encrypted
+    ssl.endpoint.identification.algorithm                                                 https; nothing: any name
+    ssl.enabled.protocols                                                                 TLSv1.2, TLSv1.3
+    sasl.mechanism                               sasl.mechanisms                          PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,
+                                                                                          OAUTHBEARER
+    sasl.jaas.config                             sasl.username, sasl.password             user and password
+    sasl.oauthbearer.token.endpoint.url                                                   file:///PATH; http(s)://... for the
+                                                                                          client credentials of OIDC
+
+Settings that only choose parts of Java's implementation are accepted and not used. Others that the client does not have are
+refused: without them it would be less protected than configured. The module is imported when one of the settings is given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from kcli.client.client_config import SECURITY_PREFIXES
+from kcli.client.errors import ConfigError
+from kcli.client.jaas import JaasEntry, parse_jaas
+from kcli.network.security import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings, TlsSettings
+
+PROTOCOL = "security.protocol"
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+_JAAS = "sasl.jaas.config"
+_MODULES = {
+    PLAIN: "PlainLoginModule",
+    SCRAM_SHA_256: "ScramLoginModule",
+    SCRAM_SHA_512: "ScramLoginModule",
+    OAUTHBEARER: "OAuthBearerLoginModule",
+}
+_ALIASES = {
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
+    "sasl.mechanisms": "sasl.mechanism",
+}
+_USED = (
+    PROTOCOL,
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.enabled.protocols",
+    "sasl.mechanism",
+    _JAAS,
+    "sasl.username",
+    "sasl.password",
+    TOKEN_URL,
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.login.callback.handler.class",
+)
+# Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here.
+_IGNORED = re.compile(
+    r"ssl\.(protocol|keymanager\.algorithm|trustmanager\.algorithm|secure\.random\.implementation|keystore\.password"
+    r"|truststore\.password)|sasl\.kerberos\..*|sasl\.login\.(class|(refresh|connect|read|retry)\..*)"
+    r"|sasl\.oauthbearer\.(jwks\..*|clock\.skew\.seconds|(scope|sub)\.claim\.name|expected\..*"
+    r"|jwt\.(retriever|validator)\.class)"
+)
+# Kafka's own handler, which obtains a token from TOKEN_URL.
+_TOKEN_HANDLER = "OAuthBearerLoginCallbackHandler"
+
+
+class TokenEndpoint(NamedTuple):
+    """Where tokens come from: a file, or a server that gives one for an id and a secret (OAuth's client credentials)."""
+
+    url: str
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+    has_encoded_header: bool = False  # as RFC 6749 demands; Kafka does it only if it is configured
+
+    @property
+    def name(self) -> str:
+        """The address without what may be a secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def __repr__(self) -> str:
+        return f"<TokenEndpoint {self.name}>"
+
+
+class SecurityConfig(NamedTuple):
+    """What the settings say; `endpoint` is where the tokens of OAUTHBEARER come from if the application gives none."""
+
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    endpoint: TokenEndpoint | None = None
+
+
+def read_security(properties: Mapping[str, str], has_token_function: bool = False) -> SecurityConfig:
+    """Read the settings of TLS and SASL among properties. Raises ConfigError."""
+    settings = _settings(properties)
+    protocol = settings.get(PROTOCOL, "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"{PROTOCOL} must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
+    has_tls = protocol.endswith("SSL")
+    tls = _tls(settings) if has_tls else None
+    if not protocol.startswith("SASL_"):
+        return SecurityConfig(tls)
+    sasl, endpoint = _sasl(settings, has_token_function)
+    return SecurityConfig(tls, sasl._replace(without_sasl="SSL" if has_tls else "PLAINTEXT"), endpoint)
+
+
+def _settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings by Kafka's names. Raises ConfigError for one that the client does not have."""
+    found: dict[str, str] = {}
+    for name, value in properties.items():
+        if not name.startswith(SECURITY_PREFIXES):
+            continue
+        known = _ALIASES.get(name, name)
+        if known in _USED:
+            if found.setdefault(known, value) != value:
+                raise ConfigError(f"{known} is set twice, also as {name}: leave one of them")
+        elif not _IGNORED.fullmatch(name) and value.strip():
+            close = difflib.get_close_matches(name, (*_USED, *_ALIASES), 1, 0.85)
+            hint = f"; did you mean {close[0]}?" if close else ": remove it if it is not needed"
+            raise ConfigError(f"kcli's client does not support {name}{hint}")
+    return {name: value if name.endswith(("password", "secret")) else value.strip() for name, value in found.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------- TLS
+
+
+def _tls(settings: Mapping[str, str]) -> TlsSettings:
+    for store in ("truststore", "keystore"):
+        kind = settings.get(f"ssl.{store}.type", "")
+        if kind.upper() not in ("", "PEM"):
+            raise ConfigError(
+                f"ssl.{store}.type is {kind}, and only PEM is supported: convert the file (docs/administration.md has the "
+                f"commands), and set ssl.{store}.type=PEM"
+            )
+    check = settings.get("ssl.endpoint.identification.algorithm", "https")
+    if check.lower() not in ("https", "none", ""):
+        raise ConfigError(f"ssl.endpoint.identification.algorithm must be https or empty, not {check!r}")
+    versions = tuple(one.strip() for one in settings.get("ssl.enabled.protocols", ",".join(TLS_VERSIONS)).split(","))
+    versions = tuple(one for one in versions if one)
+    if not versions or not set(versions) <= set(TLS_VERSIONS):
+        raise ConfigError(f"ssl.enabled.protocols must be a list of {' and '.join(TLS_VERSIONS)}, not {','.join(versions)!r}")
+    for path, text in (
+        ("ssl.truststore.location", "ssl.truststore.certificates"),
+        ("ssl.keystore.location", "ssl.keystore.certificate.chain"),
+        ("ssl.key.location", "ssl.keystore.key"),
+    ):
+        if settings.get(path) and settings.get(text):
+            raise ConfigError(f"{path} and {text} are both set: leave one of them")
+    certificate, certificate_path = settings.get("ssl.keystore.certificate.chain"), settings.get("ssl.keystore.location")
+    key, key_path = settings.get("ssl.keystore.key"), settings.get("ssl.key.location")
+    if (key or key_path) and not (certificate or certificate_path):
+        raise ConfigError(
+            "a key of the client needs its certificate: set ssl.keystore.certificate.chain or ssl.keystore.location"
+        )
+    if certificate and not (key or key_path):
+        raise ConfigError("the certificate of the client needs its key: set ssl.keystore.key or ssl.key.location")
+    return TlsSettings(
+        authorities=settings.get("ssl.truststore.certificates") or None,
+        authorities_path=settings.get("ssl.truststore.location") or None,
+        certificate=certificate or None,
+        certificate_path=certificate_path or None,
+        key=key or None,
+        key_path=key_path or None,
+        key_password=settings.get("ssl.key.password"),
+        checks_name=check.lower() == "https",
+        versions=versions,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------------- SASL
+
+
+def _sasl(settings: Mapping[str, str], has_token_function: bool) -> tuple[SaslSettings, TokenEndpoint | None]:
+    mechanism = settings.get("sasl.mechanism", "")
+    if not mechanism or mechanism == "GSSAPI":
+        is_given = "is" if mechanism else "is not set, so that it is"
+        raise ConfigError(
+            f"sasl.mechanism {is_given} GSSAPI (Kerberos), which is not supported: set one of {', '.join(MECHANISMS)}"
+        )
+    if mechanism not in MECHANISMS:
+        raise ConfigError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}")
+    entry = parse_jaas(settings[_JAAS]) if settings.get(_JAAS) else None
+    if entry is not None and entry.module != _MODULES[mechanism]:
+        raise ConfigError(f"sasl.jaas.config has {entry.module}; the mechanism {mechanism} needs {_MODULES[mechanism]}")
+    if mechanism == OAUTHBEARER:
+        return _token_settings(settings, entry, has_token_function)
+    if entry is not None and not ("sasl.username" in settings or "sasl.password" in settings):
+        username, password, source = entry.options.get("username"), entry.options.get("password"), _JAAS
+    else:
+        username, password = settings.get("sasl.username"), settings.get("sasl.password")
+        source = "sasl.username and sasl.password"
+    if not username or password is None:
+        raise ConfigError(f"{mechanism} needs a user and a password: set sasl.username and sasl.password, or sasl.jaas.config")
+    is_delegated = entry is not None and entry.options.get("tokenauth", "").lower() == "true"
+    extensions = (("tokenauth", "true"),) if is_delegated and mechanism != PLAIN else ()
+    return SaslSettings(mechanism, username, password, extensions, source), None
+
+
+def _token_settings(
+    settings: Mapping[str, str], entry: JaasEntry | None, has_token_function: bool
+) -> tuple[SaslSettings, TokenEndpoint | None]:
+    options = {} if entry is None else entry.options
+    extensions = tuple(
+        (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
+    )
+    for name, value in extensions:
+        if not re.fullmatch(r"[A-Za-z]+", name) or name == "auth" or not value.isprintable():
+            raise ConfigError(f"sasl.jaas.config: extension_{name} is not an extension of OAUTHBEARER")
+    if has_token_function:
+        return SaslSettings(OAUTHBEARER, extensions=extensions, source="oauth_token of the client"), None
+    handler = settings.get("sasl.login.callback.handler.class", "")
+    if handler and handler.rpartition(".")[2] != _TOKEN_HANDLER:
+        raise ConfigError(
+            f"sasl.login.callback.handler.class is the class {handler} of Java: pass a function as oauth_token instead"
+        )
+    url = settings.get(TOKEN_URL, "")
+    if not url.startswith(("file:", "http://", "https://")):
+        raise ConfigError(
+            f"OAUTHBEARER needs a token: set {TOKEN_URL} to file:///PATH, whose file has the token, or to the http(s) address "
+            "of an OAuth server, or pass a function as oauth_token"
+        )
+    start = "sasl.oauthbearer.client.credentials.client"
+    client_id = settings.get(f"{start}.id") or options.get("clientId", "")
+    secret = settings.get(f"{start}.secret") or options.get("clientSecret", "")
+    if not url.startswith("file:") and not (client_id and secret):
+        raise ConfigError(f"{TOKEN_URL} needs {start}.id and {start}.secret")
+    scope = settings.get("sasl.oauthbearer.scope") or options.get("scope", "")
+    is_encoded = settings.get("sasl.oauthbearer.header.urlencode", "").lower() == "true"
+    endpoint = TokenEndpoint(url, client_id, secret, scope, is_encoded)
+    return SaslSettings(OAUTHBEARER, extensions=extensions, source=TOKEN_URL), endpoint
