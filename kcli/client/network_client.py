@@ -98,8 +98,8 @@ class NetworkClient:
         self._backoff = config.retry_backoff()
         self._is_asking = False
         self._is_update_wanted = False
-        self._failures = 0  # in a row, of requests without an answer
-        self._incomplete = 0  # the same, of answers that lack a topic or a leader
+        self._failures = 0  # in a row, of requests without an answer that has all
+        self._refusals = 0  # in a row, of answers that lack only topics with an error that stays
         self._refusal: str | None = None  # why the last metadata were not answered by a node that can be reached
         self._asked_ms: int | None = None
         self._answered_ms = start_ms
@@ -253,7 +253,7 @@ class NetworkClient:
         if self._is_update_wanted:
             at_ms = now_ms
             if self._asked_ms is not None:
-                retries = max(self._failures + self._incomplete - 1, 0)
+                retries = max(self._failures + self._refusals - 1, 0)
                 at_ms = max(now_ms, self._asked_ms + self._backoff.delay_ms(retries, self.rng))
         if self._next_request is not None:
             self._next_request.cancel()
@@ -304,8 +304,8 @@ class NetworkClient:
             self._answered_ms = now_ms
             self.metadata.update(answer, now_ms)
             is_incomplete = self._is_incomplete()
-            self._failures = 0
-            self._incomplete = self._incomplete + 1 if is_incomplete or self.metadata.topic_errors else 0
+            self._failures = self._failures + 1 if is_incomplete else 0
+            self._refusals = self._refusals + 1 if self.metadata.topic_errors and not is_incomplete else 0
             self._is_update_wanted |= is_incomplete or not self.metadata.wanted_topics <= wanted
         self._plan()
 

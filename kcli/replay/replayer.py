@@ -24,6 +24,7 @@ from typing import NamedTuple
 from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
+from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
@@ -124,8 +125,8 @@ class Replayer:
             return
         self.partitions = result.partitions
         self._producer = result.producer_id, result.producer_epoch
-        topics = {partition.target[0] for partition in self.partitions}
-        self._topic_ids = {name: found for name in topics if (found := self.network.metadata.topic_ids.get(name)) is not None}
+        ids = {partition.target[0]: partition.progress.topic_id for partition in self.partitions}
+        self._topic_ids = {name: topic_id for name, topic_id in ids.items() if topic_id != ZERO_UUID}
         self._waiting = list(reversed(self.partitions))
         self._start_ms = self._saved_all_ms = now_ms
         self._is_sending = True
@@ -153,8 +154,9 @@ class Replayer:
         if metadata.update_count == self._checked_update:
             return
         self._checked_update = metadata.update_count
-        for name, topic_id in self._topic_ids.items():
-            if metadata.topic_ids.get(name, topic_id) != topic_id:
+        for name in {partition.target[0] for partition in self.partitions} & metadata.topic_ids.keys():
+            topic_id = metadata.topic_ids[name]
+            if self._topic_ids.setdefault(name, topic_id) != topic_id:  # an id may come late, after an error of the topic
                 raise ReplayError(
                     f"the topic {name!r} of the target was deleted and created again during the run; to send all records to "
                     "the new topic, run the same command again"

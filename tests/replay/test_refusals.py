@@ -13,6 +13,7 @@ import pytest
 from kcli.client.errors import ClientError
 from kcli.inspect.dumping.selection import parse_selection
 from kcli.protocol import apis, error_codes
+from kcli.protocol.message import Message
 from kcli.replay.progress import decode_metadata
 from kcli.replay.scheduling import AtRate
 from kcli.replay.source import CommittedOffset
@@ -185,3 +186,33 @@ def test_a_batch_with_a_wrong_offset_is_sent_once(tmp_path: Path, seed: int, at:
         assert arrived == values[: len(arrived)]
     else:
         assert scene.arrived()["t", 0] == values
+
+
+def test_a_topic_that_is_not_known_for_a_moment_while_the_run_begins(tmp_path: Path) -> None:
+    """Its id was missing in all requests to Produce after that."""
+    of_values(tmp_path, [b"a", b"b"])
+    scene = Scene(tmp_path, 1, 0.0)
+    handlers = scene.cluster._handlers
+    commit, metadata = handlers[apis.OFFSET_COMMIT], handlers[apis.METADATA]
+    commits = hidden = 0
+
+    def refused_once(node: int, request: Message) -> Message:
+        nonlocal commits
+        commits += 1
+        answer = commit(node, request)
+        if commits == 1:  # after which the metadata are asked for
+            answer.topics[0].partitions[0].error_code = error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        return answer
+
+    def hidden_once(node: int, request: Message) -> Message:
+        nonlocal hidden
+        answer = metadata(node, request)
+        if commits == 1 and not hidden:
+            hidden += 1
+            for topic in answer.topics:
+                topic.error_code, topic.partitions, topic.topic_id = error_codes.LEADER_NOT_AVAILABLE, [], bytes(16)
+        return answer
+
+    handlers[apis.OFFSET_COMMIT], handlers[apis.METADATA] = refused_once, hidden_once
+    scene.run()
+    assert hidden == 1 and scene.arrived()["t", 0] == [b"a", b"b"]
