@@ -1,6 +1,7 @@
 # C types for record_sender.py when Cython compiles it; the Python source does not contain them.
 cimport cython
 from kcli.client.producer cimport record_accumulator, record_appender
+from kcli.client.shell cimport system_clock
 
 cdef Py_ssize_t UNKNOWN_PARTITION
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from time import monotonic, time
 from typing import Any
 
 from kcli.client.cluster import UNKNOWN_PARTITION
 from kcli.client.producer import record_appender
 from kcli.client.producer.producer_batch import Callback
+from kcli.client.shell import system_clock
 
 AnyHeaders = Iterable[tuple["str | bytes", "bytes | None"]]
 # Takes topic, value, key, headers, partition, timestamp and on_delivery.
@@ -70,9 +70,9 @@ class RecordSender:
         """Append a record at once; return False if that is not possible."""
         self._acquire()
         try:
-            seconds = monotonic() + self._ahead_s
+            seconds = system_clock.monotonic_s() + self._ahead_s
             now_ms = int(seconds * 1000)
-            seconds = time()
+            seconds = system_clock.wall_s()
             wall_ms = int(seconds * 1000)
             if not self._appender.append(topic, value, key, (), partition, wall_ms, on_delivery, now_ms):
                 return False
