@@ -86,7 +86,7 @@ class RecordAccumulator:
         self.config = config
         self.pool = BufferPool(config.buffer_memory)
         self.is_closed = False
-        # Set when a batch is begun or full, and reset by `ready` and by who wakes the sender: it should not sleep on.
+        # The sender should run now: a batch is begun or full. `ready` resets it, and so may a caller that wakes the sender.
         self.should_wake_sender = False
         self.next_expiry_ms: int | None = None
         self.incomplete: dict[producer_batch.ProducerBatch, None] = {}
@@ -147,7 +147,7 @@ class RecordAccumulator:
         is_full = batch.builder.is_full()
         if is_sticky:
             queues_of_topic.partitioner.update(batch.builder.estimated_size() - size, cluster, is_full)
-        if is_full and size < self._batch_size:
+        if is_full and size < batch.builder.full_size:
             self.should_wake_sender = True
         return batch
 
