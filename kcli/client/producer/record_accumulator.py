@@ -15,8 +15,8 @@
 
     a batch is ready            if its partition is not muted, it does not back off after a failure, and
     --------------------------  ---------------------------------------------------------------------------------------------
-    full                        another batch follows it, or it has batch.size bytes, or it was closed. As long as it waits
-                                for its request, it takes more records, up to kcli.max.batch.size
+    full                        another batch follows it, or it has batch.size bytes, or it was closed. While it waits for its
+                                request, it takes more records, up to kcli.max.batch.size and for at most MOST_GROWTH_MS
     lingered                    linger.ms have passed since its first record
     wanted at once              flush, close, the end of a transaction, callers that wait for memory
 
@@ -48,6 +48,9 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 
 Headers = memory_records_builder.Headers
 NO_HEADERS: Headers = ()
+# A full batch is closed after this time. If no broker takes it, delivery.timeout.ms would otherwise end very early for records
+# that were appended long after the first one.
+MOST_GROWTH_MS = 1000
 
 
 class BatchSequencer(Protocol):
@@ -137,6 +140,8 @@ class RecordAccumulator:
         size = 0
         if batch is not None:
             size = batch.builder.estimated_size()
+            if size >= batch.builder.full_size and now_ms - batch.created_ms > MOST_GROWTH_MS:
+                batch.builder.close_for_appends()
             if not batch.try_append(timestamp, key, value, headers, callback, self.pool):
                 batch = None
         if batch is None:
