@@ -270,7 +270,7 @@ class RecordAccumulator:
                     unknown_leader_topics.add(topic)
                 continue
             if not queue.batches or self._is_node_available(leader):
-                sizes.append(len(queue.batches))
+                sizes.append(queue.load(self._batch_size) if self._max_batch_size > self._batch_size else len(queue.batches))
                 partition_ids.append(partition)
             if not queue.batches or leader in ready_nodes or (topic, partition) in self._muted:
                 continue

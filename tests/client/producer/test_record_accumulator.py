@@ -518,12 +518,14 @@ def test_a_sticky_partition_that_had_its_bytes_changes_after_its_batch_is_draine
 
 
 @ALL_WAYS
-def test_adaptive_partitioning_avoids_long_queues(way: str) -> None:
-    """Partition 0 has ten batches that its node does not take; the weights then favour partition 1."""
+@pytest.mark.parametrize("max_batch_size", [0, 20_000])
+def test_adaptive_partitioning_avoids_long_queues(way: str, max_batch_size: int) -> None:
+    """Partition 0 has ten batches that its node does not take, or a grown one; the weights then favour partition 1."""
     cluster = cluster_of([NODE, OTHER_NODE])
     shares = {}
     for adaptive in (True, False):
-        accumulator = accumulator_of(way, linger_ms=0, batch_size=200, adaptive_partitioning=adaptive)
+        config = {"batch_size": 200, "max_batch_size": max_batch_size}
+        accumulator = accumulator_of(way, linger_ms=0, adaptive_partitioning=adaptive, **config)
         put(accumulator, partition=1, cluster=cluster)
         for _ in range(20):
             put(accumulator, bytes(100), partition=0, cluster=cluster)
