@@ -142,7 +142,8 @@ class BatchMaker:
             joined.least_offset = self.filter.selection.offsets.first or 0
             joined.stop_offset = self._stop_offset(joined.first_offset, INT64_MAX if end_offset is None else end_offset)
             position = joined.take(buffer, buffer, position, limit, crc32c)
-            self.joined_offset = max(self.joined_offset, joined.next_offset)
+            if joined.next_offset >= 0:
+                self.joined_offset = joined.next_offset
             if joined.status != loop_results.FULL:
                 return position, made
             made += self._take_joined()

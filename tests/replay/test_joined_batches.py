@@ -200,3 +200,18 @@ def test_a_batch_of_64_KB_goes_as_it_is(tmp_path: Path) -> None:
     builder.flush()
     found = made(tmp_path, Selection(), 0, [], EarlierRun(), 1 << 20).batches
     assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found] == [1, 1, 2]
+
+
+def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path) -> None:
+    """The CRC does not cover the offset. One that is too high is not that of the batches after the damage."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    begins = []
+    for codec in (0, 0, 1, 0, 0, 0, 0, 0):
+        begins.append(len(builder.log))
+        builder.append([(b"k", b"v" * 40)], codec=codec)
+    builder.log[begins[1] + 4] ^= 1
+    builder.log[begins[5] : begins[6]] = b"\xff" * (begins[6] - begins[5])
+    builder.flush()
+    found = made(tmp_path, Selection(), 0, [], EarlierRun(), 10_000)
+    assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found.batches] == [2, 1, 4]
+    assert len(found.reports) == 1
