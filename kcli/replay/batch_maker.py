@@ -235,16 +235,19 @@ class BatchMaker:
             joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
         if joined.first_offset < 0:
             joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
-        passed, size, count = self._passed(header.next_offset), joined.size, joined.count
+        size, count = joined.size, joined.count
         try:
             fault = self._append(joined, batch)
         except InvalidRecordError:  # no batch has timestamps that are so far apart, as those of these two
             joined.size, joined.count = size, count
             yield from self._take_joined()
-            yield self._counted(self._whole(batch, header, passed))
+            yield self._counted(self._whole(batch, header, self._passed(header.next_offset)))
             return
         joined.pass_batch(header.next_offset, header.max_timestamp, header.size_bytes)
-        self._joined_watched += (WatchedOffset(offset, count + max(offset - header.base_offset, 0)) for offset in passed)
+        for offset in self._passed(header.next_offset):
+            # The record after the damaged ones is in their place.
+            slot = min(count + max(offset - header.base_offset, 0), joined.count)
+            self._joined_watched.append(WatchedOffset(offset, slot))
         if fault is not None:
             yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(fault))
 
@@ -265,10 +268,10 @@ class BatchMaker:
         if joined is None or joined.first_offset < 0:
             return
         self._joined = None
-        if not joined.count:  # all its records are damaged: what comes next is in their place
-            self._joined_watched = [WatchedOffset(one.offset, 0) for one in self._joined_watched]
+        watched, self._joined_watched = self._joined_watched, []
+        if not joined.count:  # all its records are damaged: the next batch of any kind is in their place
+            self._next_watched -= len(watched)
         else:
-            watched, self._joined_watched = self._joined_watched, []
             count, first, next_offset = joined.count, joined.first_offset, joined.next_offset
             stamp, size = joined.base_timestamp, joined.source_bytes
             yield self._counted(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))

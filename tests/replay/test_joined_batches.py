@@ -215,3 +215,32 @@ def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path) -> No
     found = made(tmp_path, Selection(), 0, [], EarlierRun(), 10_000)
     assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found.batches] == [2, 1, 4]
     assert len(found.reports) == 1
+
+
+def damaged(count: int, good: int, builder: PartitionBuilder) -> None:
+    """A batch with a right CRC, of whose records only the first `good` ones are sound."""
+    encoded = bytearray(encode_records(Record(at, 0, b"k", b"value") for at in range(count)))
+    size = len(encoded) // count
+    encoded[size * good] = 0x7F  # a length of -64
+    builder.log += NewRecordBatch(builder.offset, count - 1, 1000, 1000, count, bytes(encoded)).encode()
+    builder.offset += count
+
+
+@pytest.mark.parametrize("good", [0, 2])
+@pytest.mark.parametrize("next_codec", [0, 1])
+def test_a_watched_offset_of_a_damaged_record_leads_to_the_next_sound_one(tmp_path: Path, good: int, next_codec: int) -> None:
+    """The consumers of its group would miss the records between it and another place."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    damaged(6, good, builder)
+    builder.append([(b"k", b"next")], codec=next_codec)
+    for _ in range(10):
+        builder.append([(b"k", b"later")])
+    builder.flush()
+    source = DirectorySource(OsDisk(), [str(tmp_path)], Selection(), lambda topic: True, Problems(str), str, 10_000)
+    stream = source.open(("t", 0), 0, [5])
+    records, places = 0, []
+    while (batch := stream.peek()) is not None:
+        stream.take()
+        places += [records + one.slot for one in batch.watched]
+        records += batch.record_count
+    assert places == [good] and records == good + 11
