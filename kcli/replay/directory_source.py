@@ -362,7 +362,7 @@ class DirectoryStream:
                         yield batch
             except OSError as error:
                 self._cut(segment.log, error)
-                return
+                break
             if budget.is_spent():
                 break
         yield from maker.finish()
