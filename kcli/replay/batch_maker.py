@@ -49,15 +49,16 @@ from kcli.replay.source import EarlierRun
 GATHERED_BYTES = 16384
 # A larger batch is not joined: the time for its request is shorter than the time for its bytes.
 SMALL_BATCH_BYTES = 65536
+MOST_JOIN_BYTES = 64 * 1024 * 1024
 
 Made = OutgoingBatch | Damage
 
 
 class Joining(NamedTuple):
-    """How the parts of a batch are chosen: it has at most `most_bytes` if batches are joined; 0: they are not.
+    """How batches are joined: up to `most_bytes` bytes; 0: not at all.
 
-    No batch has records from before and after `cut_offset`, where an earlier run ended. The first batches from there on have
-    `sent_counts` records, as that run has sent them, even if the log has grown since.
+    Earlier runs have sent batches of `sent_counts` records from `cut_offset` on. They are made again with the same records,
+    even if the log has grown since or `most_bytes` has changed. No batch has records from before and after `cut_offset`.
     """
 
     most_bytes: int = 0
@@ -68,7 +69,7 @@ class Joining(NamedTuple):
     def after(cls, earlier: EarlierRun, from_offset: int, join_bytes: int) -> Joining:
         """Return how batches of up to `join_bytes` are joined after an earlier run."""
         most_bytes = join_bytes if earlier.most_bytes is None else min(join_bytes, earlier.most_bytes)
-        cut_offset = 0 if earlier.last_offset is None else from_offset
+        cut_offset = from_offset if earlier.last_offset is None else earlier.last_offset
         return cls(most_bytes, cut_offset, earlier.sent_counts)
 
 
@@ -94,7 +95,7 @@ class BatchMaker:
         self._small_bytes = min(joining.most_bytes, SMALL_BATCH_BYTES)
         self._cut_offset = joining.cut_offset
         self._sent_counts = deque(joining.sent_counts)
-        self._join_space = JoinSpace() if joining.most_bytes else None
+        self._join_space = JoinSpace() if joining.most_bytes or joining.sent_counts else None
         self._joined: JoinedBatch | None = None
         self._joined_watched: list[WatchedOffset] = []
         self.joined_offset = 0  # the offset after the batch that `join_run` has joined last
@@ -135,7 +136,7 @@ class BatchMaker:
         while True:
             joined = self._joined
             if joined is None:
-                joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+                joined = self._joined = self._new_joined(space)
             if joined.first_offset < 0 and self._sent_counts:
                 return position, made  # how many records belong to a batch depends on where it begins
             joined.most_records = self._most_records(joined.first_offset)
@@ -144,9 +145,12 @@ class BatchMaker:
             position = joined.take(buffer, buffer, position, limit, crc32c)
             if joined.next_offset >= 0:
                 self.joined_offset = joined.next_offset
-            if joined.status != loop_results.FULL:
+            if joined.status != loop_results.FULL or self._lacks_records(joined):
                 return position, made
             made += self._take_joined()
+
+    def _new_joined(self, space: JoinSpace) -> JoinedBatch:
+        return JoinedBatch(space, max(self._join_bytes, HEADER_BYTES), self._small_bytes)
 
     def _stop_offset(self, joined_from: int, stop: int) -> int:
         """Return the first offset of which `make` has to see the batch."""
@@ -158,10 +162,18 @@ class BatchMaker:
 
     def _most_records(self, first_offset: int) -> int:
         """Return how many records the batch that begins at an offset may have."""
-        return self._sent_counts[0] if self._sent_counts and first_offset >= self._cut_offset else INT64_MAX
+        return self._sent_counts[0] if self._was_sent(first_offset) else INT64_MAX
+
+    def _was_sent(self, first_offset: int) -> bool:
+        """Return whether an earlier run has sent the batch that begins at an offset."""
+        return bool(self._sent_counts) and first_offset >= self._cut_offset
+
+    def _lacks_records(self, joined: JoinedBatch) -> bool:
+        """Return whether an earlier run, which may have had another limit, has sent this batch with more records."""
+        return self._was_sent(joined.first_offset) and joined.count < self._sent_counts[0] and joined.size < MOST_JOIN_BYTES
 
     def _counted(self, batch: OutgoingBatch) -> OutgoingBatch:
-        if self._sent_counts and batch.first_offset >= self._cut_offset:
+        if self._was_sent(batch.first_offset):
             self._sent_counts.popleft()
         return batch
 
@@ -198,7 +210,9 @@ class BatchMaker:
         ):
             if limit.left is not None:
                 limit.left -= header.record_count
-            if self._join_space is not None and not header.codec and header.size_bytes < self._small_bytes:
+            # How small a batch had to be in an earlier run depends on `most_bytes` of that run.
+            small_bytes = SMALL_BATCH_BYTES if self._was_sent(header.base_offset) else self._small_bytes
+            if self._join_space is not None and not header.codec and header.size_bytes < small_bytes:
                 yield from self._join(batch, header, self._join_space)
                 return
             yield from self._take_joined()
@@ -225,14 +239,15 @@ class BatchMaker:
         joined = self._joined
         if joined is not None:
             joined.most_records = self._most_records(joined.first_offset)
-            if (
-                not joined.fits(header.size_bytes, header.record_count)
-                or 0 <= joined.first_offset < self._cut_offset <= header.base_offset
-            ):
+            if self._lacks_records(joined):
+                fits = joined.count + header.record_count <= joined.most_records
+            else:
+                fits = joined.fits(header.size_bytes, header.record_count)
+            if not fits or 0 <= joined.first_offset < self._cut_offset <= header.base_offset:
                 yield from self._take_joined()
                 joined = None
         if joined is None:
-            joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+            joined = self._joined = self._new_joined(space)
         if joined.first_offset < 0:
             joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
         size, count = joined.size, joined.count
