@@ -6,6 +6,7 @@ timestamps, damage, batches across the end of a buffer, offsets that are watched
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +28,15 @@ from kcli.replay.source import EarlierRun
 from tests.log_builder import PartitionBuilder
 
 KINDS = ("plain", "plain", "plain", "plain", "codec", "committed", "aborted", "append_time", "gap", "renumbered", "old", "flip")
-STEPS = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(1, 6), st.integers(0, 60), st.integers(-5000, 5000)), min_size=1, max_size=30
+# With a right CRC, which does not cover the offset; and a length that leads nowhere.
+HOSTILE = ("high", "low", "size", "wide", "far", "short", "long", "bit")
+STEPS, HOSTILE_STEPS = (
+    st.lists(
+        st.tuples(st.sampled_from(kinds), st.integers(1, 6), st.integers(0, 60), st.integers(-5000, 5000)),
+        min_size=1,
+        max_size=30,
+    )
+    for kinds in (KINDS, KINDS + HOSTILE)
 )
 
 
@@ -65,20 +73,48 @@ def build(root: Path, steps: list[tuple[str, int, int, int]]) -> int:
                 encoded = encode_records(Record(delta, 0, None, b"v" * size) for delta in deltas)
                 builder.log += NewRecordBatch(builder.offset, last, base_timestamp, base_timestamp, count, encoded).encode()
                 builder.offset += last + 1
+            case "wide" | "far" | "short" | "long" | "bit":
+                hostile(builder, kind, count, stamp, shift)
             case _:
                 begin = len(builder.log)
                 builder.append(records, timestamp=stamp)
-                if kind == "flip":
-                    flips.append(begin + HEADER_BYTES + 1)
+                byte = {"flip": HEADER_BYTES + 1, "high": 5 + at % 2, "low": 7, "size": 10}.get(kind)
+                if byte is not None:
+                    flips.append(begin + byte)
         if at % 11 == 10:
-            for position in flips:
-                builder.log[position] ^= 1
+            flip(builder, flips)
             flips = []
             builder.roll()
-    for position in flips:
-        builder.log[position] ^= 1
+    flip(builder, flips)
     builder.flush()
     return builder.offset
+
+
+def flip(builder: PartitionBuilder, positions: list[int]) -> None:
+    for position in positions:
+        builder.log[position] ^= 1 << position % 7
+
+
+def hostile(builder: PartitionBuilder, kind: str, count: int, stamp: int, shift: int) -> None:
+    """A batch with a right CRC that no producer makes."""
+    rng = random.Random(shift)
+    encoded = bytearray(encode_records(Record(at, rng.choice((0, 5, 2**40)), b"k", b"v" * 9) for at in range(count)))
+    if kind == "wide":  # integers with more bytes than they need
+        # attributes, timestampDelta 0, offsetDelta 0, a null key, a value of one byte, no headers
+        body = b"\0" + b"\x80\x80\0" + b"\x80\0" + b"\x81\0" + b"\x82\x80\0v" + b"\x80\0"
+        encoded, count = bytearray((2 * len(body) | 0x80, 0x80, 0)) + body, 1
+    elif kind == "far":
+        deltas = [rng.choice((0, 1, -1, 2**61, 2**61 + 1, -(2**62), 2**63 - 1, -(2**63))) for _ in range(count)]
+        encoded = bytearray(encode_records(Record(at, delta, None, b"v") for at, delta in enumerate(deltas)))
+        stamp = rng.choice((0, 1, 2**61, 2**61 + 1, 2**63 - 1, stamp))
+    elif kind == "short":
+        del encoded[len(encoded) - rng.randint(1, len(encoded)) :]
+    elif kind == "long":
+        encoded += rng.randbytes(rng.randint(1, 30))
+    else:
+        encoded[rng.randrange(len(encoded))] ^= 1 << rng.randrange(8)
+    builder.log += NewRecordBatch(builder.offset, count - 1, stamp, stamp, count, bytes(encoded)).encode()
+    builder.offset += count
 
 
 def made(root: Path, selection: Selection, from_offset: int, watched: list[int], earlier: EarlierRun, join_bytes: int) -> Made:
@@ -101,7 +137,7 @@ def all_of(batch: OutgoingBatch) -> tuple[Any, ...]:
 
 @settings(deadline=None)
 @given(
-    STEPS,
+    HOSTILE_STEPS,
     st.sampled_from([1, 90, 300, 700, 20_000]),
     st.sampled_from([200, 600, 1 << 20]),
     st.lists(st.integers(0, 120), max_size=4).map(sorted),
@@ -166,9 +202,11 @@ def test_a_later_run_makes_what_an_earlier_one_has_sent(
             tuple(batch[count_at] for batch in sent[max(saved - 1, 0) :]),
             data.draw(st.sampled_from([None, 30_000, 200, 100])),
         )
+        join_bytes = data.draw(st.sampled_from([join_bytes, 0]))
         again = made(roots[1], selection, 0 if last is None else last[next_at], [], earlier, join_bytes).batches
         data_at, codec_at = names.index("data"), names.index("is_recompressed")
         expected = sent[max(saved - 1, 0) :]
+        is_odd = any(kind == "renumbered" for kind, *_ in steps)  # a broker refuses such a batch unless it was joined
         for before, after in zip(expected, again, strict=False):
             assert before[codec_at] or is_odd or before[data_at] == after[data_at]
             assert (before[first_at], before[count_at]) == (after[first_at], after[count_at])
@@ -206,7 +244,6 @@ def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path) -> No
     """The CRC does not cover the offset. One that is too high is not that of the batches after the damage."""
     builder = PartitionBuilder(tmp_path / "t-0")
     begins = []
-        is_odd = any(kind == "renumbered" for kind, *_ in steps)  # a broker refuses such a batch unless it was joined
     for codec in (0, 0, 1, 0, 0, 0, 0, 0):
         begins.append(len(builder.log))
         builder.append([(b"k", b"v" * 40)], codec=codec)
