@@ -25,6 +25,7 @@ from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.shell.clock import Clock
+from kcli.replay.batch_maker import MOST_JOIN_BYTES
 from kcli.replay.checking import Checker
 from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import DirectorySource, Problems
@@ -41,7 +42,6 @@ POLL_S = 0.2
 STREAM_POLL_S = 0.002
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.001, 86_400
 CLIENT_ID = "kcli-replay"
-MOST_JOIN_BYTES = 64 * 1024 * 1024
 
 
 def timeout_of(seconds: float) -> int:

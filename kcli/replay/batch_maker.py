@@ -49,15 +49,16 @@ from kcli.replay.source import EarlierRun
 GATHERED_BYTES = 16384
 # A larger batch is not joined: the time for its request is shorter than the time for its bytes.
 SMALL_BATCH_BYTES = 65536
+MOST_JOIN_BYTES = 64 * 1024 * 1024
 
 Made = OutgoingBatch | Damage
 
 
 class Joining(NamedTuple):
-    """How the parts of a batch are chosen: it has at most `most_bytes` if batches are joined; 0: they are not.
+    """How batches are joined: up to `most_bytes` bytes; 0: not at all.
 
-    No batch has records from before and after `cut_offset`, where an earlier run ended. The first batches from there on have
-    `sent_counts` records, as that run has sent them, even if the log has grown since.
+    Earlier runs have sent batches of `sent_counts` records from `cut_offset` on. They are made again with the same records,
+    even if the log has grown since or `most_bytes` has changed. No batch has records from before and after `cut_offset`.
     """
 
     most_bytes: int = 0
@@ -68,7 +69,7 @@ class Joining(NamedTuple):
     def after(cls, earlier: EarlierRun, from_offset: int, join_bytes: int) -> Joining:
         """Return how batches of up to `join_bytes` are joined after an earlier run."""
         most_bytes = join_bytes if earlier.most_bytes is None else min(join_bytes, earlier.most_bytes)
-        cut_offset = 0 if earlier.last_offset is None else from_offset
+        cut_offset = from_offset if earlier.last_offset is None else earlier.last_offset
         return cls(most_bytes, cut_offset, earlier.sent_counts)
 
 
@@ -94,7 +95,7 @@ class BatchMaker:
         self._small_bytes = min(joining.most_bytes, SMALL_BATCH_BYTES)
         self._cut_offset = joining.cut_offset
         self._sent_counts = deque(joining.sent_counts)
-        self._join_space = JoinSpace() if joining.most_bytes else None
+        self._join_space = JoinSpace() if joining.most_bytes or joining.sent_counts else None
         self._joined: JoinedBatch | None = None
         self._joined_watched: list[WatchedOffset] = []
         self.joined_offset = 0  # the offset after the batch that `join_run` has joined last
@@ -135,17 +136,21 @@ class BatchMaker:
         while True:
             joined = self._joined
             if joined is None:
-                joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+                joined = self._joined = self._new_joined(space)
             if joined.first_offset < 0 and self._sent_counts:
                 return position, made  # how many records belong to a batch depends on where it begins
             joined.most_records = self._most_records(joined.first_offset)
             joined.least_offset = self.filter.selection.offsets.first or 0
             joined.stop_offset = self._stop_offset(joined.first_offset, INT64_MAX if end_offset is None else end_offset)
             position = joined.take(buffer, buffer, position, limit, crc32c)
-            self.joined_offset = max(self.joined_offset, joined.next_offset)
-            if joined.status != loop_results.FULL:
+            if joined.next_offset >= 0:
+                self.joined_offset = joined.next_offset
+            if joined.status != loop_results.FULL or self._lacks_records(joined):
                 return position, made
             made += self._take_joined()
+
+    def _new_joined(self, space: JoinSpace) -> JoinedBatch:
+        return JoinedBatch(space, max(self._join_bytes, HEADER_BYTES), self._small_bytes)
 
     def _stop_offset(self, joined_from: int, stop: int) -> int:
         """Return the first offset of which `make` has to see the batch."""
@@ -157,10 +162,18 @@ class BatchMaker:
 
     def _most_records(self, first_offset: int) -> int:
         """Return how many records the batch that begins at an offset may have."""
-        return self._sent_counts[0] if self._sent_counts and first_offset >= self._cut_offset else INT64_MAX
+        return self._sent_counts[0] if self._was_sent(first_offset) else INT64_MAX
+
+    def _was_sent(self, first_offset: int) -> bool:
+        """Return whether an earlier run has sent the batch that begins at an offset."""
+        return bool(self._sent_counts) and first_offset >= self._cut_offset
+
+    def _lacks_records(self, joined: JoinedBatch) -> bool:
+        """Return whether an earlier run, which may have had another limit, has sent this batch with more records."""
+        return self._was_sent(joined.first_offset) and joined.count < self._sent_counts[0] and joined.size < MOST_JOIN_BYTES
 
     def _counted(self, batch: OutgoingBatch) -> OutgoingBatch:
-        if self._sent_counts and batch.first_offset >= self._cut_offset:
+        if self._was_sent(batch.first_offset):
             self._sent_counts.popleft()
         return batch
 
@@ -197,7 +210,9 @@ class BatchMaker:
         ):
             if limit.left is not None:
                 limit.left -= header.record_count
-            if self._join_space is not None and not header.codec and header.size_bytes < self._small_bytes:
+            # How small a batch had to be in an earlier run depends on `most_bytes` of that run.
+            small_bytes = SMALL_BATCH_BYTES if self._was_sent(header.base_offset) else self._small_bytes
+            if self._join_space is not None and not header.codec and header.size_bytes < small_bytes:
                 yield from self._join(batch, header, self._join_space)
                 return
             yield from self._take_joined()
@@ -224,26 +239,30 @@ class BatchMaker:
         joined = self._joined
         if joined is not None:
             joined.most_records = self._most_records(joined.first_offset)
-            if (
-                not joined.fits(header.size_bytes, header.record_count)
-                or 0 <= joined.first_offset < self._cut_offset <= header.base_offset
-            ):
+            if self._lacks_records(joined):
+                fits = joined.count + header.record_count <= joined.most_records
+            else:
+                fits = joined.fits(header.size_bytes, header.record_count)
+            if not fits or 0 <= joined.first_offset < self._cut_offset <= header.base_offset:
                 yield from self._take_joined()
                 joined = None
         if joined is None:
-            joined = self._joined = JoinedBatch(space, self._join_bytes, self._small_bytes)
+            joined = self._joined = self._new_joined(space)
         if joined.first_offset < 0:
             joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
-        passed, size, count = self._passed(header.next_offset), joined.size, joined.count
+        size, count = joined.size, joined.count
         try:
             fault = self._append(joined, batch)
         except InvalidRecordError:  # no batch has timestamps that are so far apart, as those of these two
             joined.size, joined.count = size, count
             yield from self._take_joined()
-            yield self._counted(self._whole(batch, header, passed))
+            yield self._counted(self._whole(batch, header, self._passed(header.next_offset)))
             return
         joined.pass_batch(header.next_offset, header.max_timestamp, header.size_bytes)
-        self._joined_watched += (WatchedOffset(offset, count + max(offset - header.base_offset, 0)) for offset in passed)
+        for offset in self._passed(header.next_offset):
+            # The record after the damaged ones is in their place.
+            slot = min(count + max(offset - header.base_offset, 0), joined.count)
+            self._joined_watched.append(WatchedOffset(offset, slot))
         if fault is not None:
             yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(fault))
 
@@ -264,10 +283,10 @@ class BatchMaker:
         if joined is None or joined.first_offset < 0:
             return
         self._joined = None
-        if not joined.count:  # all its records are damaged: what comes next is in their place
-            self._joined_watched = [WatchedOffset(one.offset, 0) for one in self._joined_watched]
+        watched, self._joined_watched = self._joined_watched, []
+        if not joined.count:  # all its records are damaged: the next batch of any kind is in their place
+            self._next_watched -= len(watched)
         else:
-            watched, self._joined_watched = self._joined_watched, []
             count, first, next_offset = joined.count, joined.first_offset, joined.next_offset
             stamp, size = joined.base_timestamp, joined.source_bytes
             yield self._counted(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))

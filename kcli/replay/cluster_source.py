@@ -328,7 +328,7 @@ class ClusterSource:
                     f"{partition[0]}-{partition[1]}: the source ends at offset {fetched.end_offset} now, and ended at "
                     f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
-                return
+                break
             offset = fetched.skip_missing(offset)
             transactions.take(fetched.aborted)
             offset = self._make_all(reading, fetched.records, offset, end)

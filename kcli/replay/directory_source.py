@@ -362,7 +362,7 @@ class DirectoryStream:
                         yield batch
             except OSError as error:
                 self._cut(segment.log, error)
-                return
+                break
             if budget.is_spent():
                 break
         yield from maker.finish()
@@ -406,8 +406,8 @@ class DirectoryStream:
             while True:
                 began = position
                 position = yield from self._join_runs(reader, position, end_offset, maker)
-                beyond = beyond if position == began else 0
-                floor = max(floor, maker.joined_offset)
+                if position > began:
+                    beyond, floor = 0, maker.joined_offset
                 for found in reader.batches(position, floor=floor):
                     if isinstance(found, Damage):
                         self._source.problems.damage(segment.log, found)

@@ -100,9 +100,11 @@ class PartitionReplay:
                     f"records up to {progress.source_offset} were sent already: it was truncated or replaced; {RESTART}"
                 )
             self._last = last if last != NO_BATCH and last.offset >= bounds.start else None
-        earlier = EarlierRun(
-            None if self._last is None else last.offset, tuple(one.record_count for one in self._found), self.most_joined_bytes
-        )
+        counts = [one.record_count for one in self._found]
+        if self._last is None:
+            earlier = EarlierRun(None, tuple(counts), self.most_joined_bytes)
+        else:
+            earlier = EarlierRun(self._last.offset, (self._last.record_count, *counts), self.most_joined_bytes)
         self.stream = source.open(self.source, progress.source_offset, self.watched, earlier)
 
     def skip_found(self, found: Found) -> None:

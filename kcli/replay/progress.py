@@ -12,7 +12,8 @@
     source topic id                of the topic in the source, which may have been created again, too
     last batch                     the source offset, number of records and CRC of the last batch below the source offset: a run
                                    that goes on makes it again, to notice that the source is another one
-    replay                         a hash of paths, selection and --map, since several replays may be given the same --name
+    replay                         a hash of paths, selection, --topic, --map and --join, since several replays may be given
+                                   the same --name
 
 The last three are missing in the progress of older versions, and are then not compared.
 

@@ -80,8 +80,8 @@ class BatchStream(Protocol):
 class EarlierRun(NamedTuple):
     """What is known of the batches that earlier runs have sent.
 
-    The stream begins with the batch of `last_offset`, the last one before the offset from which the run goes on.
-    The batches from there on have `sent_counts` records, if they were sent, and at most `most_bytes` (None: no limit).
+    The stream begins with the batch at `last_offset`, which was sent last (None: where the run continues).
+    The first batches have `sent_counts` records, as they were sent. The others have at most `most_bytes` (None: no limit).
     """
 
     last_offset: int | None = None

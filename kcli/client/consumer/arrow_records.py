@@ -130,8 +130,10 @@ class ArrowBuilder:
         self._scratch = array("q", (0, 0, 0))
 
     def size_bytes(self) -> int:
-        """Return the bytes of the keys and values."""
-        return self._keys.offsets[self.rows] + self._values.offsets[self.rows]
+        """Return the bytes of the keys, values and headers."""
+        headers = self._lists[self.rows]
+        size = self._keys.offsets[self.rows] + self._values.offsets[self.rows]
+        return size + self._header_keys.offsets[headers] + self._header_values.offsets[headers]
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows."""

@@ -29,8 +29,8 @@ from kcli.client.errors import FetchedRecordError
 
 # The size of an empty record; compressed ones may be smaller, for which the columns grow.
 LEAST_RECORD_BYTES = 7
-# Of keys and values in what one call returns: about as many as an answer has. The allocator uses memory of this size again; the
-# pages of larger buffers are new each time, and the kernel takes longer to clear them than the records take.
+# How many bytes of keys, values and headers one call returns, about. The allocator reuses buffers of this size. For larger
+# ones the kernel clears new pages in each call, which takes longer than the records themselves.
 ENOUGH_BYTES = 1024 * 1024
 MOST_EXPECTED_ROWS = 16 * 1024
 

@@ -15,8 +15,8 @@
 
     a batch is ready            if its partition is not muted, it does not back off after a failure, and
     --------------------------  ---------------------------------------------------------------------------------------------
-    full                        another batch follows it, or it has batch.size bytes, or it was closed. As long as it waits
-                                for its request, it takes more records, up to kcli.max.batch.size
+    full                        another batch follows it, or it has batch.size bytes, or it was closed. While it waits for its
+                                request, it takes more records, up to kcli.max.batch.size and for at most MOST_GROWTH_MS
     lingered                    linger.ms have passed since its first record
     wanted at once              flush, close, the end of a transaction, callers that wait for memory
 
@@ -48,6 +48,9 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 
 Headers = memory_records_builder.Headers
 NO_HEADERS: Headers = ()
+# A full batch is closed after this time. If no broker takes it, delivery.timeout.ms would otherwise end very early for records
+# that were appended long after the first one.
+MOST_GROWTH_MS = 1000
 
 
 class BatchSequencer(Protocol):
@@ -86,7 +89,7 @@ class RecordAccumulator:
         self.config = config
         self.pool = BufferPool(config.buffer_memory)
         self.is_closed = False
-        # Set when a batch is begun or full, and reset by `ready` and by who wakes the sender: it should not sleep on.
+        # The sender should run now: a batch is begun or full. `ready` resets it, and so may a caller that wakes the sender.
         self.should_wake_sender = False
         self.next_expiry_ms: int | None = None
         self.incomplete: dict[producer_batch.ProducerBatch, None] = {}
@@ -137,6 +140,8 @@ class RecordAccumulator:
         size = 0
         if batch is not None:
             size = batch.builder.estimated_size()
+            if size >= batch.builder.full_size and now_ms - batch.created_ms > MOST_GROWTH_MS:
+                batch.builder.close_for_appends()
             if not batch.try_append(timestamp, key, value, headers, callback, self.pool):
                 batch = None
         if batch is None:
@@ -147,7 +152,7 @@ class RecordAccumulator:
         is_full = batch.builder.is_full()
         if is_sticky:
             queues_of_topic.partitioner.update(batch.builder.estimated_size() - size, cluster, is_full)
-        if is_full and size < self._batch_size:
+        if is_full and size < batch.builder.full_size:
             self.should_wake_sender = True
         return batch
 
@@ -265,7 +270,7 @@ class RecordAccumulator:
                     unknown_leader_topics.add(topic)
                 continue
             if not queue.batches or self._is_node_available(leader):
-                sizes.append(len(queue.batches))
+                sizes.append(queue.load(self._batch_size) if self._max_batch_size > self._batch_size else len(queue.batches))
                 partition_ids.append(partition)
             if not queue.batches or leader in ready_nodes or (topic, partition) in self._muted:
                 continue

@@ -62,6 +62,13 @@ class PartitionQueue:
         count = len(self.batches)
         self.last = self.batches[count - 1] if count else None
 
+    def load(self, batch_size: int) -> int:
+        """Return the number of batches. One that has grown counts as many times as it has `batch_size`."""
+        total = 0
+        for batch in self.batches:
+            total += max(batch.builder.estimated_size() // max(batch_size, 1), 1)
+        return total
+
     def has_room(self) -> bool:
         """Return whether the last batch is not full. Another batch is never open."""
         return self.last is not None and not self.last.builder.is_full()

@@ -162,7 +162,7 @@ class Consumer(ConsumerBase):
     def poll_arrow(self, timeout: float = 1.0, max_rows: int = ARROW_ROWS) -> ArrowBatches:
         """Return the next records as Arrow record batches, one for each answer, after at most `timeout` seconds none.
 
-        They have at most `max_rows` rows and about 1 MB of keys and values in all, if no single record is larger.
+        They have at most `max_rows` rows and about 1 MB of keys, values and headers in all, if no single record is larger.
         Keys and values are the bytes: deserializers and interceptors are not used.
         """
         take = partial(self._take_arrow, max_rows)

@@ -77,7 +77,7 @@ class RecordSender:
             if not self._appender.append(topic, value, key, (), partition, wall_ms, on_delivery, now_ms):
                 return False
             if self._accumulator.should_wake_sender:
-                self._accumulator.should_wake_sender = False  # once is enough: the sender may get the processor much later
+                self._accumulator.should_wake_sender = False  # the next records, before it runs, need not wake it again
                 self._wake()
             return True
         finally:

@@ -106,9 +106,12 @@ def test_records_of_each_codec_are_as_they_were_written(module: ModuleType, code
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("codec", [0, 4])
-def test_columns_have_about_the_bytes_that_are_enough(module: ModuleType, codec: int) -> None:
+@pytest.mark.parametrize("is_in_headers", [False, True])
+def test_columns_have_about_the_bytes_that_are_enough(module: ModuleType, codec: int, is_in_headers: bool) -> None:
     """Also of records that compress well: memory is bounded, and the next call goes on where this one has ended."""
-    records = [Record(at, at, b"k" * 10, b"v" * 1000) for at in range(50)]
+    key, value = b"k" * 10, b"v" * 1000
+    parts = (None, None, (Header(key, value),)) if is_in_headers else (key, value)
+    records = [Record(at, at, *parts) for at in range(50)]
     fetch = fetched(module, b"".join(batch(at * 50, records, codec) for at in range(20)))
     counts = []
     while not fetch.is_drained:

@@ -329,6 +329,28 @@ def test_a_full_batch_wakes_the_sender_once(way: str) -> None:
 
 
 @ALL_WAYS
+def test_a_batch_that_begins_with_a_large_record_wakes_the_sender_when_it_is_full(way: str) -> None:
+    """It is full above batch.size. The sender would sleep until linger.ms have passed."""
+    accumulator = accumulator_of(way, linger_ms=1000, batch_size=1000, max_batch_size=20_000)
+    batch = put(accumulator, bytes(5000))
+    while not batch.builder.is_full():
+        assert accumulator.ready(ONE, 0).ready_nodes == set() and not accumulator.should_wake_sender
+        assert put(accumulator, b"") is batch
+    assert batch.record_count > 1 and accumulator.should_wake_sender
+
+
+@ALL_WAYS
+def test_a_full_batch_that_no_broker_takes_is_closed(way: str) -> None:
+    """A record has most of delivery.timeout.ms, also if the first one of its partition has waited for long."""
+    accumulator = accumulator_of(way, linger_ms=0, batch_size=1000, max_batch_size=20_000, delivery_timeout_ms=5000)
+    for now_ms in range(0, 5000, 100):
+        put(accumulator, bytes(100), now_ms=now_ms)
+    (expired,) = accumulator.expired_batches(5000)
+    assert 10 <= expired.record_count <= 11
+    assert accumulator.expired_batches(20_000)[0].record_count >= 8
+
+
+@ALL_WAYS
 def test_a_full_batch_does_not_take_the_memory_that_is_left(way: str) -> None:
     accumulator = accumulator_of(way, linger_ms=0, batch_size=1000, max_batch_size=20_000, buffer_memory=3500)
     batches = []
@@ -496,12 +518,14 @@ def test_a_sticky_partition_that_had_its_bytes_changes_after_its_batch_is_draine
 
 
 @ALL_WAYS
-def test_adaptive_partitioning_avoids_long_queues(way: str) -> None:
-    """Partition 0 has ten batches that its node does not take; the weights then favour partition 1."""
+@pytest.mark.parametrize("max_batch_size", [0, 20_000])
+def test_adaptive_partitioning_avoids_long_queues(way: str, max_batch_size: int) -> None:
+    """Partition 0 has ten batches that its node does not take, or a grown one; the weights then favour partition 1."""
     cluster = cluster_of([NODE, OTHER_NODE])
     shares = {}
     for adaptive in (True, False):
-        accumulator = accumulator_of(way, linger_ms=0, batch_size=200, adaptive_partitioning=adaptive)
+        config = {"batch_size": 200, "max_batch_size": max_batch_size}
+        accumulator = accumulator_of(way, linger_ms=0, adaptive_partitioning=adaptive, **config)
         put(accumulator, partition=1, cluster=cluster)
         for _ in range(20):
             put(accumulator, bytes(100), partition=0, cluster=cluster)
