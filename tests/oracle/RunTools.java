@@ -1,7 +1,9 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.PrintStream;
+import java.io.Reader;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -9,11 +11,14 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.utils.Exit;
 
 /**
@@ -26,10 +31,13 @@ import org.apache.kafka.common.utils.Exit;
  * the JVM prints an uncaught one.
  *
  * <p>A case with --bootstrap-server begins when that broker has the metadata of its controller, which answers a change before
- * the broker knows of it: what a tool has changed, the next one sees.
+ * the broker knows of it: what a tool has changed, the next one sees. If the broker does not answer within ANSWER_MS, the case
+ * begins, too, and shows what is wrong.
  */
 public class RunTools {
   static final String ADDRESS_OPTION = "--bootstrap-server";
+  static final String CONFIG_OPTION = "--command-config";
+  static final String ANSWER_MS = "5000";
 
   /** One run of a tool: where it prints to, and what it ended with. */
   static final class Case extends Thread {
@@ -97,6 +105,26 @@ public class RunTools {
     }
   }
 
+  /** The value of an option of a case, null without one. */
+  static String valueOf(String[] words, String option) {
+    int at = Arrays.asList(words).indexOf(option);
+    return at < 0 ? null : words[at + 1];
+  }
+
+  /** The administrator for the address and the configuration of a case. */
+  static Admin adminOf(String address, String config) throws IOException {
+    Properties properties = new Properties();
+    if (config != null) {
+      try (Reader reader = Files.newBufferedReader(Path.of(config))) {
+        properties.load(reader);
+      }
+    }
+    properties.put("bootstrap.servers", address);
+    properties.put("request.timeout.ms", ANSWER_MS);
+    properties.put("default.api.timeout.ms", ANSWER_MS);
+    return Admin.create(properties);
+  }
+
   /** Runs the cases, in order, until one hangs -> whether none did. */
   static boolean runAll(Path cases, long limitMs) throws Exception {
     PrintStream frames = Answers.stdout();
@@ -115,10 +143,17 @@ public class RunTools {
     Map<String, Admin> admins = new HashMap<>();
     for (String line : Files.readAllLines(cases, StandardCharsets.UTF_8)) {
       Case one = new Case(mapper.readValue(line, String[].class));
-      int option = Arrays.asList(one.words).indexOf(ADDRESS_OPTION);
-      if (option >= 0) {
-        String address = one.words[option + 1];
-        awaitMetadata(admins.computeIfAbsent(address, at -> Admin.create(Map.of("bootstrap.servers", at))));
+      String address = valueOf(one.words, ADDRESS_OPTION);
+      String config = valueOf(one.words, CONFIG_OPTION);
+      if (address != null) {
+        try {
+          if (!admins.containsKey(address + config)) {
+            admins.put(address + config, adminOf(address, config));
+          }
+          awaitMetadata(admins.get(address + config));
+        } catch (ExecutionException | KafkaException refused) {
+          // The tool will say what is wrong.
+        }
       }
       running.set(one);
       if (!run(one, limitMs, frames)) {
