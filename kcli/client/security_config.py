@@ -17,7 +17,8 @@
                                                                                           client credentials of OIDC
 
 Settings that only choose parts of Java's implementation are accepted and not used. Others that the client does not have are
-refused: without them it would be less protected than configured. The module is imported when one of the settings is given.
+refused: without them it would be less protected than configured. So are settings without security.protocol, whose default would
+ignore them. The module is imported when one of the settings is given.
 """
 
 from __future__ import annotations
@@ -118,6 +119,12 @@ class SecurityConfig(NamedTuple):
 def read_security(properties: Mapping[str, str], has_token_function: bool = False) -> SecurityConfig:
     """Read the settings of TLS and SASL among properties. Raises ConfigError."""
     settings = _settings(properties)
+    unused = next((name for name, value in settings.items() if value), None)
+    if unused is not None and PROTOCOL not in settings:
+        raise ConfigError(
+            f"{unused} is set and {PROTOCOL} is not, so that nothing would be protected: set {PROTOCOL} to one of "
+            f"{', '.join(PROTOCOLS[1:])}, or to {PROTOCOLS[0]} for connections without protection"
+        )
     protocol = settings.get(PROTOCOL, "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{PROTOCOL} must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")

@@ -113,6 +113,8 @@ JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
+        (USER, "sasl.mechanism is set and security.protocol is not, so that nothing would be protected: set security.protocol"),
+        ({"ssl.ca.location": "/ca.pem"}, "ssl.truststore.location is set and security.protocol is not"),
         ({"security.protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'TLS'"),
         (
             {"security.protocol": "SASL_SSL", "sasl.password": SECRET},
