@@ -15,7 +15,7 @@ import pytest
 from kcli.client import Admin, Consumer, Producer, ShareConsumer
 from kcli.client.errors import ConfigError
 from kcli.client.jaas import parse_jaas
-from kcli.client.security_config import TokenEndpoint, read_security
+from kcli.client.security_config import TOKEN_URL, TokenEndpoint, read_security
 from kcli.client.shell import tokens
 from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError
 from kcli.network.security import SaslSettings, TlsSettings
@@ -108,6 +108,14 @@ def test_jaas_of_scram_with_a_delegation_token() -> None:
 
 
 JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+TOKEN_CLIENT = "sasl.oauthbearer.client.credentials.client"
+OAUTH_SETTINGS = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    TOKEN_URL: "https://id.example/token",
+    f"{TOKEN_CLIENT}.id": "me",
+    f"{TOKEN_CLIENT}.secret": SECRET,
+}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +180,39 @@ JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
             {**SASL_SSL, "sasl.mechanism": "OAUTHBEARER", "sasl.login.callback.handler.class": "com.x.Y"},
             "is the class com.x.Y of Java: pass a function as oauth_token",
         ),
+        (
+            {**SASL_SSL, "sasl.jaas.config": f"{PLAIN} required username=alice password={SECRET};"},
+            "sasl.jaas.config and sasl.username are both set: leave one of them",
+        ),
+        (
+            {**SASL_SSL, "sasl.login.callback.handler.class": "com.x.Y"},
+            "sasl.login.callback.handler.class is the class com.x.Y of Java, which kcli does not run: remove it",
+        ),
+        ({**SASL_SSL, "sasl.password": "a\0b"}, "the user and the password for PLAIN cannot have the character NUL"),
+        ({**SASL_SSL, "sasl.password": "\ud800"}, "the user or the password has half of a surrogate pair"),
+        ({**SASL_SSL, "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "\ud800"}, "has half of a surrogate pair"),
+        (
+            {**OAUTH_SETTINGS, "sasl.jaas.config": f'{OAUTH} required ssl.truststore.location="/ca.pem";'},
+            "sasl.jaas.config: kcli does not support the option ssl.truststore.location of OAuthBearerLoginModule",
+        ),
+        *(
+            ({**OAUTH_SETTINGS, TOKEN_URL: url}, f"{TOKEN_URL} must be an address without a user, a password and spaces")
+            for url in (f"https://me:{SECRET}@id.example/x", f"https://{SECRET}@id.example/", f"https://id.example/ {SECRET}")
+        ),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https://[{SECRET}"}, f"{TOKEN_URL} must be an address"),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https:///{SECRET}"}, f"{TOKEN_URL} must be an address"),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https://id.example:{SECRET}/"}, f"{TOKEN_URL} must be an address"),
+        ({"security.protocol": "SSL", "ssl.ca.location": " "}, "ssl.truststore.location is empty"),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.key.location": f"-----{'BEGIN'} PRIVATE KEY-----{SECRET}",
+                "ssl.ca.location": "a",
+            },
+            "ssl.key.location is for the path of a file: set ssl.keystore.key to a text in PEM",
+        ),
+        ({"security.protocol": "SSL", "ssl.ca.location": "a\0b"}, "cannot be read: embedded null byte"),
+        ({"security.protocol": "SSL", "ssl.ca.pem": "ä"}, "ssl.truststore.certificates has no certificate in PEM"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:

@@ -148,7 +148,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
         _check_file(settings.authorities_path, _CONVERT_TRUSTSTORE)
     try:
         context.load_verify_locations(cafile=settings.authorities_path, cadata=_in_lines(settings.authorities or "") or None)
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, ValueError, TypeError):  # a TypeError: not ASCII
         raise TlsSettingsError(f"{name} has no certificate in PEM that can be read") from None
 
 
@@ -191,6 +191,8 @@ def _check_file(path: str, convert: str) -> None:
         data = Path(path).read_bytes()
     except OSError as error:
         raise TlsSettingsError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+    except ValueError as error:
+        raise TlsSettingsError(f"{path} cannot be read: {error}") from None
     if _PEM not in data:
         raise TlsSettingsError(f"{path} is not a PEM file; JKS and PKCS12 are not supported: convert it ({convert})")
 
