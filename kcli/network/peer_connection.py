@@ -268,7 +268,8 @@ class PeerConnection:
         self._reauthenticate_ms = None
         if lifetime_ms > 0:
             factor = REAUTHENTICATION_FACTOR + REAUTHENTICATION_JITTER * self._peers.rng.random()
-            self._reauthenticate_ms = now_ms + int(lifetime_ms * factor)
+            # Also in a session that ends at once, what waits is sent before another authentication.
+            self._reauthenticate_ms = now_ms + max(int(lifetime_ms * factor), 1)
         self._set_ready(now_ms)
 
     def _refused(self, reason: str, now_ms: int) -> None:

@@ -351,6 +351,26 @@ def test_a_session_without_an_end() -> None:
     assert SASL_HANDSHAKE not in [key for key, *_ in client.sent()]
 
 
+def test_requests_are_sent_in_a_session_that_ends_at_once() -> None:
+    """Otherwise they would wait for one authentication after the other."""
+    client = ClientUnderTest()
+    client.ask()
+    client.answer_versions()
+    for _ in range(3):
+        client.authenticate(lifetime_ms=1)
+        assert client.peers.make_ready(ADDRESS, "data")
+        client.answer(METADATA)
+        client.advance(1)
+        client.ask()
+    assert len(client.answers) == 3
+
+
+def test_a_session_may_be_as_long_as_a_number_can_be() -> None:
+    client = ready(2**63 - 1)
+    client.ask()
+    client.answer(METADATA)
+
+
 def test_another_authentication_that_is_refused() -> None:
     """What was sent before may have been executed: its answer is DISCONNECTED, that of what waits the refusal."""
     client = ready(10_000)
