@@ -182,8 +182,10 @@ class Peers:
         key = (peer.destination, peer.listener)
         connection = self._connections.get(key)
         if connection is not None and connection.peer != peer:
+            # What fails with it may send another request, which makes the new connection.
+            del self._connections[key]
             connection.abandon(self.timer.clock_ms)
-            connection = None
+            connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = PeerConnection(self, peer)
         return connection
