@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from kcli.client.errors import ConfigError
 from kcli.client.jaas import parse_jaas
 from kcli.client.security_config import TOKEN_URL, TokenEndpoint, read_security
 from kcli.client.shell import tokens
-from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError
+from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError, TokenObtainer
+from kcli.network.events import ObtainToken, Peer, PeerAddress, TokenObtained
 from kcli.network.security import SaslSettings, TlsSettings
 from tests.conftest import ROOT
 
@@ -316,6 +318,8 @@ def test_a_server_that_is_away_for_a_moment(token_url: str, monkeypatch: pytest.
         ((200, b"<html>"), "is not JSON with access_token"),
         ((200, b'{"access_token":"one","expires_in":"soon"}'), "is not JSON with access_token"),
         ((200, b"[]"), "is not JSON with access_token"),
+        ((200, b'{"access_token":3}'), "is not JSON with access_token"),
+        ((200, b'{"access_token":"one","expires_in":NaN}'), "is not JSON with access_token"),
         ((307, b"elsewhere"), "answered 307"),
     ],
 )
@@ -340,6 +344,23 @@ def test_tokens_in_files_and_of_functions(tmp_path: Path) -> None:
         FileSource(path.as_uri()).obtain()
     with pytest.raises(TypeError, match="oauth_token returned int"):
         FunctionSource(lambda: 3).obtain()  # type: ignore[arg-type, return-value]
+
+
+def test_a_token_of_an_async_function_is_text_as_well() -> None:
+    """Another result is a reason in the event, and not an exception in the event loop, which ends all calls."""
+
+    async def number() -> str:
+        return 3  # type: ignore[return-value]
+
+    async def obtained() -> TokenObtained:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[TokenObtained] = loop.create_future()
+        obtainer = TokenObtainer(loop, FunctionSource(number), found.set_result)
+        obtainer.obtain(ObtainToken(1, Peer(PeerAddress("broker", 1), "data", PeerAddress("broker", 1))))
+        return await found
+
+    found = asyncio.run(obtained())
+    assert (found.token, found.reason) == (None, "TypeError: oauth_token returned int, not the token as str")
 
 
 def test_a_client_without_security_does_not_load_it() -> None:
