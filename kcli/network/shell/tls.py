@@ -4,7 +4,8 @@
     ---------------------------------------------------------  ---------------------------------------------------------
     a certificate of the broker that is not accepted           REFUSED, with the reason of OpenSSL and the setting
     bytes that are not TLS                                     REFUSED: the listener has no TLS
-    no version in common; an alert about a certificate         REFUSED; with TLS 1.3 the alert comes after the handshake
+    no version in common; an alert, except those that may      REFUSED; with TLS 1.3 an alert about the client's certificate
+    pass; a broker less secure than OpenSSL allows             comes after the handshake
     the peer closes the connection                             CLOSED_IN_HANDSHAKE
     any other, such as a reset                                 ENDED
 
@@ -48,6 +49,9 @@ _CLIENT_CERTIFICATE = (
     "TLSV1_ALERT_UNKNOWN_CA",
     "TLSV1_ALERT_ACCESS_DENIED",
 )
+_ALERTS = ("SSLV3_ALERT_", "TLSV1_ALERT_", "TLSV13_ALERT_", "TLSV1_")  # the starts of their names
+_PASSING_ALERTS = ("TLSV1_ALERT_INTERNAL_ERROR", "TLSV1_ALERT_USER_CANCELLED")
+_WEAK = ("DH_KEY_TOO_SMALL", "UNSAFE_LEGACY_RENEGOTIATION_DISABLED", "WRONG_SIGNATURE_TYPE")
 _NOTHING_IN_COMMON = "SSLV3_ALERT_HANDSHAKE_FAILURE"  # also of brokers that expect a certificate, with TLS 1.2
 _CONVERT_TRUSTSTORE = "keytool -list -rfc -keystore FILE > authorities.pem"
 _CONVERT_KEYSTORE = (
@@ -98,6 +102,10 @@ class Tls:
         if reason in _CLIENT_CERTIFICATE:
             what = "refused the certificate of the client" if self._has_certificate else "expects a certificate of the client"
             return f"it {what} ({_words(reason)}): check ssl.keystore.location or ssl.certificate.location", Closing.REFUSED
+        if reason in _WEAK:
+            return f"it is less secure than OpenSSL allows ({_words(reason)}): check the TLS of the broker", Closing.REFUSED
+        if reason.startswith(_ALERTS) and reason not in _PASSING_ALERTS:
+            return f"it ended the TLS handshake with the alert {_words(reason)}: check the log of the broker", Closing.REFUSED
         return f"TLS failed: {_words(reason)}", Closing.ENDED
 
     @staticmethod
@@ -122,7 +130,7 @@ class Tls:
 
 def _words(reason: str) -> str:
     """Return OpenSSL's name of an error as words."""
-    for start in ("SSLV3_ALERT_", "TLSV1_ALERT_", "TLSV13_ALERT_"):
+    for start in _ALERTS:
         reason = reason.removeprefix(start)
     return reason.lower().replace("_", " ")
 

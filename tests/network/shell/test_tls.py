@@ -105,6 +105,11 @@ def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Pat
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", Closing.REFUSED, "it expects a certificate of the client (certificate required)"),
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", Closing.REFUSED, "it has nothing in common with the client, or expects"),
         ("UNEXPECTED_EOF_WHILE_READING", Closing.CLOSED_IN_HANDSHAKE, "during the TLS handshake"),
+        ("TLSV1_UNRECOGNIZED_NAME", Closing.REFUSED, "it ended the TLS handshake with the alert unrecognized name: check the"),
+        ("TLSV1_ALERT_DECRYPT_ERROR", Closing.REFUSED, "with the alert decrypt error"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", Closing.ENDED, "TLS failed: internal error"),
+        ("TLSV1_ALERT_USER_CANCELLED", Closing.ENDED, "TLS failed: user cancelled"),
+        ("DH_KEY_TOO_SMALL", Closing.REFUSED, "it is less secure than OpenSSL allows (dh key too small)"),
         ("BAD_RECORD_TYPE", Closing.ENDED, "TLS failed: bad record type"),
     ],
 )
