@@ -65,6 +65,8 @@ CLOSES_OF_A_REFUSAL = 3
 _SETUP_APIS = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 # The part of a session's lifetime after which a client authenticates again: at random from 85 to 95 %, as Kafka's.
 REAUTHENTICATION_FACTOR, REAUTHENTICATION_JITTER = 0.85, 0.10
+# Kafka's broker takes another SaslHandshake within a second for an error (KafkaChannel.maybeBeginServerReauthentication).
+REAUTHENTICATION_INTERVAL_MS = 1100
 
 
 class _State(Enum):
@@ -92,7 +94,7 @@ class PeerConnection:
         self._idle_task: TimerTask | None = None
         self._login: SaslLogin | None = None
         self._reauthenticate_ms: int | None = None  # when the next request waits for another authentication
-        self._is_first_login = True
+        self._reauthentication_began_ms: int | None = None  # on this connection
         self._has_answered = False  # a request of a caller on this connection
         self._has_worked = False  # any connection to this peer
         self._early_closes = 0  # in a row
@@ -204,7 +206,7 @@ class PeerConnection:
         self._versions = versions
         features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
         self._peers.take_features(answer.finalized_features_epoch, features)
-        self._is_first_login = True
+        self._reauthentication_began_ms = None
         if self._peers.sasl is None:
             self._set_ready(now_ms)
         else:
@@ -227,7 +229,7 @@ class PeerConnection:
             return
         sasl, now_ms = self._peers.sasl, self._peers.timer.clock_ms
         if self._state is _State.READY and sasl is not None and now_ms >= self._reauthenticate_ms:
-            self._is_first_login = False
+            self._reauthentication_began_ms = now_ms
             self._authenticate(sasl, now_ms)
 
     def _authenticate(self, sasl: SaslSettings, now_ms: int) -> None:
@@ -269,7 +271,9 @@ class PeerConnection:
         if lifetime_ms > 0:
             factor = REAUTHENTICATION_FACTOR + REAUTHENTICATION_JITTER * self._peers.rng.random()
             # Also in a session that ends at once, what waits is sent before another authentication.
-            self._reauthenticate_ms = now_ms + max(int(lifetime_ms * factor), 1)
+            at_ms = now_ms + max(int(lifetime_ms * factor), 1)
+            began_ms = self._reauthentication_began_ms
+            self._reauthenticate_ms = at_ms if began_ms is None else max(at_ms, began_ms + REAUTHENTICATION_INTERVAL_MS)
         self._set_ready(now_ms)
 
     def _refused(self, reason: str, now_ms: int) -> None:
@@ -362,7 +366,7 @@ class PeerConnection:
         if refusal is not None and self._peers.on_refusal is not None:
             self._peers.on_refusal(refusal, now_ms)
         # What was sent before another authentication may have been executed.
-        lost = [one for one in failed if one.version >= 0 and not self._is_first_login]
+        lost = [one for one in failed if one.version >= 0 and self._reauthentication_began_ms is not None]
         self._fail(lost, now_ms)
         self._fail(failed, now_ms, refusal or PeerFailure.DISCONNECTED)
 

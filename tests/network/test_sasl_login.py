@@ -360,9 +360,25 @@ def test_requests_are_sent_in_a_session_that_ends_at_once() -> None:
         client.authenticate(lifetime_ms=1)
         assert client.peers.make_ready(ADDRESS, "data")
         client.answer(METADATA)
-        client.advance(1)
+        client.advance(2000)
         client.ask()
     assert len(client.answers) == 3
+
+
+def test_a_client_authenticates_again_at_most_once_in_a_second() -> None:
+    """A broker of Kafka answers the second SaslHandshake of a second with ILLEGAL_SASL_STATE."""
+    client = ready(400)
+    client.advance(400)  # the first one has no such limit
+    client.ask()
+    client.authenticate(lifetime_ms=400)
+    client.answer(METADATA)
+    client.advance(1000)
+    client.ask()
+    client.answer(METADATA)
+    client.advance(100)
+    client.ask()
+    client.authenticate(lifetime_ms=400)
+    client.answer(METADATA)
 
 
 def test_a_session_may_be_as_long_as_a_number_can_be() -> None:
