@@ -77,6 +77,12 @@ class _State(Enum):
     BACKING_OFF = 4
 
 
+_WAITS = {
+    _State.NEGOTIATING: "the connection is not set up yet (TCP, TLS, ApiVersions)",
+    _State.AUTHENTICATING: "the authentication is not complete yet",
+}
+
+
 class PeerConnection:
     """The connection to one peer; its states are at the head of this module."""
 
@@ -98,7 +104,12 @@ class PeerConnection:
         self._has_answered = False  # a request of a caller on this connection
         self._has_worked = False  # any connection to this peer
         self._early_closes = 0  # in a row
-        self.failure_reason: str | None = None
+        self._end_reason: str | None = None  # of the last connection, until one is made
+
+    @property
+    def failure_reason(self) -> str | None:
+        """Why the last connection ended, or what this one waits for; None if it is ready, or none was needed."""
+        return self._end_reason or _WAITS.get(self._state)
 
     @property
     def in_flight_count(self) -> int:
@@ -217,7 +228,7 @@ class PeerConnection:
         if self._failures:
             self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
         self._failures = 0
-        self.failure_reason = None
+        self._end_reason = None
         self._begin_idle_check(now_ms)
         self._advance()
 
@@ -347,7 +358,7 @@ class PeerConnection:
         """Take the end of the connection: answer what was sent, and connect again after the backoff."""
         if self._state in (_State.IDLE, _State.BACKING_OFF):
             return
-        self.failure_reason = reason
+        self._end_reason = reason
         refusal = self._refusal(reason, closing)
         failed = list(self._sent.values())
         if self._state in (_State.NEGOTIATING, _State.AUTHENTICATING):

@@ -165,7 +165,7 @@ class Peers:
         return connection is not None and connection.is_backing_off
 
     def failure_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
-        """Return why the last connection to a destination ended, None if there was none or one was made since."""
+        """Return why the last connection to a destination ended, or what this one waits for; None if it is ready."""
         connection = self._connections.get((destination, listener))
         return None if connection is None else connection.failure_reason
 

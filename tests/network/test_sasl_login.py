@@ -126,6 +126,26 @@ def test_a_connection_authenticates_before_its_first_request() -> None:
     assert [key for key, *_ in client.sent()] == [METADATA, METADATA]
 
 
+def test_what_a_connection_waits_for_is_a_reason_as_well() -> None:
+    """For the message of a call that ends at its timeout, since the server says nothing."""
+    client = ClientUnderTest()
+    client.ask()
+    reasons = [client.peers.failure_reason(ADDRESS, "data")]
+    client.answer_versions()
+    reasons.append(client.peers.failure_reason(ADDRESS, "data"))
+    client.authenticate()
+    reasons.append(client.peers.failure_reason(ADDRESS, "data"))
+    assert reasons == [
+        "the connection is not set up yet (TCP, TLS, ApiVersions)",
+        "the authentication is not complete yet",
+        None,
+    ]
+    client.end(Closing.ENDED, "it was reset")
+    client.advance(2000)
+    client.ask()
+    assert client.peers.failure_reason(ADDRESS, "data") == "it was reset", "that of the last connection says more"
+
+
 def test_make_ready_authenticates_too() -> None:
     client = ClientUnderTest()
     assert not client.peers.make_ready(ADDRESS, "data")
