@@ -30,9 +30,9 @@
     max_idle_ms without answers  READY        nothing is under way: the connection is closed -> IDLE
     another address in metadata  any          the old connection is closed as by PeerClosed; a new one is made at once
 
-The next attempt fails as well, for a client (`on_refusal`), if TLS or SASL was refused. A peer that only closes the connection
-says less: a listener without TLS does so in the TLS handshake, one with SASL after the first request of a client without.
-A client that had no answer yet takes the CLOSES_OF_A_REFUSAL-th such end in a row for a refusal.
+Only a client (`on_refusal`) distinguishes ends after which the next attempt would fail as well: TLS or SASL refused it. Some
+listeners only close the connection, without a reason: one without TLS in the TLS handshake, and one with SASL after the first
+request of a client without SASL. For a client that has had no answer yet, CLOSES_OF_A_REFUSAL such ends in a row are a refusal.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class PeerConnection:
     def _set_up(self, api: Api, message: Message, callback: AnswerCallback, version: int) -> None:
         """Send a request that sets up the connection, before those that wait.
 
-        A peer answers in order: that of another authentication may come after those to requests that wait at the peer, such as
-        a JoinGroup, which have their own deadlines.
+        The deadline is not before those of requests under way. A peer answers in order, so that another authentication may have
+        to wait for the answer to a request that takes long, such as a JoinGroup.
         """
         request = PeerRequest(api, message, callback)
         request.version = version

@@ -1,4 +1,4 @@
-"""The SASL mechanisms of a client: which bytes it sends, and what it makes of the server's, without input and output.
+"""The SASL mechanisms of a client: the bytes that it sends, and the checks of the server's bytes, without input and output.
 
     mechanism       messages of the client                     the server shows that it knows the password
     --------------  -----------------------------------------  ---------------------------------------------------
