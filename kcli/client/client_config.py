@@ -30,6 +30,7 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 # Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
 SCHEME = "kafka://"
 MAX_PORT = 65535
+PROTOCOL = "security.protocol"
 # Of the names of settings of TLS and SASL.
 SECURITY_PREFIXES = ("security.", "ssl.", "sasl.")
 # How long a cluster may take to answer the first request of a command.

@@ -29,12 +29,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kcli.client.client_config import SECURITY_PREFIXES
+from kcli.client.client_config import PROTOCOL, SECURITY_PREFIXES
 from kcli.client.errors import ConfigError
 from kcli.client.jaas import JaasEntry, parse_jaas
 from kcli.network.security import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings, TlsSettings
 
-PROTOCOL = "security.protocol"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
