@@ -134,6 +134,11 @@ def refuse_unknown(properties: Mapping[str, str], *kinds: type[Any]) -> None:
             raise ConfigError(f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else ""))
 
 
+def is_like_protocol(name: str) -> bool:
+    """Return whether a name may be a misspelt security.protocol; no other setting of Kafka is so close to it."""
+    return bool(difflib.get_close_matches(name.lower(), [PROTOCOL], 1, 0.85))
+
+
 def parse_address(text: str) -> PeerAddress:
     """Return the address that `host:port` or `[IPv6]:port` names. Raises ConfigError."""
     host, colon, port = text.rpartition(":")

@@ -22,7 +22,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 # The timeouts of producers and consumers are a minute, so that they survive the restart of a broker; if the user sets one of
 # them, it counts from the beginning.
 _OWN_TIMEOUTS = ("default.api.timeout.ms", "max.block.ms")
-_LIKE_PROTOCOL = 0.85  # how close (difflib) a misspelt security.protocol is; no other setting of Kafka is
 
 
 def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") -> argparse._ArgumentGroup:
@@ -86,14 +85,12 @@ def common_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
     Raises CannotRun for a name that may be a misspelt security.protocol: without it, connections have no protection.
     """
-    import difflib
-
-    from kcli.client.client_config import PROTOCOL, SECURITY_PREFIXES, ClientConfig, property_name
+    from kcli.client.client_config import PROTOCOL, SECURITY_PREFIXES, ClientConfig, is_like_protocol, property_name
 
     known = {property_name(field) for field in ClientConfig._fields}
     found = {name: value for name, value in properties.items() if name in known or name.startswith(SECURITY_PREFIXES)}
     for name in properties.keys() - found.keys():
-        if difflib.get_close_matches(name.lower(), [PROTOCOL], 1, _LIKE_PROTOCOL):
+        if is_like_protocol(name):
             raise CannotRun(f"there is no setting {name}; did you mean {PROTOCOL}?")
     return found
 
