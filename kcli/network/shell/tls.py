@@ -10,8 +10,8 @@
     any other, such as a reset                                 ENDED
 
 As in Java, each certificate of ssl.truststore.* is trusted by itself, also one that is not of an authority. A key that is given
-as text is passed to OpenSSL, which reads files only, through a pipe: it is not written to a disk. A text may be on one line, as
-of a properties file in which the ends of its lines are escaped; Kafka reads that, too (KIP-651).
+as text is passed to OpenSSL, which reads files only, in memory or through a pipe: it is not written to a disk. A text may be on
+one line, as of a properties file in which the ends of its lines are escaped; Kafka reads that, too (KIP-651).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 _PEM = b"-----BEGIN "
 _PEM_ENTRY = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
 _PEM_COLUMNS = 64
-# A pipe has this much room everywhere.
+# A pipe has this much room at first.
 MOST_PEM_BYTES = 16 * 1024
 # Codes of X509_V_ERR_...
 _NAMES_DIFFER = (62, 64)  # HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
@@ -225,10 +225,14 @@ def _as_path(text: str | None, path: str | None) -> Iterator[str | None]:
     data = _in_lines(text).encode()
     if len(data) > MOST_PEM_BYTES:
         raise ValueError(f"more than {MOST_PEM_BYTES} bytes")
-    reading, writing = os.pipe()
+    if hasattr(os, "memfd_create"):  # of Linux, whose pipes may have room for one page only, for users who have many
+        reading = writing = os.memfd_create("pem")
+    else:
+        reading, writing = os.pipe()
     try:
         os.write(writing, data)
-        os.close(writing)
+        if writing != reading:
+            os.close(writing)
         yield f"/dev/fd/{reading}"
     finally:
         os.close(reading)
