@@ -9,6 +9,7 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
@@ -30,6 +31,7 @@ import org.apache.kafka.common.utils.Exit;
  */
 public class RunTools {
   static final String ADDRESS_OPTION = "--bootstrap-server";
+  static final String CONFIG_OPTION = "--command-config";
 
   /** One run of a tool: where it prints to, and what it ended with. */
   static final class Case extends Thread {
@@ -118,7 +120,13 @@ public class RunTools {
       int option = Arrays.asList(one.words).indexOf(ADDRESS_OPTION);
       if (option >= 0) {
         String address = one.words[option + 1];
-        awaitMetadata(admins.computeIfAbsent(address, at -> Admin.create(Map.of("bootstrap.servers", at))));
+        int config = Arrays.asList(one.words).indexOf(CONFIG_OPTION);
+        Properties settings = new Properties(); // of a listener with TLS or SASL
+        if (config >= 0) {
+          settings.load(Files.newBufferedReader(Path.of(one.words[config + 1])));
+        }
+        settings.put("bootstrap.servers", address);
+        awaitMetadata(admins.computeIfAbsent(address, at -> Admin.create(settings)));
       }
       running.set(one);
       if (!run(one, limitMs, frames)) {
