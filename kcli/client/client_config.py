@@ -30,6 +30,7 @@ from kcli.network.exponential_backoff import ExponentialBackoff
 # Of a cluster that is named where a path may be: kafka://HOST:PORT,HOST:PORT
 SCHEME = "kafka://"
 MAX_PORT = 65535
+PROTOCOL = "security.protocol"
 # Of the names of settings of TLS and SASL.
 SECURITY_PREFIXES = ("security.", "ssl.", "sasl.")
 # How long a cluster may take to answer the first request of a command.
@@ -131,6 +132,11 @@ def refuse_unknown(properties: Mapping[str, str], *kinds: type[Any]) -> None:
         if name not in known and not name.startswith(SECURITY_PREFIXES):
             close = difflib.get_close_matches(name, known, 1)
             raise ConfigError(f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+def is_like_protocol(name: str) -> bool:
+    """Return whether a name may be a misspelt security.protocol; no other setting of Kafka is so close to it."""
+    return bool(difflib.get_close_matches(name.lower(), [PROTOCOL], 1, 0.85))
 
 
 def parse_address(text: str) -> PeerAddress:

@@ -17,7 +17,8 @@
                                                                                           client credentials of OIDC
 
 Settings that only choose parts of Java's implementation are accepted and not used. Others that the client does not have are
-refused: without them it would be less protected than configured. The module is imported when one of the settings is given.
+refused: without them it would be less protected than configured. So are settings without security.protocol, whose default would
+ignore them. The module is imported when one of the settings is given.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kcli.client.client_config import SECURITY_PREFIXES
+from kcli.client.client_config import PROTOCOL, SECURITY_PREFIXES
 from kcli.client.errors import ConfigError
 from kcli.client.jaas import JaasEntry, parse_jaas
 from kcli.network.security import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings, TlsSettings
 
-PROTOCOL = "security.protocol"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 _JAAS = "sasl.jaas.config"
+_HANDLER = "sasl.login.callback.handler.class"
+_TRUSTSTORE = "ssl.truststore.location"
 _MODULES = {
     PLAIN: "PlainLoginModule",
     SCRAM_SHA_256: "ScramLoginModule",
@@ -56,7 +58,7 @@ _ALIASES = {
 _USED = (
     PROTOCOL,
     "ssl.truststore.type",
-    "ssl.truststore.location",
+    _TRUSTSTORE,
     "ssl.truststore.certificates",
     "ssl.keystore.type",
     "ssl.keystore.location",
@@ -75,7 +77,7 @@ _USED = (
     "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.scope",
     "sasl.oauthbearer.header.urlencode",
-    "sasl.login.callback.handler.class",
+    _HANDLER,
 )
 # Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here.
 _IGNORED = re.compile(
@@ -86,6 +88,7 @@ _IGNORED = re.compile(
 )
 # Kafka's own handler, which obtains a token from TOKEN_URL.
 _TOKEN_HANDLER = "OAuthBearerLoginCallbackHandler"
+_TOKEN_OPTIONS = ("clientId", "clientSecret", "scope")
 
 
 class TokenEndpoint(NamedTuple):
@@ -118,6 +121,12 @@ class SecurityConfig(NamedTuple):
 def read_security(properties: Mapping[str, str], has_token_function: bool = False) -> SecurityConfig:
     """Read the settings of TLS and SASL among properties. Raises ConfigError."""
     settings = _settings(properties)
+    unused = next((name for name, value in settings.items() if value), None)
+    if unused is not None and PROTOCOL not in settings:
+        raise ConfigError(
+            f"{unused} is set and {PROTOCOL} is not, so that nothing would be protected: set {PROTOCOL} to one of "
+            f"{', '.join(PROTOCOLS[1:])}, or to {PROTOCOLS[0]} for connections without protection"
+        )
     protocol = settings.get(PROTOCOL, "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"{PROTOCOL} must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
@@ -165,12 +174,16 @@ def _tls(settings: Mapping[str, str]) -> TlsSettings:
     if not versions or not set(versions) <= set(TLS_VERSIONS):
         raise ConfigError(f"ssl.enabled.protocols must be a list of {' and '.join(TLS_VERSIONS)}, not {','.join(versions)!r}")
     for path, text in (
-        ("ssl.truststore.location", "ssl.truststore.certificates"),
+        (_TRUSTSTORE, "ssl.truststore.certificates"),
         ("ssl.keystore.location", "ssl.keystore.certificate.chain"),
         ("ssl.key.location", "ssl.keystore.key"),
     ):
         if settings.get(path) and settings.get(text):
             raise ConfigError(f"{path} and {text} are both set: leave one of them")
+        if "-----BEGIN" in settings.get(path, ""):  # it may be a key, which no message may show as the name of a file
+            raise ConfigError(f"{path} is for the path of a file: set {text} to a text in PEM")
+    if settings.get(_TRUSTSTORE) == "":
+        raise ConfigError(f"{_TRUSTSTORE} is empty: name a file, or remove it to accept the authorities of the system")
     certificate, certificate_path = settings.get("ssl.keystore.certificate.chain"), settings.get("ssl.keystore.location")
     key, key_path = settings.get("ssl.keystore.key"), settings.get("ssl.key.location")
     if (key or key_path) and not (certificate or certificate_path):
@@ -181,7 +194,7 @@ def _tls(settings: Mapping[str, str]) -> TlsSettings:
         raise ConfigError("the certificate of the client needs its key: set ssl.keystore.key or ssl.key.location")
     return TlsSettings(
         authorities=settings.get("ssl.truststore.certificates") or None,
-        authorities_path=settings.get("ssl.truststore.location") or None,
+        authorities_path=settings.get(_TRUSTSTORE) or None,
         certificate=certificate or None,
         certificate_path=certificate_path or None,
         key=key or None,
@@ -209,16 +222,34 @@ def _sasl(settings: Mapping[str, str], has_token_function: bool) -> tuple[SaslSe
         raise ConfigError(f"sasl.jaas.config has {entry.module}; the mechanism {mechanism} needs {_MODULES[mechanism]}")
     if mechanism == OAUTHBEARER:
         return _token_settings(settings, entry, has_token_function)
-    if entry is not None and not ("sasl.username" in settings or "sasl.password" in settings):
+    if handler := settings.get(_HANDLER):
+        raise ConfigError(f"{_HANDLER} is the class {handler} of Java, which kcli does not run: remove it")
+    other = next((name for name in ("sasl.username", "sasl.password") if name in settings), None)
+    if entry is not None and other is not None:
+        raise ConfigError(f"{_JAAS} and {other} are both set: leave one of them")
+    if entry is not None:
         username, password, source = entry.options.get("username"), entry.options.get("password"), _JAAS
     else:
         username, password = settings.get("sasl.username"), settings.get("sasl.password")
         source = "sasl.username and sasl.password"
     if not username or password is None:
         raise ConfigError(f"{mechanism} needs a user and a password: set sasl.username and sasl.password, or sasl.jaas.config")
+    _check_texts(mechanism, username, password)
     is_delegated = entry is not None and entry.options.get("tokenauth", "").lower() == "true"
     extensions = (("tokenauth", "true"),) if is_delegated and mechanism != PLAIN else ()
     return SaslSettings(mechanism, username, password, extensions, source), None
+
+
+def _check_texts(mechanism: str, username: str, password: str) -> None:
+    """Raise ConfigError for characters that the mechanism cannot send."""
+    try:
+        (username + password).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "the user or the password has half of a surrogate pair, which is not a character: check its escapes"
+        ) from None
+    if mechanism == PLAIN and "\0" in username + password:
+        raise ConfigError("the user and the password for PLAIN cannot have the character NUL")
 
 
 def _token_settings(
@@ -228,22 +259,26 @@ def _token_settings(
     extensions = tuple(
         (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
     )
+    for name in options:
+        # Kafka has the TLS of the token server there, too: without it, kcli would trust servers that should not be trusted.
+        if name not in _TOKEN_OPTIONS and not name.startswith("extension_"):
+            raise ConfigError(f"{_JAAS}: kcli does not support the option {name} of OAuthBearerLoginModule: remove it")
     for name, value in extensions:
         if not re.fullmatch(r"[A-Za-z]+", name) or name == "auth" or not value.isprintable():
             raise ConfigError(f"sasl.jaas.config: extension_{name} is not an extension of OAUTHBEARER")
     if has_token_function:
         return SaslSettings(OAUTHBEARER, extensions=extensions, source="oauth_token of the client"), None
-    handler = settings.get("sasl.login.callback.handler.class", "")
+    handler = settings.get(_HANDLER, "")
     if handler and handler.rpartition(".")[2] != _TOKEN_HANDLER:
-        raise ConfigError(
-            f"sasl.login.callback.handler.class is the class {handler} of Java: pass a function as oauth_token instead"
-        )
+        raise ConfigError(f"{_HANDLER} is the class {handler} of Java: pass a function as oauth_token instead")
     url = settings.get(TOKEN_URL, "")
     if not url.startswith(("file:", "http://", "https://")):
         raise ConfigError(
             f"OAUTHBEARER needs a token: set {TOKEN_URL} to file:///PATH, whose file has the token, or to the http(s) address "
             "of an OAuth server, or pass a function as oauth_token"
         )
+    if not (url.startswith("file:") or _is_plain_address(url)):
+        raise ConfigError(f"{TOKEN_URL} must be an address without a user, a password and spaces, such as https://HOST/PATH")
     start = "sasl.oauthbearer.client.credentials.client"
     client_id = settings.get(f"{start}.id") or options.get("clientId", "")
     secret = settings.get(f"{start}.secret") or options.get("clientSecret", "")
@@ -253,3 +288,13 @@ def _token_settings(
     is_encoded = settings.get("sasl.oauthbearer.header.urlencode", "").lower() == "true"
     endpoint = TokenEndpoint(url, client_id, secret, scope, is_encoded)
     return SaslSettings(OAUTHBEARER, extensions=extensions, source=TOKEN_URL), endpoint
+
+
+def _is_plain_address(url: str) -> bool:
+    """Return whether an address can be asked and shown: Python's errors of others have parts of it, such as a password."""
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return has_host and "@" not in parts.netloc and url.isascii() and url.isprintable() and " " not in url

@@ -81,11 +81,18 @@ def check_cluster(properties: Mapping[str, str]) -> None:
 
 
 def common_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that all clients have, those of TLS and SASL too, without those of producers and consumers."""
-    from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, property_name
+    """Return the settings that all clients have, those of TLS and SASL too, without those of producers and consumers.
+
+    Raises CannotRun for a name that may be a misspelt security.protocol: without it, connections have no protection.
+    """
+    from kcli.client.client_config import PROTOCOL, SECURITY_PREFIXES, ClientConfig, is_like_protocol, property_name
 
     known = {property_name(field) for field in ClientConfig._fields}
-    return {name: value for name, value in properties.items() if name in known or name.startswith(SECURITY_PREFIXES)}
+    found = {name: value for name, value in properties.items() if name in known or name.startswith(SECURITY_PREFIXES)}
+    for name in properties.keys() - found.keys():
+        if is_like_protocol(name):
+            raise CannotRun(f"there is no setting {name}; did you mean {PROTOCOL}?")
+    return found
 
 
 def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | None = None) -> dict[str, str]:
@@ -109,7 +116,7 @@ def read_properties(path: str) -> dict[str, str]:
     """Return the settings of a properties file. Raises CannotRun, and OSError for the file."""
     import javaproperties
 
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # a byte order mark would belong to the first name
         try:
             return dict(javaproperties.load(file))
         except ValueError as error:

@@ -30,9 +30,9 @@
     max_idle_ms without answers  READY        nothing is under way: the connection is closed -> IDLE
     another address in metadata  any          the old connection is closed as by PeerClosed; a new one is made at once
 
-The next attempt fails as well, for a client (`on_refusal`), if TLS or SASL was refused. A peer that only closes the connection
-says less: a listener without TLS does so in the TLS handshake, one with SASL after the first request of a client without.
-A client that had no answer yet takes the CLOSES_OF_A_REFUSAL-th such end in a row for a refusal.
+Only a client (`on_refusal`) distinguishes ends after which the next attempt would fail as well: TLS or SASL refused it. Some
+listeners only close the connection, without a reason: one without TLS in the TLS handshake, and one with SASL after the first
+request of a client without SASL. For a client that has had no answer yet, CLOSES_OF_A_REFUSAL such ends in a row are a refusal.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ CLOSES_OF_A_REFUSAL = 3
 _SETUP_APIS = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 # The part of a session's lifetime after which a client authenticates again: at random from 85 to 95 %, as Kafka's.
 REAUTHENTICATION_FACTOR, REAUTHENTICATION_JITTER = 0.85, 0.10
+# Kafka's broker takes another SaslHandshake within a second for an error (KafkaChannel.maybeBeginServerReauthentication).
+REAUTHENTICATION_INTERVAL_MS = 1100
 
 
 class _State(Enum):
@@ -73,6 +75,12 @@ class _State(Enum):
     AUTHENTICATING = 2
     READY = 3
     BACKING_OFF = 4
+
+
+_WAITS = {
+    _State.NEGOTIATING: "the connection is not set up yet (TCP, TLS, ApiVersions)",
+    _State.AUTHENTICATING: "the authentication is not complete yet",
+}
 
 
 class PeerConnection:
@@ -92,11 +100,16 @@ class PeerConnection:
         self._idle_task: TimerTask | None = None
         self._login: SaslLogin | None = None
         self._reauthenticate_ms: int | None = None  # when the next request waits for another authentication
-        self._is_first_login = True
+        self._reauthentication_began_ms: int | None = None  # on this connection
         self._has_answered = False  # a request of a caller on this connection
         self._has_worked = False  # any connection to this peer
         self._early_closes = 0  # in a row
-        self.failure_reason: str | None = None
+        self._end_reason: str | None = None  # of the last connection, until one is made
+
+    @property
+    def failure_reason(self) -> str | None:
+        """Why the last connection ended, or what this one waits for; None if it is ready, or none was needed."""
+        return self._end_reason or _WAITS.get(self._state)
 
     @property
     def in_flight_count(self) -> int:
@@ -177,8 +190,8 @@ class PeerConnection:
     def _set_up(self, api: Api, message: Message, callback: AnswerCallback, version: int) -> None:
         """Send a request that sets up the connection, before those that wait.
 
-        A peer answers in order: that of another authentication may come after those to requests that wait at the peer, such as
-        a JoinGroup, which have their own deadlines.
+        The deadline is not before those of requests under way. A peer answers in order, so that another authentication may have
+        to wait for the answer to a request that takes long, such as a JoinGroup.
         """
         request = PeerRequest(api, message, callback)
         request.version = version
@@ -204,7 +217,7 @@ class PeerConnection:
         self._versions = versions
         features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
         self._peers.take_features(answer.finalized_features_epoch, features)
-        self._is_first_login = True
+        self._reauthentication_began_ms = None
         if self._peers.sasl is None:
             self._set_ready(now_ms)
         else:
@@ -215,7 +228,7 @@ class PeerConnection:
         if self._failures:
             self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
         self._failures = 0
-        self.failure_reason = None
+        self._end_reason = None
         self._begin_idle_check(now_ms)
         self._advance()
 
@@ -227,7 +240,7 @@ class PeerConnection:
             return
         sasl, now_ms = self._peers.sasl, self._peers.timer.clock_ms
         if self._state is _State.READY and sasl is not None and now_ms >= self._reauthenticate_ms:
-            self._is_first_login = False
+            self._reauthentication_began_ms = now_ms
             self._authenticate(sasl, now_ms)
 
     def _authenticate(self, sasl: SaslSettings, now_ms: int) -> None:
@@ -268,7 +281,10 @@ class PeerConnection:
         self._reauthenticate_ms = None
         if lifetime_ms > 0:
             factor = REAUTHENTICATION_FACTOR + REAUTHENTICATION_JITTER * self._peers.rng.random()
-            self._reauthenticate_ms = now_ms + int(lifetime_ms * factor)
+            # Also in a session that ends at once, what waits is sent before another authentication.
+            at_ms = now_ms + max(int(lifetime_ms * factor), 1)
+            began_ms = self._reauthentication_began_ms
+            self._reauthenticate_ms = at_ms if began_ms is None else max(at_ms, began_ms + REAUTHENTICATION_INTERVAL_MS)
         self._set_ready(now_ms)
 
     def _refused(self, reason: str, now_ms: int) -> None:
@@ -342,7 +358,7 @@ class PeerConnection:
         """Take the end of the connection: answer what was sent, and connect again after the backoff."""
         if self._state in (_State.IDLE, _State.BACKING_OFF):
             return
-        self.failure_reason = reason
+        self._end_reason = reason
         refusal = self._refusal(reason, closing)
         failed = list(self._sent.values())
         if self._state in (_State.NEGOTIATING, _State.AUTHENTICATING):
@@ -361,7 +377,7 @@ class PeerConnection:
         if refusal is not None and self._peers.on_refusal is not None:
             self._peers.on_refusal(refusal, now_ms)
         # What was sent before another authentication may have been executed.
-        lost = [one for one in failed if one.version >= 0 and not self._is_first_login]
+        lost = [one for one in failed if one.version >= 0 and self._reauthentication_began_ms is not None]
         self._fail(lost, now_ms)
         self._fail(failed, now_ms, refusal or PeerFailure.DISCONNECTED)
 

@@ -165,7 +165,7 @@ class Peers:
         return connection is not None and connection.is_backing_off
 
     def failure_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
-        """Return why the last connection to a destination ended, None if there was none or one was made since."""
+        """Return why the last connection to a destination ended, or what this one waits for; None if it is ready."""
         connection = self._connections.get((destination, listener))
         return None if connection is None else connection.failure_reason
 
@@ -182,8 +182,10 @@ class Peers:
         key = (peer.destination, peer.listener)
         connection = self._connections.get(key)
         if connection is not None and connection.peer != peer:
+            # What fails with it may send another request, which makes the new connection.
+            del self._connections[key]
             connection.abandon(self.timer.clock_ms)
-            connection = None
+            connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = PeerConnection(self, peer)
         return connection

@@ -1,4 +1,4 @@
-"""The SASL mechanisms of a client: which bytes it sends, and what it makes of the server's, without input and output.
+"""The SASL mechanisms of a client: the bytes that it sends, and the checks of the server's bytes, without input and output.
 
     mechanism       messages of the client                     the server shows that it knows the password
     --------------  -----------------------------------------  ---------------------------------------------------
@@ -88,6 +88,7 @@ class OAuthBearerExchange:
 
     def __init__(self, token: str, extensions: tuple[tuple[str, str], ...] = ()) -> None:
         self._token, self._extensions = token, extensions
+        self._is_refused = False
 
     def begin(self) -> bytes:
         """Return the token. Raises SaslError for one that is not a token."""
@@ -97,7 +98,10 @@ class OAuthBearerExchange:
         return ("n,," + "".join(f"{_SEPARATOR}{name}={value}" for name, value in pairs) + 2 * _SEPARATOR).encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return None, or 0x01 after a refusal, whose reason the server says with its next answer."""
+        """Return None, or 0x01 after a refusal: the next answer of the server must be an error. Raises SaslError."""
+        if self._is_refused:
+            raise SaslError("it refused the token for OAUTHBEARER, and did not end the authentication")
+        self._is_refused = bool(challenge)
         return _SEPARATOR.encode() if challenge else None
 
 

@@ -54,14 +54,14 @@ class SaslLogin:
         self._is_over = False
 
     def begin(self, now_ms: int) -> None:
-        """Begin."""
+        """Send SaslHandshake, or obtain a token first."""
         if self._settings.mechanism == OAUTHBEARER:
             self._obtain(self._token_obtained)
         else:
             self._shake_hands("", now_ms)
 
     def abandon(self) -> None:
-        """Take the end of the connection: nothing is called any more."""
+        """Take the end of the connection: no callback is called after it."""
         self._is_over = True
 
     def _refuse(self, reason: str, now_ms: int) -> None:

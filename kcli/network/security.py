@@ -39,9 +39,9 @@ class SaslSettings(NamedTuple):
 
 
 class TlsSettings(NamedTuple):
-    """Certificates as PEM: the text itself, or the path of a file. Without authorities those of the system count.
+    """Certificates as PEM: the text itself, or the path of a file. Without authorities, those of the system are accepted.
 
-    The key may be in the file of the certificate. `checks_name`: the certificate must be one for the name of the broker.
+    The key may be in the file of the certificate. With `checks_name`, a broker's certificate must be for the broker's name.
     """
 
     authorities: str | None = None

@@ -46,7 +46,8 @@ The names are those of Spark's Kafka source if the meaning is the same; case is 
     kafka.sasl.*                        kcli.client.security_config
 
 As in Spark, a timestamp takes precedence over timestamps by partition, and these over offsets. `isolation.level` and
-`isolationLevel` are aliases of kafka.isolation.level; other `kafka.` options of a connection are ignored.
+`isolationLevel` are aliases of kafka.isolation.level; other `kafka.` options of a connection are ignored, except a misspelt
+kafka.security.protocol, without which connections have no protection.
 Spark passes some options of its own to a source (a table's owner and location): `location` is a path, the others are ignored.
 Any other name is refused, so that a typing error does not read too much.
 """
@@ -60,7 +61,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kcli.client.client_config import SCHEME, SECURITY_PREFIXES
+from kcli.client.client_config import PROTOCOL, SCHEME, SECURITY_PREFIXES, is_like_protocol
 from kcli.spark import table_schemas as tables
 
 EARLIEST = "earliest"
@@ -174,6 +175,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
             values[field] = parse(_NAMES[key], text)
         elif key.startswith(_SECURITY_PREFIXES):
             client[key.removeprefix(_KAFKA)] = text
+        elif is_like_protocol(key.removeprefix(_KAFKA)):
+            raise OptionError(f"there is no option {name!r}; did you mean {_KAFKA}{PROTOCOL}?")
         elif not key.startswith(("kafka.", "option.")) and key not in _TABLE_PROPERTIES:
             raise OptionError(_unknown(name))
     if path := values.pop("path", None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 from kcli.client import Admin, Consumer, Producer, ShareConsumer
 from kcli.client.errors import ConfigError
 from kcli.client.jaas import parse_jaas
-from kcli.client.security_config import TokenEndpoint, read_security
+from kcli.client.security_config import TOKEN_URL, TokenEndpoint, read_security
 from kcli.client.shell import tokens
-from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError
+from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError, TokenObtainer
+from kcli.network.events import ObtainToken, Peer, PeerAddress, TokenObtained
 from kcli.network.security import SaslSettings, TlsSettings
 from tests.conftest import ROOT
 
@@ -108,11 +110,21 @@ def test_jaas_of_scram_with_a_delegation_token() -> None:
 
 
 JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+TOKEN_CLIENT = "sasl.oauthbearer.client.credentials.client"
+OAUTH_SETTINGS = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    TOKEN_URL: "https://id.example/token",
+    f"{TOKEN_CLIENT}.id": "me",
+    f"{TOKEN_CLIENT}.secret": SECRET,
+}
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
+        (USER, "sasl.mechanism is set and security.protocol is not, so that nothing would be protected: set security.protocol"),
+        ({"ssl.ca.location": "/ca.pem"}, "ssl.truststore.location is set and security.protocol is not"),
         ({"security.protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not 'TLS'"),
         (
             {"security.protocol": "SASL_SSL", "sasl.password": SECRET},
@@ -170,6 +182,39 @@ JAAS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
             {**SASL_SSL, "sasl.mechanism": "OAUTHBEARER", "sasl.login.callback.handler.class": "com.x.Y"},
             "is the class com.x.Y of Java: pass a function as oauth_token",
         ),
+        (
+            {**SASL_SSL, "sasl.jaas.config": f"{PLAIN} required username=alice password={SECRET};"},
+            "sasl.jaas.config and sasl.username are both set: leave one of them",
+        ),
+        (
+            {**SASL_SSL, "sasl.login.callback.handler.class": "com.x.Y"},
+            "sasl.login.callback.handler.class is the class com.x.Y of Java, which kcli does not run: remove it",
+        ),
+        ({**SASL_SSL, "sasl.password": "a\0b"}, "the user and the password for PLAIN cannot have the character NUL"),
+        ({**SASL_SSL, "sasl.password": "\ud800"}, "the user or the password has half of a surrogate pair"),
+        ({**SASL_SSL, "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "\ud800"}, "has half of a surrogate pair"),
+        (
+            {**OAUTH_SETTINGS, "sasl.jaas.config": f'{OAUTH} required ssl.truststore.location="/ca.pem";'},
+            "sasl.jaas.config: kcli does not support the option ssl.truststore.location of OAuthBearerLoginModule",
+        ),
+        *(
+            ({**OAUTH_SETTINGS, TOKEN_URL: url}, f"{TOKEN_URL} must be an address without a user, a password and spaces")
+            for url in (f"https://me:{SECRET}@id.example/x", f"https://{SECRET}@id.example/", f"https://id.example/ {SECRET}")
+        ),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https://[{SECRET}"}, f"{TOKEN_URL} must be an address"),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https:///{SECRET}"}, f"{TOKEN_URL} must be an address"),
+        ({**OAUTH_SETTINGS, TOKEN_URL: f"https://id.example:{SECRET}/"}, f"{TOKEN_URL} must be an address"),
+        ({"security.protocol": "SSL", "ssl.ca.location": " "}, "ssl.truststore.location is empty"),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.key.location": f"-----{'BEGIN'} PRIVATE KEY-----{SECRET}",
+                "ssl.ca.location": "a",
+            },
+            "ssl.key.location is for the path of a file: set ssl.keystore.key to a text in PEM",
+        ),
+        ({"security.protocol": "SSL", "ssl.ca.location": "a\0b"}, "cannot be read: embedded null byte"),
+        ({"security.protocol": "SSL", "ssl.ca.pem": "ä"}, "ssl.truststore.certificates has no certificate in PEM"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, str], sentence: str) -> None:
@@ -273,6 +318,8 @@ def test_a_server_that_is_away_for_a_moment(token_url: str, monkeypatch: pytest.
         ((200, b"<html>"), "is not JSON with access_token"),
         ((200, b'{"access_token":"one","expires_in":"soon"}'), "is not JSON with access_token"),
         ((200, b"[]"), "is not JSON with access_token"),
+        ((200, b'{"access_token":3}'), "is not JSON with access_token"),
+        ((200, b'{"access_token":"one","expires_in":NaN}'), "is not JSON with access_token"),
         ((307, b"elsewhere"), "answered 307"),
     ],
 )
@@ -297,6 +344,23 @@ def test_tokens_in_files_and_of_functions(tmp_path: Path) -> None:
         FileSource(path.as_uri()).obtain()
     with pytest.raises(TypeError, match="oauth_token returned int"):
         FunctionSource(lambda: 3).obtain()  # type: ignore[arg-type, return-value]
+
+
+def test_a_token_of_an_async_function_is_text_as_well() -> None:
+    """Another result is a reason in the event, and not an exception in the event loop, which ends all calls."""
+
+    async def number() -> str:
+        return 3  # type: ignore[return-value]
+
+    async def obtained() -> TokenObtained:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[TokenObtained] = loop.create_future()
+        obtainer = TokenObtainer(loop, FunctionSource(number), found.set_result)
+        obtainer.obtain(ObtainToken(1, Peer(PeerAddress("broker", 1), "data", PeerAddress("broker", 1))))
+        return await found
+
+    found = asyncio.run(obtained())
+    assert (found.token, found.reason) == (None, "TypeError: oauth_token returned int, not the token as str")
 
 
 def test_a_client_without_security_does_not_load_it() -> None:

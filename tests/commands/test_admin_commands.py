@@ -206,6 +206,23 @@ def test_the_values_of_bench_do_not_fill_the_memory(size_bytes: int, count: int)
     assert len(values) == count and {len(one) for one in values} == {size_bytes}
 
 
+@pytest.mark.parametrize("name", ["securty.protocol", "Security.Protocol", "security_protocol", "SECURITY.PROTOCOL"])
+def test_a_misspelt_protocol_is_refused(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As a setting of another kind of client it would be ignored, and the connection would have no protection."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers=127.0.0.1:1\n{name}=SSL\n")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and f"there is no setting {name}; did you mean security.protocol?" in err and err.count("\n") == 1
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As editors on Windows write it; it would belong to the first name, and the setting would be ignored."""
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=TLS\n", encoding="utf-8-sig")
+    code, err = ran(capfd, "topics", "list", "--command-config", str(file))
+    assert code == 2 and "security.protocol must be one of" in err
+
+
 def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Settings of the client count, those of other clients do not, and those of security that it does not have are refused."""
     file = tmp_path / "client.properties"

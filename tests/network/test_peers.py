@@ -390,6 +390,19 @@ def test_a_node_that_moved_gets_a_new_connection_at_once() -> None:
     assert test.answers == [PeerFailure.DISCONNECTED] * 2  # what waited for the second one, too
 
 
+def test_a_node_that_moved_gets_one_new_connection() -> None:
+    """Also if a request that fails with the old one is followed by another: a peer would be asked to authenticate twice."""
+    test = connected()
+    deadline_ms = test.now_ms + 1000
+    request = API_KEYS[METADATA].request.new()
+    test.peers.send(OTHER, "PLAINTEXT", METADATA, request, lambda answer, now_ms: test.ask(), deadline_ms)
+    test.sent()
+    test.addresses[OTHER] = PeerAddress("host2", 9999)
+    test.ask()
+    assert [type(effect) for effect in test.effects] == [ClosePeer, SendRequest]
+    assert test.peers.in_flight_count(OTHER, "PLAINTEXT") == 3  # ApiVersions, and the two that wait
+
+
 def test_the_node_itself_is_asked_in_the_highest_version_and_without_a_deadline() -> None:
     """Whatever its role: a broker asks itself as well as its controller."""
     for role in NodeRole:

@@ -142,6 +142,9 @@ def test_oauthbearer() -> None:
     )
     assert exchange.answer(b"") is None
     assert exchange.answer(b'{"status":"invalid_token"}') == b"\x01"
+    for challenge in (b"", b'{"status":"invalid_token"}'):  # the server may only refuse the authentication now
+        with pytest.raises(SaslError, match="it refused the token"):
+            exchange.answer(challenge)
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\n", "a\x01b", "ä", "=a"])

@@ -126,6 +126,26 @@ def test_a_connection_authenticates_before_its_first_request() -> None:
     assert [key for key, *_ in client.sent()] == [METADATA, METADATA]
 
 
+def test_what_a_connection_waits_for_is_a_reason_as_well() -> None:
+    """For the message of a call that ends at its timeout, since the server says nothing."""
+    client = ClientUnderTest()
+    client.ask()
+    reasons = [client.peers.failure_reason(ADDRESS, "data")]
+    client.answer_versions()
+    reasons.append(client.peers.failure_reason(ADDRESS, "data"))
+    client.authenticate()
+    reasons.append(client.peers.failure_reason(ADDRESS, "data"))
+    assert reasons == [
+        "the connection is not set up yet (TCP, TLS, ApiVersions)",
+        "the authentication is not complete yet",
+        None,
+    ]
+    client.end(Closing.ENDED, "it was reset")
+    client.advance(2000)
+    client.ask()
+    assert client.peers.failure_reason(ADDRESS, "data") == "it was reset", "that of the last connection says more"
+
+
 def test_make_ready_authenticates_too() -> None:
     client = ClientUnderTest()
     assert not client.peers.make_ready(ADDRESS, "data")
@@ -349,6 +369,42 @@ def test_a_session_without_an_end() -> None:
     client.effects.clear()
     client.ask()
     assert SASL_HANDSHAKE not in [key for key, *_ in client.sent()]
+
+
+def test_requests_are_sent_in_a_session_that_ends_at_once() -> None:
+    """Otherwise they would wait for one authentication after the other."""
+    client = ClientUnderTest()
+    client.ask()
+    client.answer_versions()
+    for _ in range(3):
+        client.authenticate(lifetime_ms=1)
+        assert client.peers.make_ready(ADDRESS, "data")
+        client.answer(METADATA)
+        client.advance(2000)
+        client.ask()
+    assert len(client.answers) == 3
+
+
+def test_a_client_authenticates_again_at_most_once_in_a_second() -> None:
+    """A broker of Kafka answers the second SaslHandshake of a second with ILLEGAL_SASL_STATE."""
+    client = ready(400)
+    client.advance(400)  # the first one has no such limit
+    client.ask()
+    client.authenticate(lifetime_ms=400)
+    client.answer(METADATA)
+    client.advance(1000)
+    client.ask()
+    client.answer(METADATA)
+    client.advance(100)
+    client.ask()
+    client.authenticate(lifetime_ms=400)
+    client.answer(METADATA)
+
+
+def test_a_session_may_be_as_long_as_a_number_can_be() -> None:
+    client = ready(2**63 - 1)
+    client.ask()
+    client.answer(METADATA)
 
 
 def test_another_authentication_that_is_refused() -> None:

@@ -239,6 +239,13 @@ def test_offsets_without_records_at_the_end(tmp_path: Path) -> None:
         assert [row["offset"] for row in rows_of(url, assign='{"orders":[1]}')] == list(range(100))
 
 
+@pytest.mark.parametrize("name", ["kafka.securty.protocol", "kafka.security_protocol", "security.protocol"])
+def test_a_misspelt_protocol_is_refused(name: str) -> None:
+    """As an option of Spark's own source it would be ignored, and the connections would have no protection."""
+    with pytest.raises(OptionError, match=f"there is no option '{name}'; did you mean kafka.security.protocol?"):
+        parse_options({"path": "kafka://127.0.0.1:1", "kafka.bootstrap.servers": "x", name: "SSL"})
+
+
 def test_a_cluster_with_tls_and_sasl(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The options kafka.security.*, kafka.ssl.* and kafka.sasl.* are those of the client, in planning and in tasks."""
     authority = Authority(tmp_path / "authority")

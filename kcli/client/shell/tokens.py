@@ -16,6 +16,7 @@ import asyncio
 import base64
 import inspect
 import json
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,13 @@ class TokenError(Exception):
     """A token that cannot be obtained; the message is a clause without a secret."""
 
 
+def _token_of(found: object) -> str:
+    """Return what a function or a server has given. Raises TypeError if it is not text."""
+    if not isinstance(found, str):
+        raise TypeError(f"oauth_token returned {type(found).__name__}, not the token as str")
+    return found
+
+
 class FunctionSource:
     """A function of the application."""
 
@@ -49,16 +57,13 @@ class FunctionSource:
         return inspect.iscoroutinefunction(self._function)
 
     async def obtain_async(self) -> str:
-        """Return a token of an asynchronous function."""
+        """Return a token of an asynchronous function. Raises as `obtain`."""
         found = self._function()
-        return found if isinstance(found, str) else await found
+        return _token_of(found if isinstance(found, str) else await found)
 
     def obtain(self) -> str:
         """Return a token. Raises TypeError for another result, and what the function raises."""
-        found = self._function()
-        if not isinstance(found, str):
-            raise TypeError(f"oauth_token returned {type(found).__name__}, not the token as str")
-        return found
+        return _token_of(self._function())
 
 
 class FileSource:
@@ -127,10 +132,12 @@ class EndpointSource:
             raise TokenError(f"{one.name}: {getattr(error, 'reason', None) or error}") from None
         try:
             found = json.loads(body)
-            self._token = found["access_token"]
-            lifetime_s = float(found.get("expires_in", 0))
+            token, lifetime_s = _token_of(found["access_token"]), float(found.get("expires_in", 0))
+            if math.isnan(lifetime_s):
+                raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise TokenError(f"the answer of {one.name} is not JSON with access_token") from None
+        self._token = token
         self._refresh_s, self._expires_s = begin_s + lifetime_s * REFRESH_FACTOR, begin_s + lifetime_s
 
 

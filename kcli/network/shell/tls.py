@@ -4,13 +4,14 @@
     ---------------------------------------------------------  ---------------------------------------------------------
     a certificate of the broker that is not accepted           REFUSED, with the reason of OpenSSL and the setting
     bytes that are not TLS                                     REFUSED: the listener has no TLS
-    no version in common; an alert about a certificate         REFUSED; with TLS 1.3 the alert comes after the handshake
+    no version in common; an alert, except those that may      REFUSED; with TLS 1.3 an alert about the client's certificate
+    pass; a broker less secure than OpenSSL allows             comes after the handshake
     the peer closes the connection                             CLOSED_IN_HANDSHAKE
     any other, such as a reset                                 ENDED
 
 As in Java, each certificate of ssl.truststore.* is trusted by itself, also one that is not of an authority. A key that is given
-as text is passed to OpenSSL, which reads files only, through a pipe: it is not written to a disk. A text may be on one line, as
-of a properties file in which the ends of its lines are escaped; Kafka reads that, too (KIP-651).
+as text is passed to OpenSSL, which reads files only, in memory or through a pipe: it is not written to a disk. A text may be on
+one line, as of a properties file in which the ends of its lines are escaped; Kafka reads that, too (KIP-651).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 _PEM = b"-----BEGIN "
 _PEM_ENTRY = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
 _PEM_COLUMNS = 64
-# A pipe has this much room everywhere.
+# A pipe has this much room at first.
 MOST_PEM_BYTES = 16 * 1024
 # Codes of X509_V_ERR_...
 _NAMES_DIFFER = (62, 64)  # HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
@@ -48,6 +49,9 @@ _CLIENT_CERTIFICATE = (
     "TLSV1_ALERT_UNKNOWN_CA",
     "TLSV1_ALERT_ACCESS_DENIED",
 )
+_ALERTS = ("SSLV3_ALERT_", "TLSV1_ALERT_", "TLSV13_ALERT_", "TLSV1_")  # the starts of their names
+_PASSING_ALERTS = ("TLSV1_ALERT_INTERNAL_ERROR", "TLSV1_ALERT_USER_CANCELLED")
+_WEAK = ("DH_KEY_TOO_SMALL", "UNSAFE_LEGACY_RENEGOTIATION_DISABLED", "WRONG_SIGNATURE_TYPE")
 _NOTHING_IN_COMMON = "SSLV3_ALERT_HANDSHAKE_FAILURE"  # also of brokers that expect a certificate, with TLS 1.2
 _CONVERT_TRUSTSTORE = "keytool -list -rfc -keystore FILE > authorities.pem"
 _CONVERT_KEYSTORE = (
@@ -98,6 +102,10 @@ class Tls:
         if reason in _CLIENT_CERTIFICATE:
             what = "refused the certificate of the client" if self._has_certificate else "expects a certificate of the client"
             return f"it {what} ({_words(reason)}): check ssl.keystore.location or ssl.certificate.location", Closing.REFUSED
+        if reason in _WEAK:
+            return f"it is less secure than OpenSSL allows ({_words(reason)}): check the TLS of the broker", Closing.REFUSED
+        if reason.startswith(_ALERTS) and reason not in _PASSING_ALERTS:
+            return f"it ended the TLS handshake with the alert {_words(reason)}: check the log of the broker", Closing.REFUSED
         return f"TLS failed: {_words(reason)}", Closing.ENDED
 
     @staticmethod
@@ -122,7 +130,7 @@ class Tls:
 
 def _words(reason: str) -> str:
     """Return OpenSSL's name of an error as words."""
-    for start in ("SSLV3_ALERT_", "TLSV1_ALERT_", "TLSV13_ALERT_"):
+    for start in _ALERTS:
         reason = reason.removeprefix(start)
     return reason.lower().replace("_", " ")
 
@@ -148,7 +156,7 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
         _check_file(settings.authorities_path, _CONVERT_TRUSTSTORE)
     try:
         context.load_verify_locations(cafile=settings.authorities_path, cadata=_in_lines(settings.authorities or "") or None)
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, ValueError, TypeError):  # a TypeError: not ASCII
         raise TlsSettingsError(f"{name} has no certificate in PEM that can be read") from None
 
 
@@ -191,6 +199,8 @@ def _check_file(path: str, convert: str) -> None:
         data = Path(path).read_bytes()
     except OSError as error:
         raise TlsSettingsError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+    except ValueError as error:
+        raise TlsSettingsError(f"{path} cannot be read: {error}") from None
     if _PEM not in data:
         raise TlsSettingsError(f"{path} is not a PEM file; JKS and PKCS12 are not supported: convert it ({convert})")
 
@@ -215,10 +225,14 @@ def _as_path(text: str | None, path: str | None) -> Iterator[str | None]:
     data = _in_lines(text).encode()
     if len(data) > MOST_PEM_BYTES:
         raise ValueError(f"more than {MOST_PEM_BYTES} bytes")
-    reading, writing = os.pipe()
+    if hasattr(os, "memfd_create"):  # of Linux, whose pipes may have room for one page only, for users who have many
+        reading = writing = os.memfd_create("pem")
+    else:
+        reading, writing = os.pipe()
     try:
         os.write(writing, data)
-        os.close(writing)
+        if writing != reading:
+            os.close(writing)
         yield f"/dev/fd/{reading}"
     finally:
         os.close(reading)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import ssl
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,31 @@ def test_files_and_texts(authority: Authority, issued: Issued, tmp_path: Path) -
     assert not before or len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe can be set on Linux only")
+def test_pipes_may_be_small(authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page each, as Linux gives to users who have many: a text that does not fit must not block for ever."""
+    make_pipe = os.pipe
+
+    def small_pipe() -> tuple[int, int]:
+        reading, writing = make_pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        return reading, writing
+
+    monkeypatch.setattr(os, "pipe", small_pipe)
+    certificate, key = issued.certificate.read_text() * 12, issued.key.read_text()
+    assert 4096 < len(certificate) < MOST_PEM_BYTES
+    ended = threading.Event()
+
+    def load() -> None:
+        Tls(TlsSettings(certificate=certificate, key=key), 1)
+        with pytest.raises(TlsSettingsError):  # OpenSSL does not read the rest of it
+            Tls(TlsSettings(certificate="x" * MOST_PEM_BYTES, key=key), 1)
+        ended.set()
+
+    threading.Thread(target=load, daemon=True).start()
+    assert ended.wait(10)
+
+
 def test_names_and_versions() -> None:
     context = Tls(TlsSettings(checks_name=False, versions=("TLSv1.3",)), 1).context
     assert context.verify_mode == ssl.CERT_REQUIRED and not context.check_hostname
@@ -68,6 +95,9 @@ def test_names_and_versions() -> None:
 def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Path) -> None:
     certificate, other = issued.certificate.read_text(), authority.issue("other")
     locked = encrypted(authority, issued)
+    # A pipe can be read once only, and OpenSSL reads the text again to say what is wrong.
+    in_memory = hasattr(os, "memfd_create")
+    what_differs = "the key is not that of the certificate" if in_memory else "it needs a certificate and its key in PEM"
     store = tmp_path / "client.p12"
     command = ["openssl", "pkcs12", "-export", "-in", str(issued.both), "-out", str(store), "-passout", f"pass:{PASSWORD}"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -85,7 +115,7 @@ def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Pat
             TlsSettings(certificate=certificate, key=locked, key_password="no"),
             "the key cannot be decrypted: check ssl.key.password",
         ),
-        (TlsSettings(certificate=certificate, key=other.key.read_text()), "it needs a certificate and its key in PEM"),
+        (TlsSettings(certificate=certificate, key=other.key.read_text()), what_differs),
         (
             TlsSettings(certificate_path=str(issued.certificate), key_path=str(other.key)),
             "the key is not that of the certificate",
@@ -105,6 +135,11 @@ def test_what_cannot_be_used(authority: Authority, issued: Issued, tmp_path: Pat
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", Closing.REFUSED, "it expects a certificate of the client (certificate required)"),
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", Closing.REFUSED, "it has nothing in common with the client, or expects"),
         ("UNEXPECTED_EOF_WHILE_READING", Closing.CLOSED_IN_HANDSHAKE, "during the TLS handshake"),
+        ("TLSV1_UNRECOGNIZED_NAME", Closing.REFUSED, "it ended the TLS handshake with the alert unrecognized name: check the"),
+        ("TLSV1_ALERT_DECRYPT_ERROR", Closing.REFUSED, "with the alert decrypt error"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", Closing.ENDED, "TLS failed: internal error"),
+        ("TLSV1_ALERT_USER_CANCELLED", Closing.ENDED, "TLS failed: user cancelled"),
+        ("DH_KEY_TOO_SMALL", Closing.REFUSED, "it is less secure than OpenSSL allows (dh key too small)"),
         ("BAD_RECORD_TYPE", Closing.ENDED, "TLS failed: bad record type"),
     ],
 )
