@@ -1,6 +1,8 @@
-"""A TCP proxy on 127.0.0.1 between clients and a broker that handles each request and each answer as a whole.
+"""TCP proxies on 127.0.0.1 between clients and a broker.
 
-A subclass decides what becomes of them: FaultyProxy (tests/client) loses some, RecordingProxy (tests/oracle) keeps a copy.
+TcpProxy has the sockets and threads; SecuredProxy (tests/client) adds TLS and SASL. FrameProxy carries each request and each
+answer as a whole, and a subclass decides what becomes of them: FaultyProxy (tests/client) loses some, RecordingProxy
+(tests/oracle) keeps a copy.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ PATIENCE_S = 20.0
 Carrier = Callable[[bytes, socket.socket], bool]
 
 
-class FrameProxy(ABC):
-    """Listens on `port`, which it picks; `target` returns the port of the broker and is called for each connection."""
+class TcpProxy(ABC):
+    """Listens on `port`, which it picks; `target` returns the port of the broker."""
 
     def __init__(self, target: Callable[[], int]) -> None:
         self.target = target
@@ -29,7 +31,7 @@ class FrameProxy(ABC):
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._start(self._accept)
+        self.start(self._accept)
 
     def __enter__(self) -> Self:
         return self
@@ -37,38 +39,62 @@ class FrameProxy(ABC):
     def __exit__(self, *exc: object) -> None:
         """End all connections and wait for the threads."""
         self.closing.set()
-        _shut(self._listener)
-        for one in self._sockets:
-            _shut(one)
+        _shut(self._listener, *self._sockets)
         for thread in self._threads:
             thread.join(PATIENCE_S)
         for one in (self._listener, *self._sockets):
             one.close()
 
     @abstractmethod
-    def carriers(self) -> tuple[Carrier, Carrier]:
-        """Return what carries the requests of a new connection, and what carries its answers."""
+    def serve(self, client: socket.socket) -> None:
+        """Serve a new connection, on a thread of its own, which may end with an OSError."""
 
-    def _start(self, target: Callable[..., None], *args: object) -> None:
+    def start(self, target: Callable[..., None], *args: object) -> None:
+        """Run a function on a thread."""
         thread = threading.Thread(target=target, args=args, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def connect(self) -> socket.socket:
+        """Return a connection to the broker. Raises OSError."""
+        broker = socket.create_connection(("127.0.0.1", self.target()))
+        self.keep(broker)
+        return broker
+
+    def keep(self, one: socket.socket) -> None:
+        """Close a socket at the end."""
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sockets.append(one)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                try:
-                    broker = socket.create_connection(("127.0.0.1", self.target()))
-                except OSError:  # it is not there yet
-                    client.close()
-                    continue
-                for one in (client, broker):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets += [client, broker]
-                requests, answers = self.carriers()
-                self._start(_copy, client, broker, requests)
-                self._start(_copy, broker, client, answers)
+                self.keep(client)
+                self.start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            self.serve(client)
+
+
+class FrameProxy(TcpProxy):
+    """Carries frames."""
+
+    @abstractmethod
+    def carriers(self) -> tuple[Carrier, Carrier]:
+        """Return what carries the requests of a new connection, and what carries its answers."""
+
+    def serve(self, client: socket.socket) -> None:
+        """Connect, and carry what comes from both ends."""
+        try:
+            broker = self.connect()
+        except OSError:  # it is not there yet
+            _shut(client)
+            return
+        requests, answers = self.carriers()
+        self.start(_copy, broker, client, answers)
+        _copy(client, broker, requests)
 
 
 def _copy(source: socket.socket, target: socket.socket, carry: Carrier) -> None:

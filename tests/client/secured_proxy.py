@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,17 +23,16 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS, PRODUCE, SASL_AUTHENTICAT
 from kcli.protocol.error_codes import ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM
 from kcli.protocol.framing import encode_response, read_request_header, read_response_header
 from tests.certificates import Issued
+from tests.frame_proxy import TcpProxy
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
 ITERATIONS = 4096
-PATIENCE_S = 20.0
 
 
-class SecuredProxy:
+class SecuredProxy(TcpProxy):
     """Without a certificate there is no TLS, without users no SASL; `logins` counts authentications."""
 
     def __init__(self, issued: Issued | None = None, users: Mapping[str, str] | None = None, session_ms: int = 0) -> None:
-        self.target: Callable[[], int] = lambda: 0
         self.spoil: Callable[[bytes], bytes] = lambda answer: answer
         self.logins = 0
         self.connections = 0
@@ -44,44 +42,16 @@ class SecuredProxy:
         if issued is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(issued.both)
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._start(self._accept)
+        super().__init__(lambda: 0)
 
-    def __enter__(self) -> SecuredProxy:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for one in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-        for one in (self._listener, *self._sockets):
-            one.close()
-
-    def _start(self, target: Callable[..., object], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                self._start(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            if self._context is not None:
-                client = self._context.wrap_socket(client, server_side=True)
-                self._sockets.append(client)
-            broker = socket.create_connection(("127.0.0.1", self.target()))
-            self._sockets.append(broker)
-            self.connections += 1
+    def serve(self, client: socket.socket) -> None:
+        """Serve the security of one connection."""
+        if self._context is not None:
+            client = self._context.wrap_socket(client, server_side=True)
+            self.keep(client)
+        broker = self.connect()
+        self.connections += 1
+        with contextlib.suppress(EOFError):
             _Session(self, client, broker).run()
 
     def users(self) -> Mapping[str, str] | None:
