@@ -38,6 +38,7 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+URL_ENCODE = "sasl.oauthbearer.header.urlencode"
 _JAAS = "sasl.jaas.config"
 _HANDLER = "sasl.login.callback.handler.class"
 _TRUSTSTORE = "ssl.truststore.location"
@@ -76,7 +77,7 @@ _USED = (
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.header.urlencode",
+    URL_ENCODE,
     _HANDLER,
 )
 # Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here.
@@ -285,8 +286,10 @@ def _token_settings(
     if not url.startswith("file:") and not (client_id and secret):
         raise ConfigError(f"{TOKEN_URL} needs {start}.id and {start}.secret")
     scope = settings.get("sasl.oauthbearer.scope") or options.get("scope", "")
-    is_encoded = settings.get("sasl.oauthbearer.header.urlencode", "").lower() == "true"
-    endpoint = TokenEndpoint(url, client_id, secret, scope, is_encoded)
+    is_encoded = settings.get(URL_ENCODE, "false").strip().lower()
+    if is_encoded not in ("true", "false"):
+        raise ConfigError(f"{URL_ENCODE} must be true or false, not {is_encoded!r}")
+    endpoint = TokenEndpoint(url, client_id, secret, scope, is_encoded == "true")
     return SaslSettings(OAUTHBEARER, extensions=extensions, source=TOKEN_URL), endpoint
 
 

@@ -328,6 +328,10 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
     }
     source |= {name: value for name, value in given.items() if value}
     if args.command_config is not None:
+        from kcli.client.client_config import SCHEME
+
+        if not any(path.startswith(SCHEME) for path in args.paths):
+            raise CannotRun(f"--command-config is for {SCHEME}HOST:PORT; log directories are read without a client")
         settings = common_settings(read_properties(args.command_config))
         source |= {f"kafka.{name}": value for name, value in settings.items()}
     source |= _pairs("--option", args.option)

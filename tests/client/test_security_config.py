@@ -179,6 +179,10 @@ OAUTH_SETTINGS = {
             "needs sasl.oauthbearer.client.credentials.client.id and",
         ),
         (
+            {**OAUTH_SETTINGS, "sasl.oauthbearer.header.urlencode": "yes"},
+            "sasl.oauthbearer.header.urlencode must be true or false, not 'yes'",
+        ),
+        (
             {**SASL_SSL, "sasl.mechanism": "OAUTHBEARER", "sasl.login.callback.handler.class": "com.x.Y"},
             "is the class com.x.Y of Java: pass a function as oauth_token",
         ),

@@ -276,3 +276,11 @@ def test_a_cluster_with_tls_and_sasl(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert main(["to-parquet", url, "--out", str(tmp_path / "out"), "--command-config", str(file)]) == 2
         err = capfd.readouterr().err
         assert err.count("\n") == 1 and "it refused the authentication of the user 'alice'" in err and "another" not in err
+
+
+def test_settings_of_a_client_are_not_for_a_directory(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """An operator who gives them expects that they are used."""
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL\n")
+    assert main(["to-parquet", str(tmp_path), "--out", str(tmp_path / "out"), "--command-config", str(file)]) == 2
+    assert "--command-config is for kafka://HOST:PORT; log directories are read without a client" in capfd.readouterr().err
