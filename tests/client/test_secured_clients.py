@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from kcli.client import Admin, AsyncAdmin, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
 from kcli.client.errors import AuthenticationError, KafkaTimeoutError
 from kcli.commands.app import main
+from tests.answering_server import answering_server
 from tests.certificates import Authority, Issued
 from tests.client.secured_proxy import SecuredProxy
 from tests.server.live import LiveServer, wait_for
@@ -242,31 +243,14 @@ def test_without_sasl_and_without_tls(issued: Issued, proxy: SecuredProxy, autho
 # ------------------------------------------------------------------------------------- servers that are not brokers
 
 
-@contextlib.contextmanager
-def server(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """A server that does this with each connection -> its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    accepted: list[socket.socket] = []
+def server(answer: Callable[[socket.socket], object]) -> AbstractContextManager[str]:
+    """A server that does this after the first bytes of each connection -> its address."""
 
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                accepted.append(connection)
-                with contextlib.suppress(OSError):
-                    connection.recv(10_000)
-                    answer(connection)
+    def read_and_answer(connection: socket.socket) -> None:
+        connection.recv(10_000)
+        answer(connection)
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        for connection in accepted:
-            connection.close()
-        thread.join(AT_ONCE_S)
+    return answering_server(read_and_answer)
 
 
 @pytest.mark.parametrize(

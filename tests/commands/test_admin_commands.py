@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,39 +22,10 @@ from kcli.commands.bench import make_values
 from kcli.commands.configs import parse_values
 from kcli.commands.group_reset_options import duration_ms, read_plan
 from kcli.commands.output import CannotRun
+from tests.answering_server import answering_server
 
 TIMEOUT_S = 0.6
 SLACK_S = 5.0  # of a loaded machine
-
-
-@contextmanager
-def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does this with each connection -> its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    accepted: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            accepted.append(connection)
-            try:
-                answer(connection)
-            except OSError:
-                pass
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        for connection in accepted:
-            connection.close()
-        thread.join(SLACK_S)
 
 
 def http(connection: socket.socket) -> None:
@@ -109,14 +79,14 @@ def ran(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_that_is_not_a_broker(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     answer, reason = SERVERS[name]
-    with server(answer) as address:
+    with answering_server(answer) as address:
         code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
     assert code == 2 and reason in err and f"{TIMEOUT_S * 1000:.0f} ms" in err, err
 
 
 def test_a_server_that_expects_tls(capfd: pytest.CaptureFixture[str]) -> None:
     """No other attempt is made: it would fail as well."""
-    with server(tls) as address:
+    with answering_server(tls) as address:
         code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
     assert code == 2 and f"{address}: it expects TLS: set security.protocol=SSL, or use another port" in err
 
@@ -245,7 +215,7 @@ def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
 
 def test_an_interrupt_ends_it_at_once() -> None:
     """Ctrl-C while a broker does not answer."""
-    with server(silent) as address:
+    with answering_server(silent) as address:
         # Tests that a shell runs in the background inherit that SIGINT is ignored, and so would the command.
         program = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -90,7 +90,7 @@ class EndpointSource:
         self._refresh_s = self._expires_s = 0.0  # of the monotonic clock
 
     def obtain(self) -> str:
-        """Return a token, the last one while it is valid and for as long as there is no other. Raises TokenError."""
+        """Return a token. Until it expires, the last one serves if the server gives no other. Raises TokenError."""
         with self._lock:
             if time.monotonic() >= self._refresh_s:
                 try:
