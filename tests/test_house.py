@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,27 +68,39 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
+
+
+def refuse(faults: Iterable[str]) -> None:
+    """Fail with all faults in one message, so that one run shows each module that breaks a rule."""
+    found = list(faults)
+    assert not found, "\n".join(["", *found])
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_is_one_room(path: Path) -> None:
+def faults_of_size(path: Path) -> Iterator[str]:
+    text, tree = path.read_text(), tree_of(path)
+    if text.strip() and not ast.get_docstring(tree):
+        yield f"{name_of(path)}: a module opens with its specification"
+    if (lines := text.count("\n")) > MAX_MODULE_LINES:
+        yield f"{name_of(path)} has {lines} lines"
+    for function in functions(tree):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        if lines > LONG_LOOPS.get(f"{name_of(path)} {function.name}", MAX_FUNCTION_LINES):
+            yield f"{name_of(path)}: {function.name} has {lines} lines"
+
+
+def test_a_module_is_one_room() -> None:
     """It opens with its specification, is short enough to be read whole, and its functions fit a screen.
 
     LONG_LOOPS are compiled (a .pxd is next to the module).
     """
-    text, tree = path.read_text(), tree_of(path)
-    assert ast.get_docstring(tree) or not text.strip(), "a module opens with its specification"
-    assert text.count("\n") <= MAX_MODULE_LINES
-    for function in functions(tree):
-        lines = (function.end_lineno or 0) - function.lineno + 1
-        allowed = LONG_LOOPS.get(f"{name_of(path)} {function.name}", MAX_FUNCTION_LINES)
-        assert lines <= allowed, f"{function.name} has {lines} lines"
+    refuse(fault for path in MODULES for fault in faults_of_size(path))
 
 
 def test_long_loops_are_compiled_and_as_long_as_noted() -> None:
@@ -99,19 +112,29 @@ def test_long_loops_are_compiled_and_as_long_as_noted() -> None:
         assert [(one.end_lineno or 0) - one.lineno + 1 for one in found] == [noted], name
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_the_world_stays_outside(path: Path) -> None:
-    """No clock, dice, sockets or os below the ports and shells."""
+def imported_packages(tree: ast.Module) -> set[str]:
+    """The top packages that a module imports by their absolute names."""
     imported = set()
-    for node in ast.walk(tree_of(path)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imported |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             imported.add((node.module or "").split(".")[0])
-    for module in sorted(imported & WORLD.keys()):
-        assert name_of(path).startswith(WORLD[module] or ("nowhere",)), f"{name_of(path)} imports {module}"
-    if not name_of(path).startswith(("kcli/commands/", *SHELLS, "kcli/spark/session")):
-        assert not CLOCK_CALLS.search(path.read_text()), "the time is handed in"
+    return imported
+
+
+def faults_of_the_world(path: Path) -> Iterator[str]:
+    name = name_of(path)
+    for module in sorted(imported_packages(tree_of(path)) & WORLD.keys()):
+        if not name.startswith(WORLD[module]):
+            yield f"{name} imports {module}"
+    if not name.startswith(("kcli/commands/", *SHELLS, "kcli/spark/session")):
+        yield from (f"{name} calls {found[0]}): the time is handed in" for found in CLOCK_CALLS.finditer(path.read_text()))
+
+
+def test_the_world_stays_outside() -> None:
+    """No clock, random numbers, sockets or os below the ports and shells."""
+    refuse(fault for path in MODULES for fault in faults_of_the_world(path))
 
 
 def public_definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -153,26 +176,33 @@ def described_functions(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield child.name, ast.get_docstring(child) or ""
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_docstrings_of_functions_begin_with_a_verb(path: Path) -> None:
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
     """Their first lines are in the imperative; the result is described in words, not behind an arrow."""
-    for name, text in described_functions(tree_of(path)):
-        first_line = text.partition("\n")[0]
-        assert " -> " not in first_line, f"{name}: {first_line}"
-        assert not NO_VERB.match(first_line), f"{name}: {first_line}"
+    first_lines = (
+        (f"{name_of(path)}: {name}", text.partition("\n")[0])
+        for path in MODULES
+        for name, text in described_functions(tree_of(path))
+    )
+    refuse(f"{name}: {line}" for name, line in first_lines if " -> " in line or NO_VERB.match(line))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_what_is_public_is_explained(path: Path) -> None:
-    """Every public class and function has a docstring that ends as a sentence and names the errors that it raises."""
+def faults_of_docstrings(path: Path) -> Iterator[str]:
     for node in public_definitions(tree_of(path)):
-        text = ast.get_docstring(node)
-        assert text, f"{node.name} has no docstring"
-        assert text.rstrip()[-1] in ".:)`|-_=]", f"{node.name}: a docstring is made of sentences"
-        if isinstance(node, ast.ClassDef):
+        name, text = f"{name_of(path)}: {node.name}", ast.get_docstring(node)
+        if not text:
+            yield f"{name} has no docstring"
             continue
-        for error in raised_names(node) - caught_names(node):
-            assert error in text or "Raise" in text or "raise" in text, f"{node.name} does not say that it raises {error}"
+        if text.rstrip()[-1] not in ".:)`|-_=]":
+            yield f"{name}: a docstring is made of sentences"
+        if isinstance(node, ast.ClassDef) or "Raise" in text or "raise" in text:
+            continue
+        unnamed = sorted(error for error in raised_names(node) - caught_names(node) if error not in text)
+        yield from (f"{name} does not say that it raises {error}" for error in unnamed)
+
+
+def test_what_is_public_is_explained() -> None:
+    """Every public class and function has a docstring that ends as a sentence and names the errors that it raises."""
+    refuse(fault for path in MODULES for fault in faults_of_docstrings(path))
 
 
 def commands_page() -> str:
