@@ -11,7 +11,8 @@
 A name is preferred to regular expressions, and these are tried in the order in which they are given. A topic that no --map
 matches keeps its name.
 
-Internal topics (`__consumer_offsets`, ...) are left out unless a --map names one of them: a broker writes its own.
+Internal topics (`__consumer_offsets`, ...) are left out unless a --map names one of them: a broker writes its own. For the same
+reason no topic may get the name of an internal topic.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class TopicMapping:
         if target is None:
             target = next((found for rule in self._rules if (found := _renamed(rule, topic)) is not None), topic)
         if target in _NOT_PRODUCED:
-            return None
+            raise MappingError(
+                f"--map gives the topic {topic!r} the name {target}, an internal topic, which a broker writes itself; give it "
+                "another name, or leave it out with --topic"
+            )
         fault = topic_name_fault(target)
         if fault is not None and target == topic:
             raise MappingError(
@@ -92,6 +96,9 @@ class TopicMapping:
             sentence = missing_name("topic", name, topics)
             if sentence is not None:
                 raise MappingError(f"{option} {name}: {sentence}")
+        for name in self._names:
+            if self.globs and not any(fnmatchcase(name, glob) for glob in self.globs):
+                raise MappingError(f"--map {name}={self._names[name]}: --topic leaves the topic out; leave one of them out")
 
 
 def _renamed(rule: _Rule, topic: str) -> str | None:

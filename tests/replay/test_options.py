@@ -33,12 +33,19 @@ from tests.log_builder import PartitionBuilder
         ((r"o(.*)=1.\1", r"(.*)=2.\1"), "orders", "1.rders"),
         ((r"(.*)=x.\1",), "__consumer_offsets", None),
         (("__consumer_offsets=old-offsets",), "__consumer_offsets", "old-offsets"),
-        (("orders=__transaction_state",), "orders", None),
         ((), "__cluster_metadata", None),
     ],
 )
 def test_names_in_the_target(options: tuple[str, ...], topic: str, target: str | None) -> None:
     assert parse_mapping(options).target_of(topic) == target
+
+
+@pytest.mark.parametrize("target", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
+@pytest.mark.parametrize("old", ["orders", "(.*)"])
+def test_no_topic_gets_the_name_of_an_internal_topic(old: str, target: str) -> None:
+    """The topic was left out without a message, and the exit code was 0."""
+    with pytest.raises(MappingError, match=f"--map gives the topic 'orders' the name {target}, an internal topic"):
+        parse_mapping((f"{old}={target}",)).targets(["orders"])
 
 
 def test_topics_by_pattern() -> None:
@@ -53,6 +60,7 @@ def test_topics_by_pattern() -> None:
         ((), ("x*",), "--topic x*: no topic here matches 'x*'; there are orders, users"),
         (("user=users-2",), (), "--map user: no topic here is called 'user'; did you mean 'users'?"),
         (("orders=a", "(x.*)=b"), ("u*", "orders"), None),
+        (("orders=a",), ("users",), "--map orders=a: --topic leaves the topic out; leave one of them out"),
     ],
 )
 def test_names_that_no_topic_has(tmp_path: Path, maps: tuple[str, ...], globs: tuple[str, ...], sentence: str | None) -> None:
