@@ -97,6 +97,7 @@ class BatchMaker:
         self._sent_counts = deque(joining.sent_counts)
         self._join_space = JoinSpace() if joining.most_bytes or joining.sent_counts else None
         self._joined: JoinedBatch | None = None
+        self._joined_timestamp: int | None = None  # of the first record, if that is not the base timestamp
         self._joined_watched: list[WatchedOffset] = []
         self.joined_offset = 0  # the offset after the batch that `join_run` has joined last
         self._takes_whole = record_filter.selection._replace(offsets=Range(), read_committed=False) == Selection()
@@ -229,10 +230,17 @@ class BatchMaker:
             header.record_count,
             header.base_offset,
             header.next_offset,
-            header.base_timestamp,
+            self._first_timestamp(batch, header),
             header.size_bytes,
             watched,
         )
+
+    def _first_timestamp(self, batch: LogBatch, header: RecordBatch) -> int:
+        """Return the timestamp of the first record: the base timestamp, unless that is a delete horizon (KIP-534)."""
+        if header.delete_horizon_ms is None:
+            return header.base_timestamp
+        window = next(batch.windows(self._scanner), None)
+        return window.columns.timestamp[0] if window is not None and window.count else header.max_timestamp
 
     def _join(self, batch: LogBatch, header: RecordBatch, space: JoinSpace) -> Iterator[Made]:
         """Add a whole batch to those that are joined."""
@@ -250,6 +258,7 @@ class BatchMaker:
             joined = self._joined = self._new_joined(space)
         if joined.first_offset < 0:
             joined.begin(header.base_offset, header.base_timestamp, header.max_timestamp)
+            self._joined_timestamp = self._first_timestamp(batch, header)
         size, count = joined.size, joined.count
         try:
             fault = self._append(joined, batch)
@@ -284,11 +293,12 @@ class BatchMaker:
             return
         self._joined = None
         watched, self._joined_watched = self._joined_watched, []
+        timestamp, self._joined_timestamp = self._joined_timestamp, None
         if not joined.count:  # all its records are damaged: the next batch of any kind is in their place
             self._next_watched -= len(watched)
         else:
             count, first, next_offset = joined.count, joined.first_offset, joined.next_offset
-            stamp, size = joined.base_timestamp, joined.source_bytes
+            stamp, size = joined.base_timestamp if timestamp is None else timestamp, joined.source_bytes
             yield self._counted(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))
 
     def _copied(self, batch: LogBatch, header: RecordBatch, verdict: int) -> Iterator[Made]:

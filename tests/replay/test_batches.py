@@ -147,6 +147,19 @@ def test_timestamps_that_no_batch_can_have_together_are_not_joined(tmp_path: Pat
     assert places == {3: 3, 5: 5}
 
 
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_with_a_delete_horizon_is_due_at_its_first_record(tmp_path: Path, codec: int, join_bytes: int) -> None:
+    """Its base timestamp is the time when its tombstones may go: a replay with --speed waited until then."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"k", None), (b"l", None)], timestamp=1000, horizon=400 * 86_400_000, codec=codec)
+    builder.append([(b"k", b"v")], timestamp=2000)
+    builder.flush()
+    batches = outgoing(tmp_path, Selection(), 0, join_bytes)
+    assert [batch.timestamp for batch in batches] == ([1000] if join_bytes and not codec else [1000, 2000])
+    assert [stamp for stamp, *_ in records_of(batches)] == [1000, 1000, 2000]
+
+
 def test_damage_is_left_out_and_reported(log: PartitionBuilder) -> None:
     path = log.path(".log")
     data = bytearray(path.read_bytes())
