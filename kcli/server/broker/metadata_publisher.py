@@ -2,9 +2,10 @@
 
     records                                     what the broker does
     ------------------------------------------  ------------------------------------------------------------------------
-    Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows
-    RemoveTopic                                 deletes the topic's logs; requests that wait for them fail; committed
-                                                offsets of the topic are deleted
+    Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows. A partition whose
+                                                replica has moved to other brokers is stopped: requests that wait for it
+                                                fail with NOT_LEADER_OR_FOLLOWER, and its log is deleted
+    RemoveTopic                                 the same for all partitions; committed offsets of the topic are deleted
     Config of a topic                           applies the new settings to its logs
     Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
     Config of client metrics                    clients are asked for other metrics
@@ -232,14 +233,19 @@ class MetadataPublisher:
     def _update(self, changed: Iterable[PartitionKey], now_ms: int) -> None:
         """Open the logs of partitions that are new here, and apply the state of the others, at once if there are few."""
         known: list[PartitionKey] = []
+        moved_away: list[Partition] = []
         for topic_id, index in changed:
             registration = self._metadata.partition(topic_id, index)
-            if registration is None or self._node_id not in registration.replicas:
+            if registration is None:
                 continue
-            if self._hosted(topic_id, index) is None:
+            partition = self._hosted(topic_id, index)
+            if self._node_id not in registration.replicas:
+                moved_away += [] if partition is None else [partition]
+            elif partition is None:
                 self._work.append(partial(self._open, topic_id, index))
             else:
                 known.append((topic_id, index))
+        self._move_away(moved_away, now_ms)
         if len(known) <= CHANGES_A_LOG:
             self._apply_all(known, now_ms)
             return
@@ -297,7 +303,8 @@ class MetadataPublisher:
     def _open(self, topic_id: Uuid, index: int, now_ms: int) -> int:
         """Open or make the log of a partition, if the metadata still has it."""
         topic = self._metadata.image.topics.get(topic_id)
-        if topic is None or index not in topic.partitions:
+        registration = None if topic is None else topic.partitions.get(index)
+        if topic is None or registration is None or self._node_id not in registration.replicas:
             return 1
         known = len(self._log_manager.logs)
         partition = self._replica_manager.create_partition(
@@ -312,15 +319,31 @@ class MetadataPublisher:
         return LOGS_A_NEW_ONE if len(self._log_manager.logs) > known else 1
 
     def _remove(self, topic: Topic) -> None:
-        stopped = self._replica_manager.stop_partitions(topic)
+        hosted = (self._replica_manager.partition(topic.name, index) for index in topic.partitions)
+        self._stop([found for found in hosted if found is not None and found.topic_id == topic.topic_id], "is deleted")
         self._metrics.forget_topic(topic.name)
         self._groups.topic_removed(topic)
         self._transactions.topic_removed(topic)
         self._share_coordinator.topic_removed(topic)
-        for start in range(0, len(stopped), LOGS_DELETED_TOGETHER):
-            end = start + LOGS_DELETED_TOGETHER
-            self._work.append(partial(self._delete, topic.name, stopped[start:end], end >= len(stopped)))
 
-    def _delete(self, topic: str, keys: list[tuple[str, int]], is_last: bool, now_ms: int) -> int:
-        self._replica_manager.delete_logs(topic, keys, now_ms, with_checkpoints=is_last)
+    def _move_away(self, partitions: list[Partition], now_ms: int) -> None:
+        """Stop partitions whose replicas are on other brokers now."""
+        self._stop(partitions, "has moved to other brokers")
+        for partition in partitions:
+            self._coordinate(partition, now_ms)
+        for name in {partition.topic for partition in partitions}:
+            topic = self._metadata.image.topic(name)
+            if topic is None or not any((name, index) in self._replica_manager.partitions for index in topic.partitions):
+                self._metrics.forget_topic(name)
+
+    def _stop(self, partitions: list[Partition], reason: str) -> None:
+        """Stop hosting partitions at once, and delete their logs as work that takes long."""
+        self._replica_manager.stop_partitions(partitions)
+        keys = [partition.key for partition in partitions]
+        for start in range(0, len(keys), LOGS_DELETED_TOGETHER):
+            end = start + LOGS_DELETED_TOGETHER
+            self._work.append(partial(self._delete, reason, keys[start:end], end >= len(keys)))
+
+    def _delete(self, reason: str, keys: list[tuple[str, int]], is_last: bool, now_ms: int) -> int:
+        self._replica_manager.delete_logs(reason, keys, now_ms, with_checkpoints=is_last)
         return len(keys)

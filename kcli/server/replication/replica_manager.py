@@ -88,25 +88,21 @@ class ReplicaManager:
         self.partitions[partition.key] = partition
         return partition
 
-    def stop_partitions(self, topic: Topic) -> list[tuple[str, int]]:
-        """Stop hosting the partitions of a deleted topic; return their keys. Their logs remain until `delete_logs`."""
-        stopped = []
-        for index in topic.partitions:
-            partition = self.partitions.get((topic.name, index))
-            if partition is not None and partition.topic_id == topic.topic_id:
-                del self.partitions[topic.name, index]
-                partition.is_leader = False
-                partition.log = None
-                stopped.append(partition.key)
-        return stopped
+    def stop_partitions(self, partitions: Iterable[Partition]) -> None:
+        """Stop hosting partitions: their topic is deleted, or they have moved. Their logs remain until `delete_logs`."""
+        for partition in partitions:
+            del self.partitions[partition.key]
+            partition.is_leader = False
+            partition.log = None
 
-    def delete_logs(self, topic: str, keys: list[tuple[str, int]], now_ms: int, with_checkpoints: bool) -> None:
-        """Fail the requests that wait for stopped partitions, and delete their logs."""
+    def delete_logs(self, reason: str, keys: list[tuple[str, int]], now_ms: int, with_checkpoints: bool) -> None:
+        """Fail the requests that wait for stopped partitions, and delete their logs; `reason` completes "the partition ..."."""
         self.check_waiting(keys, now_ms)
         try:
             self.log_manager.delete_logs(keys, now_ms, with_checkpoints=with_checkpoints)
         except StorageError as error:
-            self._report(WarningLine(f"topic {topic} is deleted, but {error}", topic=topic, error=error))
+            topic, index = keys[0]
+            self._report(WarningLine(f"{topic}-{index} {reason}, but {error}", topic=topic, partition=index, error=error))
 
     def check_waiting(self, keys: Iterable[tuple[str, int]], now_ms: int) -> None:
         """Check the requests that wait for partitions whose leadership or log has changed."""
