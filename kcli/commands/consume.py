@@ -29,7 +29,7 @@ from kcli.commands.selection_options import READ_COMMITTED, add_selection_option
 
 if TYPE_CHECKING:
     from kcli.client import Consumer, ConsumerRecord, TopicPartition
-    from kcli.inspect.dumping.selection import Selection
+    from kcli.selecting.selection import Selection
 
 ARGUMENTS = "--topic TOPIC"
 DESCRIPTION = """\

@@ -14,7 +14,7 @@ from kcli.log.disk.os_disk import OsDisk
 if TYPE_CHECKING:
     from kcli.inspect.dumping.dump import DumpOptions
     from kcli.inspect.dumping.renderer import DumpResult, Renderer
-    from kcli.inspect.dumping.selection import Selection
+    from kcli.selecting.selection import Selection
 
 # How long to wait if there is nothing new.
 POLL_INTERVAL_S = 0.2

@@ -84,7 +84,7 @@ def duration_ms(text: str) -> int:
 def _target(args: argparse.Namespace) -> tuple[ResetTo, int]:
     """Return what the new offsets follow from. Raises CannotRun."""
     from kcli.client.admin.group_reset import ResetTo
-    from kcli.inspect.instants import parse_period
+    from kcli.selecting.selection import parse_period
 
     if args.to_earliest:
         return ResetTo.EARLIEST, 0

@@ -21,7 +21,6 @@ from kcli.commands.output import EXIT_FINDINGS, CannotRun, exit_code, print_mess
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import progress_bar
 from kcli.commands.replay import JOIN_BYTES
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.shell.clock import Clock
@@ -37,6 +36,7 @@ from kcli.replay.report import plan, plan_lines, result_lines
 from kcli.replay.scheduling import AtOnce, Schedule, parse_bytes
 from kcli.replay.source import CommittedOffset, TopicPartition
 from kcli.replay.topic_mapping import TopicMapping
+from kcli.selecting.selection import Selection
 
 POLL_S = 0.2
 STREAM_POLL_S = 0.002

@@ -1,4 +1,4 @@
-"""The options that select records, as dump-log, consume and replay have them; kcli.inspect.dumping.selection parses them."""
+"""The options that select records, as dump-log, consume and replay have them; kcli.selecting.selection parses them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from kcli.commands.output import CannotRun
 
 if TYPE_CHECKING:
-    from kcli.inspect.dumping.selection import Selection
+    from kcli.selecting.selection import Selection
 
-# As in kcli.inspect.dumping.selection, whose import would cost `kcli dump-log` 3 ms.
+# As in kcli.selecting.selection, whose import would cost `kcli dump-log` 3 ms.
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 # The options that a command may have or not: those that need the batches of a log, which a consumer does not see.
 BATCH_OPTIONS = {
@@ -62,7 +62,7 @@ def add_selection_options(
 
 def selection_of(args: argparse.Namespace, isolation: str | None) -> Selection:
     """Return what the options select, with this isolation level. Raises CannotRun."""
-    from kcli.inspect.dumping.selection import SelectionError, parse_selection
+    from kcli.selecting.selection import SelectionError, parse_selection
 
     given = vars(args)
     try:

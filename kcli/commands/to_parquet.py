@@ -363,7 +363,7 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 
 def _instant(option: str, text: str | None) -> str | None:
-    from kcli.inspect.instants import parse_period
+    from kcli.selecting.selection import parse_period
 
     if text is None:
         return None

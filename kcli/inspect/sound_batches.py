@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from kcli.inspect.quantities import format_count
 from kcli.log.reading.segment_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
+from kcli.selecting.selected_log import BAD_CRC
 
-# The kind of a Damage that is a whole batch with a wrong CRC.
-BAD_CRC = "bad-crc"
 _DAMAGED_BATCHES = frozenset((BAD_CRC, BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED))
 
 

@@ -35,15 +35,13 @@ from kcli.format.legacy_upgrade import UpgradedBatch
 from kcli.format.primitives import INT64_MAX, FormatError, InvalidRecordError, crc32c
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_FLAG, NewRecordBatch, RecordBatch, read_header
 from kcli.format.record_copy import renumber_records
-from kcli.inspect.dumping.record_filter import ALL, NONE, Indexes, RecordFilter
-from kcli.inspect.dumping.selected_log import BAD_RECORDS, Budget
-from kcli.inspect.dumping.selection import Range, Selection
-from kcli.inspect.quantities import format_offsets
-from kcli.inspect.sound_batches import BAD_CRC
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.replay.outgoing_batch import OutgoingBatch, WatchedOffset
 from kcli.replay.source import EarlierRun
+from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
+from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS, Budget, crc_damage
+from kcli.selecting.selection import Range, Selection
 
 # The default of the producer's batch.size.
 GATHERED_BYTES = 16384
@@ -110,9 +108,7 @@ class BatchMaker:
         """Yield what is sent for the next batch of the log, and its damage."""
         header = batch.header
         if not batch.is_valid:
-            message = f"the stored CRC is {header.crc}, the computed one {batch.computed_crc}"
-            stated = format_offsets(header.base_offset, header.next_offset)
-            yield Damage(batch.position, batch.end_position, BAD_CRC, f"{message}; its header states {stated}")
+            yield crc_damage(batch, with_offsets=True)
             return
         if isinstance(header, RecordBatch):
             yield from self._take_gathered()

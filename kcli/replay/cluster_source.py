@@ -30,9 +30,6 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import INT64_MAX, InvalidRecordError
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.description.remarks import missing_name
-from kcli.inspect.dumping.record_filter import RecordFilter
-from kcli.inspect.dumping.selected_log import Budget
-from kcli.inspect.dumping.selection import Selection
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
@@ -45,6 +42,9 @@ from kcli.replay.progress import decode_metadata
 from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceTopic, TopicPartition
 from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, execute
 from kcli.replay.target import connect, list_offsets, refresh, topic_id
+from kcli.selecting.record_filter import RecordFilter
+from kcli.selecting.selected_log import Budget
+from kcli.selecting.selection import Selection
 
 BUFFERED_BYTES = 4 * 1024 * 1024
 _FULL_PAUSE_MS = 2

@@ -31,11 +31,6 @@ from kcli.format.primitives import INT64_MAX
 from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.remarks import Remarks, missing_name
-from kcli.inspect.dumping.log_start import segments_in_range, start_position
-from kcli.inspect.dumping.log_tail import find_tail
-from kcli.inspect.dumping.record_filter import RecordFilter
-from kcli.inspect.dumping.selected_log import Budget, Limit, Selector
-from kcli.inspect.dumping.selection import Range, Selection
 from kcli.log.disk.port import Disk, base_name, parent_path
 from kcli.log.files.log_directory import (
     FoundFile,
@@ -53,6 +48,10 @@ from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, J
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceError, SourceTopic, TopicPartition
+from kcli.selecting.lookup import find_tail, segments_in_range, start_position
+from kcli.selecting.record_filter import RecordFilter
+from kcli.selecting.selected_log import Budget, Limit, Selector
+from kcli.selecting.selection import Range, Selection
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
-from kcli.inspect.dumping.selected_log import SelectedRecords
-from kcli.inspect.dumping.selection import parse_selection
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk
 from kcli.log.reading.segment_reader import Damage, LogBatch
+from kcli.selecting.selected_log import SelectedRecords
+from kcli.selecting.selection import parse_selection
 
 
 class SeenRecord(NamedTuple):

@@ -18,13 +18,13 @@ from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.record_rows import RecordRows
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import format_instant
 from kcli.inspect.renderers import csv_rows
 from kcli.inspect.renderers.csv_rows import COLUMNS, CsvRows
 from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import Selection
 from tests.conftest import every_log_set
 from tests.log_builder import PartitionBuilder
 

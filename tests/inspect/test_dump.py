@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.inspect.renderers.csv_rows import CsvRows
 from kcli.inspect.renderers.human_text import HumanText
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.selecting.selection import Selection, parse_selection
 from tests.conftest import every_log_set
 from tests.inspect.seen import Seen, dumped
 from tests.log_builder import PartitionBuilder

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from kcli.inspect.dumping.dump import DumpOptions
 from kcli.inspect.dumping.followed_dump import dump_followed
-from kcli.inspect.dumping.selection import parse_selection
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import parse_selection
 from tests.inspect.seen import Seen
 from tests.log_builder import PartitionBuilder
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.renderers.human_text import HumanText
 from kcli.inspect.renderers.terminal_text import cut, escape, show, width
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import Selection
 from tests.conftest import every_log_set
 from tests.log_builder import PartitionBuilder
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.inspect.instants import InstantFormatter, format_day, format_instant, parse_period
+from kcli.inspect.instants import InstantFormatter, format_day, format_instant
+from kcli.selecting.selection import parse_period
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST_MS = int((datetime(1, 1, 1, tzinfo=UTC) - EPOCH) / timedelta(milliseconds=1))

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.renderers.json_lines import SCHEMA_VERSION, JsonLines
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import Selection
 from tests.conftest import ROOT, every_log_set
 from tests.log_builder import PartitionBuilder
 

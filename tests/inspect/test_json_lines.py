@@ -18,13 +18,13 @@ from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.record_rows import RecordRows, RowForm
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.json_text import bytes_member, quote
 from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import Selection
 from tests.conftest import every_log_set
 from tests.inspect.kafka_records import records_of
 from tests.log_builder import PartitionBuilder

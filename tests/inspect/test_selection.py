@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.inspect.dumping.selection import HeaderMatch, Range, Selection, SelectionError, parse_selection
+from kcli.selecting.selection import HeaderMatch, Range, Selection, SelectionError, parse_selection
 
 HOUR_MS = 3_600_000
 

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kcli.inspect.dumping.selection import Selection
 from kcli.log.disk.os_disk import OsDisk
 from kcli.replay.directory_source import DirectorySource, Problems
+from kcli.selecting.selection import Selection
 from tests.conftest import SHARED
 from tests.oracle.brokers import copy_of_given, new_broker
 from tests.oracle.peer import Peer

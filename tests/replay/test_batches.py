@@ -9,11 +9,11 @@ import pytest
 from kcli.format.compression import inflate
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import Header, read_records
-from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.log.disk.os_disk import OsDisk
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.source import SourceError
+from kcli.selecting.selection import Selection, parse_selection
 from tests.conftest import SHARED
 from tests.log_builder import PartitionBuilder
 from tests.replay.delivered import delivered

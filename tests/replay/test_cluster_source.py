@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kcli.client.errors import ClientError
-from kcli.inspect.dumping.selection import Selection
 from kcli.protocol import error_codes
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
 from kcli.replay.directory_source import Problems
 from kcli.replay.source import CommittedOffset
 from kcli.replay.steps import ReplayError
+from kcli.selecting.selection import Selection
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeNetwork
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from kcli.format import limits
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, check_batch
 from kcli.format.records import Record, encode_records, read_records
-from kcli.inspect.dumping.selection import Range, Selection
 from kcli.log.disk.os_disk import OsDisk
 from kcli.replay import batch_maker
 from kcli.replay.batch_maker import BatchMaker
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.source import EarlierRun
+from kcli.selecting.selection import Range, Selection
 from tests.log_builder import PartitionBuilder
 
 KINDS = ("plain", "plain", "plain", "plain", "codec", "committed", "aborted", "append_time", "gap", "renumbered", "old", "flip")

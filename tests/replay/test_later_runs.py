@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.log.disk.os_disk import OsDisk
+from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import PartitionBuilder
 from tests.replay.test_cluster_source import Reader
 from tests.replay.test_replayer import FaultyDisk, Scene, of_values

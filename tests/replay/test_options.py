@@ -12,11 +12,11 @@ import pytest
 from kcli.commands.output import CannotRun
 from kcli.commands.replay import add_arguments
 from kcli.commands.replay_run import ReplayRun, timeout_of
-from kcli.inspect.dumping.selection import Selection
 from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, Schedule, ScheduleError, Sent, parse_schedule
 from kcli.replay.topic_mapping import MappingError, parse_mapping
+from kcli.selecting.selection import Selection
 from tests.log_builder import PartitionBuilder
 
 

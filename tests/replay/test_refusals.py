@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kcli.client.errors import ClientError
-from kcli.inspect.dumping.selection import parse_selection
 from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.replay.progress import decode_metadata
 from kcli.replay.scheduling import AtRate
 from kcli.replay.source import CommittedOffset
+from kcli.selecting.selection import parse_selection
 from tests.replay.test_replayer import Scene, of_values
 
 

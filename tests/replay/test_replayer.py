@@ -18,7 +18,6 @@ from kcli.format.compression import inflate
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
-from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.protocol import error_codes
 from kcli.replay.checking import Checker
@@ -29,6 +28,7 @@ from kcli.replay.progress import FileProgress, ProgressStore
 from kcli.replay.replayer import Replayer
 from kcli.replay.scheduling import AtRate, AtSpeed, Schedule
 from kcli.replay.source import CommittedOffset, TopicPartition
+from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeLog, FakeNetwork
 

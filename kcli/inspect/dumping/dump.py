@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, parse_partition_directory
 from kcli.format.primitives import FormatError
-from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.record_contents import decoder_for
-from kcli.inspect.dumping.record_filter import RecordFilter
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer
-from kcli.inspect.dumping.selected_log import Budget, Event, Limit, Note, SelectedRecords, Selector, walk
-from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.instants import format_instant
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk.port import base_name, join_path, parent_path
@@ -41,6 +37,10 @@ from kcli.log.files.log_directory import (
     resolve_paths,
 )
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
+from kcli.selecting.lookup import segments_in_range, start_position
+from kcli.selecting.record_filter import RecordFilter
+from kcli.selecting.selected_log import Budget, Event, Limit, Note, SelectedRecords, Selector, walk
+from kcli.selecting.selection import Selection
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
@@ -253,7 +253,7 @@ class Dump:
         selector = self._selector(record_filter, Budget(self.limit))
         if self.selection.tail is None:
             return selector, 0, None
-        from kcli.inspect.dumping.log_tail import find_tail
+        from kcli.selecting.lookup import find_tail
 
         found = find_tail(self.disk, segments, self._selector(record_filter, Budget()), self.selection.tail)
         selector.budget.skip = found.skip

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES
-from kcli.inspect.dumping.selected_log import Event, Note, Selector
 from kcli.log.disk.port import parent_path
 from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
+from kcli.selecting.selected_log import Event, Note, Selector
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from kcli.inspect.dumping.dump import LOG_KINDS, Dump, DumpOptions
 from kcli.inspect.dumping.follow import Follower, follow
-from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.renderer import DumpResult, Renderer
-from kcli.inspect.dumping.selection import Range, Selection
 from kcli.log.disk.port import parent_path
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory, ResolvedPath, Segment, read_partition
+from kcli.selecting.lookup import segments_in_range, start_position
+from kcli.selecting.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk

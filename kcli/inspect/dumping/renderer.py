@@ -20,9 +20,9 @@ from kcli.inspect.dumping.text_buffer import TextBuffer
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.record_contents import ContentDecoder
-    from kcli.inspect.dumping.selected_log import SelectedRecords
     from kcli.inspect.json_text import JsonObject
     from kcli.log.reading.segment_reader import Damage, LogBatch
+    from kcli.selecting.selected_log import SelectedRecords
 
 # The names of the timestamps of a batch, as Kafka prints them.
 CREATE_TIME = "CreateTime"

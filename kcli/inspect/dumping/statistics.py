@@ -29,8 +29,8 @@ from kcli.log.reading.batch_records import RecordWindow
 from kcli.log.reading.segment_reader import LogBatch
 
 if TYPE_CHECKING:
-    from kcli.inspect.dumping.selected_log import SelectedRecords
     from kcli.inspect.json_text import JsonObject
+    from kcli.selecting.selected_log import SelectedRecords
 
 KEY_CAPACITY = 4096
 MAX_KEY_BYTES = 256

@@ -35,11 +35,11 @@ from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch, increment_sequen
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, Renderer, fixed_timestamp, timestamp_type
-from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter
 from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.reading.segment_reader import LogBatch
+from kcli.selecting.selected_log import SelectedRecords
 
 if TYPE_CHECKING:
     from kcli.format.records import Header

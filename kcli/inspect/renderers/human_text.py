@@ -18,12 +18,12 @@ from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decode_control
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp
-from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_byte_range, format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.reading.batch_records import RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
+from kcli.selecting.selected_log import SelectedRecords
 
 if TYPE_CHECKING:
     from kcli.inspect.json_text import JsonObject, JsonValue

@@ -28,10 +28,10 @@ from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp, timestamp_type
-from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.json_text import JsonObject, base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.reading.segment_reader import Damage, LogBatch
+from kcli.selecting.selected_log import SelectedRecords
 
 SCHEMA_NAME = "kcli.dump-log"
 SCHEMA_VERSION = 1

@@ -10,9 +10,9 @@ from kcli.format.record_batch import RecordBatch
 from kcli.format.record_scan import is_compiled
 from kcli.inspect.dumping.record_rows import RecordRows, RowForm
 from kcli.inspect.dumping.renderer import fixed_timestamp
-from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.reading.segment_reader import LogBatch
+from kcli.selecting.selected_log import SelectedRecords
 
 _EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 

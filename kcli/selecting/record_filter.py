@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, RecordBatch
-from kcli.inspect.dumping.selection import Range, Selection
+from kcli.selecting.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -9,20 +9,32 @@
 
 An index that is missing, unsorted or wrong is not used: the segment is scanned from its start. The end of a range of times
 skips nothing, because timestamps of producers may go back.
+
+The last N selected records are found from the end of the partition, and nothing before them is read:
+
+    segment                 is read
+    ----------------------  ------------------------------------------------------------------------------
+    with a sound `.index`   in parts of about PART_BYTES between index entries, the last part first
+    without                 as a whole; only the positions of the last N records are kept
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.dumping.selection import Range, Selection
+from kcli.selecting.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.log.disk.port import Disk, DiskFile
     from kcli.log.files.log_directory import Segment
     from kcli.log.reading.offset_lookup import OffsetLookup
+    from kcli.log.reading.segment_reader import SegmentReader
+    from kcli.selecting.selected_log import Selector
+
+PART_BYTES = 1024 * 1024
 
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
@@ -121,3 +133,60 @@ def _position_of_time(disk: Disk, lookup: OffsetLookup, first_time_ms: int) -> i
             sound = header.base_offset <= entry.offset and header.max_timestamp == entry.timestamp
             return header.position if sound else 0
     return 0
+
+
+# ------------------------------------------------------------------------------------------------------------- from the end
+
+
+class Start(NamedTuple):
+    """Where a walk begins: the number of the segment in the list, a byte of it, and how many selected records to skip."""
+
+    segment: int
+    position: int
+    skip: int
+
+
+def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wanted: int) -> Start:
+    """Return where the last `wanted` selected records of the segments (sorted) begin. Raises OSError as the disk does."""
+    from kcli.log.reading.offset_lookup import OffsetLookup
+
+    for slot in range(len(segments) - 1, -1, -1):
+        with OffsetLookup(disk, segments[slot]) as lookup:
+            for first, end in _parts(lookup):
+                places, total = _last_places(lookup.reader, first, end, selector, wanted)
+                if total >= wanted:
+                    position = places[0][0] if places else end
+                    return Start(slot, position, total - wanted)
+                wanted -= total
+    return Start(0, 0, 0)
+
+
+def _parts(lookup: OffsetLookup) -> Iterator[tuple[int, int]]:
+    """Yield the parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
+    end = lookup.reader.end_position()
+    for first in reversed(lookup.boundaries(0, end, PART_BYTES, by_headers=False)):
+        yield first, end
+        end = first
+    yield 0, end
+
+
+def _last_places(
+    reader: SegmentReader, position: int, end: int, selector: Selector, wanted: int
+) -> tuple[deque[tuple[int, int]], int]:
+    """Return (byte, selected records) of the last batches before `end` that have `wanted` or more, and the sum of records."""
+    from kcli.log.reading.segment_reader import LogBatch
+
+    places: deque[tuple[int, int]] = deque()
+    total = 0
+    for found in reader.batches(position):
+        if found.position >= end:
+            break
+        if not isinstance(found, LogBatch):
+            continue
+        count = selector.count(found)
+        if count:
+            places.append((found.position, count))
+            total += count
+            while places and total - places[0][1] >= wanted:
+                total -= places.popleft()[1]
+    return places, total

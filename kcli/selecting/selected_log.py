@@ -1,7 +1,7 @@
 """A log read from a position, as events: the batches and records that a Selection selects, and damage.
 
 The walk ends when two batches in a row begin after the offsets asked for: the offset of one may be a flipped bit.
-kcli.inspect.dumping.log_start finds the position to begin at. Damage is reported also in batches that are not selected, because
+kcli.selecting.lookup finds the position to begin at. Damage is reported also in batches that are not selected, because
 their headers cannot be trusted.
 """
 
@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.record_filter import ALL, NONE, Indexes, RecordFilter
-from kcli.inspect.quantities import format_offsets
-from kcli.inspect.sound_batches import BAD_CRC
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
+from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
 
-# A kind of Damage inside a batch, in addition to those of kcli.log.reading.segment_reader and BAD_CRC.
+# Kinds of Damage in addition to those of kcli.log.reading.segment_reader: a whole batch with a wrong CRC; records in a batch.
+BAD_CRC = "bad-crc"
 BAD_RECORDS = "bad-records"
 
 
@@ -102,10 +101,7 @@ class Selector:
         if is_shown:
             yield batch
         if not batch.is_valid:
-            message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}"
-            if self._only_sound:
-                message += f"; its header states {format_offsets(batch.header.base_offset, batch.header.next_offset)}"
-            yield Damage(batch.position, batch.end_position, BAD_CRC, message)
+            yield crc_damage(batch, with_offsets=self._only_sound)
         if verdict == NONE:
             return
         for window in self._windows(batch):
@@ -137,6 +133,15 @@ class Selector:
 
     def _windows(self, batch: LogBatch) -> Iterator[RecordWindow]:
         return batch.windows(self._scanner, skip_large=True, large_bytes=self._large_bytes)
+
+
+def crc_damage(batch: LogBatch, *, with_offsets: bool) -> Damage:
+    """Return the damage that a batch with a wrong CRC is; its sentence has the offsets in its header if they are not shown."""
+    message, header = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}", batch.header
+    if with_offsets:
+        first, last = header.base_offset, header.last_offset
+        message += f"; its header states offset {first}" if first == last else f"; its header states offsets {first} to {last}"
+    return Damage(batch.position, batch.end_position, BAD_CRC, message)
 
 
 def walk(reader: SegmentReader, position: int, selector: Selector) -> Iterator[Event]:
