@@ -219,6 +219,24 @@ def test_a_small_device_for_the_quarantine_is_seen_before_anything_is_touched(
     assert "100 are free; nothing was touched" in printed
 
 
+def test_a_quarantine_that_cannot_be_made_leaves_all_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And the report says so: no change counts as carried out, the mark of the clean stop and the checkpoints stay."""
+    root = tmp_path / "logs"
+    partition(root, "t-0", [batch(0, 5), b"garbage"])
+    root_files(root, recovery_point={"t-0": 9}, replication={"t-0": 9})
+    (tmp_path / "logs.quarantine").write_bytes(b"a file")
+    before = tree(tmp_path)
+    assert run("--apply", str(root)) == 1
+    after = tree(tmp_path)
+    del after["logs/.lock"]
+    assert {name: data for name, (_, data) in after.items()} == {name: data for name, (_, data) in before.items()}
+    printed = capfd.readouterr().out
+    assert "problem" in printed
+    assert f"{root}: counts as cleanly shut down" in printed
+    for claim in ("carried out", "remove ", "the quarantine, with", "no longer counts"):
+        assert claim not in printed
+
+
 def test_a_directory_in_place_of_the_lock_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A sentence that names it; a program gets its closing line."""
     (logs / ".lock").mkdir()

@@ -15,12 +15,13 @@ from kcli.inspect.verification.directories import read_root
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition
-from kcli.log.files.quarantine import Quarantine
-from tests.inspect.verified import batch, codes, partition, root_files, verify
+from kcli.log.files.quarantine import LostOffsets, Quarantine, checkpoint_digests
+from tests.inspect.verified import TOPIC_ID, batch, codes, partition, root_files, verify
 from tests.log.failing_disk import FailingDisk
 
 AHEAD = 99  # of the log of u-0, which ends at 20; nothing else says so
 CHECKPOINT = "recovery-point-offset-checkpoint"
+CLEAN = ".kafka_cleanshutdown"
 
 
 @pytest.fixture
@@ -94,6 +95,42 @@ def test_a_repair_that_died_does_not_make_the_checkpoint_right(logs: Path, tmp_p
             return
         assert files(here) == files(whole), f"died at change {changes}"
     pytest.fail("the repair never ended")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_repair_that_died_does_not_forget_where_the_log_ended(tmp_path: Path, *, is_clean: bool) -> None:
+    """The header of the torn batch shows it until the batch is cut: a second run ends the log there as well."""
+    logs = tmp_path / "logs"
+    log = partition(logs, "t-0", [batch(0, 10)], [batch(10, 10), batch(20, 10)]) / f"{10:020}.log"
+    log.write_bytes(log.read_bytes()[:-30])
+    root_files(logs, clean=is_clean, recovery_point={"t-0": 30 if is_clean else 10})
+    whole = tmp_path / "whole" / "logs"
+    shutil.copytree(logs, whole)
+    repair(whole)
+    assert f"t-0/{30:020}.log" in files(whole)
+    for changes in range(100):
+        here = tmp_path / f"after-{changes}" / "logs"
+        shutil.copytree(logs, here)
+        try:
+            repair(here, disk=FailingDisk(changes))
+        except OSError:
+            repair(here)
+        else:
+            assert changes > 5
+            return
+        assert files(here).keys() - {CLEAN} == files(whole).keys() - {CLEAN}, f"died at change {changes}"
+        assert "segment-gap" in codes(verify(here))
+    pytest.fail("the repair never ended")
+
+
+def test_the_end_of_an_interrupted_repair_counts_until_a_broker_has_run(logs: Path) -> None:
+    """Its manifest is evidence as long as the checkpoints are those that it names."""
+    kept = Quarantine(OsDisk(), f"{logs}.quarantine", str(logs))
+    kept.note_checkpoints(checkpoint_digests([OsDisk()], str(logs)))
+    kept.announce([], LostOffsets("u-0", TOPIC_ID, ((20, 25),), 25))
+    assert "records-missing" in codes(verify(logs / "u-0", logs))
+    root_files(logs, recovery_point={"t-0": 30, "u-0": 19}, replication={"t-0": 30, "u-0": 20})
+    assert "records-missing" not in codes(verify(logs))
 
 
 def test_once_a_broker_has_run_the_stop_counts_no_longer(logs: Path) -> None:

@@ -161,6 +161,11 @@ class LogDirectoryRepair:
 
     def plan(self, partition: PartitionDirectory) -> PartitionPlan:
         """Plan the repair of one partition. Raises RepairError and OSError."""
+        plan = self._plan(partition)
+        self._take(partition, plan)
+        return plan
+
+    def _plan(self, partition: PartitionDirectory) -> PartitionPlan:
         key = (partition.topic, partition.partition)
         topics = self.root.topics
         # The options with which `kcli verify` checks the partition if no broker is running.
@@ -183,14 +188,17 @@ class LogDirectoryRepair:
             )
         if self.indexes is not None:
             settings = settings._replace(indexes=self.indexes)
-        plan = plan_partition(self.disk, partition.path, settings)
+        return plan_partition(self.disk, partition.path, settings)
+
+    def _take(self, partition: PartitionDirectory, plan: PartitionPlan) -> None:
+        """Take a plan for carried out: the directory's own files follow from the partitions afterwards."""
+        key = (partition.topic, partition.partition)
         if partition.state is DirectoryState.CURRENT:
             self._ends[key] = plan.log_end_offset
             self._starts[key] = plan.log_start_offset
             if any(hole.end_offset is None or hole.end_offset > plan.log_end_offset for hole in plan.holes):
                 self._cut.add(key)
         self._loses_records |= plan.loses_records
-        return plan
 
     def _check_topic_id(self, partition: PartitionDirectory, disk: Disk, findings: FindingList) -> None:
         now = read_partition(disk, partition.path)
@@ -299,30 +307,32 @@ class LogDirectoryRepair:
 
     def apply(self, partition: PartitionDirectory, quarantine: Quarantine) -> PartitionPlan:
         """Plan the repair of one partition and apply it; the lock must be held. Raises RepairError and OSError."""
-        plan = self.plan(partition)
-        self._note_lost(partition, plan, quarantine)
-        if plan.changes:
+        plan = self._plan(partition)
+        lost = self._lost(partition, plan)
+        if not plan.changes and lost.offsets:
+            quarantine.note_lost(lost)
+        elif plan.changes:
             self._check_space(plan, quarantine)
             self._set_mark_aside(quarantine)
-            quarantine.announce(plan.changes)
+            quarantine.announce(plan.changes, lost)
             try:
                 apply_changes(self.disk, plan.changes, quarantine)
             except BaseException:
                 self._loses_records = True  # as far as is known
                 raise
-            if partition.is_metadata_log:
-                # The final checks use the repaired metadata log; topic ids are restored from all that was readable before.
-                self._topics_afterwards = read_topics(self.disk, self.directory)
+        self._take(partition, plan)
+        if plan.changes and partition.is_metadata_log:
+            # The final checks use the repaired metadata log; topic ids are restored from all that was readable before.
+            self._topics_afterwards = read_topics(self.disk, self.directory)
         return plan
 
-    def _note_lost(self, partition: PartitionDirectory, plan: PartitionPlan, quarantine: Quarantine) -> None:
-        """Write the lost offsets to the manifest of the quarantine: nothing in the log may show them afterwards."""
-        offsets = tuple(known_ranges(plan.holes))
+    def _lost(self, partition: PartitionDirectory, plan: PartitionPlan) -> LostOffsets:
+        """Return what the manifest of the quarantine has of a partition: nothing in the log may show it afterwards."""
         topic_id = None
         with suppress(CorruptCheckpointError):
             topic_id = read_topic_id(self.disk, partition)
-        if offsets:
-            quarantine.note_lost(LostOffsets(base_name(partition.path), str(topic_id) if topic_id else "", offsets))
+        name = base_name(partition.path)
+        return LostOffsets(name, str(topic_id) if topic_id else "", tuple(known_ranges(plan.holes)), plan.log_end_offset)
 
     def note_failure(self) -> None:
         """Note that a partition could not be repaired, so the repair is not complete.
@@ -353,20 +363,25 @@ class LogDirectoryRepair:
     def _set_mark_aside(self, quarantine: Quarantine) -> None:
         """Move .kafka_cleanshutdown to the quarantine: a crash from now on must not leave a directory that counts as clean."""
         path = self._root(FileKind.CLEAN_SHUTDOWN)
+        digests = checkpoint_digests([self.disk], self.directory)
+        quarantine.note_checkpoints(digests)
         if self.root.was_stopped_cleanly:
-            quarantine.note_clean_stop(checkpoint_digests([self.disk], self.directory))
+            quarantine.note_clean_stop(digests)
         if self._mark is None and self.disk.is_regular(path):
-            self._mark = self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)
+            mark = self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)
             why = "set aside while files change; written again where no records were lost"
-            quarantine.announce([Change(REMOVE, path, why, len(self._mark))])
+            quarantine.announce([Change(REMOVE, path, why, len(mark))])
             quarantine.keep_file(path)
+            self._mark = mark
             self.disk.flush_directory(self.directory)
 
     def apply_root(self, quarantine: Quarantine) -> RootPlan:
         """Change the directory's own files, the last step of a repair. Raises OSError."""
         plan, planned = self._plan_root()
+        digests = checkpoint_digests([self.disk, planned], self.directory)
+        quarantine.note_checkpoints(digests)
         if self.root.was_stopped_cleanly:
-            quarantine.note_clean_stop(checkpoint_digests([self.disk, planned], self.directory))
+            quarantine.note_clean_stop(digests)
         # .kafka_cleanshutdown was moved before the first change.
         changes = [
             change for change in plan.changes if self._mark is None or change.path != self._root(FileKind.CLEAN_SHUTDOWN)

@@ -12,6 +12,7 @@
                                                                                                 ends between the two
     a sound batch out of order that continues the     the offset after it                     yes
       log's last batch exactly
+    the manifest of a repair that was interrupted     where that repair lets the log end      yes, until a broker has run
     an empty segment                                  the offset in its name                  yes: a log is rolled at its end
     a segment that has bytes and no sound batch, an   the offset in its name                  no
       index whose .log is missing, a producer
@@ -56,13 +57,14 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.primitives import INT32_MAX, CorruptCheckpointError, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.index_ends import find_index_ends, index_name
 from kcli.inspect.verification.names import INDEX_KINDS
-from kcli.log.disk.port import Disk
-from kcli.log.files.log_directory import FoundFile, PartitionDirectory, read_partition
+from kcli.log.disk.port import Disk, base_name
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, read_partition, read_topic_id
+from kcli.log.files.quarantine import LostOffsets
 
 
 class Claim(NamedTuple):
@@ -132,6 +134,9 @@ def collect_claims(
         claims.append(Claim(offset, "the offset in a segment's name", file=orphans.get(offset, "")))
     for end in find_index_ends(disk, partition, batch_end):
         claims.append(Claim(end.offset, index_name(end), file=end.path))
+    for lost in lost_of(disk, options.lost, partition):
+        if lost.planned_end is not None:
+            claims.append(Claim(lost.planned_end, "the log end of a repair that was interrupted", True))
     for offset in empty_names:
         claims.append(Claim(offset, "the offset in the name of an empty segment", True))
     return claims
@@ -213,6 +218,19 @@ def _producers_end(disk: Disk, path: str) -> int | None:
     except (OSError, FormatError):
         return None
     return max((entry.last_offset + 1 for entry in entries), default=0)
+
+
+def lost_of(disk: Disk, lost: Sequence[LostOffsets], partition: PartitionDirectory) -> list[LostOffsets]:
+    """Return what the manifests of repairs have of one partition. Raises OSError."""
+    of_name = [one for one in lost if one.partition == base_name(partition.path)]
+    if not of_name:
+        return []
+    try:
+        topic_id = read_topic_id(disk, partition)
+    except CorruptCheckpointError:
+        return []
+    # A repair may have restored partition.metadata after it noted what was lost.
+    return [one for one in of_name if one.topic_id in ("", str(topic_id))]
 
 
 def read_epochs(disk: Disk, partition: PartitionDirectory) -> Sequence[EpochStart]:

@@ -30,17 +30,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.format.primitives import INT64_MAX, CorruptCheckpointError, FormatError
+from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_count, format_offsets
-from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start
+from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start, lost_of
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, SegmentFacts, log_start_offset
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.index_ends import segment_index_ends
-from kcli.log.disk.port import Disk, base_name
-from kcli.log.files.log_directory import PartitionDirectory, Segment, read_topic_id
-from kcli.log.files.quarantine import LostOffsets
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
@@ -86,8 +85,8 @@ class MissingOffsets:
             self._check_start()
         evidence = self._check_end()
         if not self._may_have_changed:
-            lost = _named_as_lost(self._disk, self._options.lost, self._partition)
-            found = self.missing_since_repair(lost)
+            lost = lost_of(self._disk, self._options.lost, self._partition)
+            found = self.missing_since_repair([offsets for one in lost for offsets in one.offsets])
             self.ranges += found
             self._findings.extend(lost_finding(self._partition.path, offsets) for offsets in found)
         return evidence
@@ -262,19 +261,6 @@ class MissingOffsets:
 def lost_finding(path: str, lost: tuple[int, int]) -> Finding:
     """Return the finding for offsets [first, end) of the partition at `path` that are missing since a repair."""
     return Finding("offset-hole", path, None, lost[0], f"missing since a repair: {format_offsets(*lost)}")
-
-
-def _named_as_lost(disk: Disk, lost: Sequence[LostOffsets], partition: PartitionDirectory) -> list[tuple[int, int]]:
-    """Return the offsets [first, end) of a partition that repairs have named as lost. Raises OSError."""
-    of_name = [one for one in lost if one.partition == base_name(partition.path)]
-    if not of_name:
-        return []
-    try:
-        topic_id = read_topic_id(disk, partition)
-    except CorruptCheckpointError:
-        return []
-    # A repair may have restored partition.metadata after it noted what was lost.
-    return [found for one in of_name if one.topic_id in ("", str(topic_id)) for found in one.offsets]
 
 
 def _first_keyless_offset(disk: Disk, segments: Sequence[Segment], below: int) -> int | None:

@@ -9,13 +9,18 @@ Whole files are moved, byte ranges are copied, and a manifest states where each 
         <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
 
     manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...], "clean_stop": STOP,
-                    "lost": [LOST, ...]}
+                    "checkpoints": STOP, "lost": [LOST, ...]}
     ENTRY          {"file": name in the log directory, "kept_as": name in the folder, "bytes": [start, end] | null, "why": ...}
-    LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...]}; topic_id "": unknown
-    STOP           {name of an offset checkpoint: [digest, ...], ...}, empty if the directory was not stopped cleanly
+    LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...], "log_end": offset}; topic_id
+                   "": unknown; log_end: where the repair lets the log end
+    STOP           {name of an offset checkpoint: [digest, ...], ...}; "clean_stop" is empty if the directory was not stopped
+                   cleanly
 
 The quarantine must not be inside a log directory: a broker does not start if a directory there is not named as a partition.
 kcli reads only STOP and LOST again; `kcli verify` reports LOST.
+
+Why log_end: a repair that was interrupted may have cut the torn batch whose header showed where the log ended, and not yet
+have begun the empty segment there. While the manifest is not complete and no broker has run, its log_end is evidence of that.
 
 Why STOP: after a clean stop a checkpoint that is ahead of its log is wrong; after a crash it is a sign of lost records
 (kcli.inspect.verification.evidence). A repair moves .kafka_cleanshutdown here, and does not restore it if it lost records, was
@@ -61,11 +66,15 @@ def default_folder(log_directory: str) -> str:
 
 
 class LostOffsets(NamedTuple):
-    """Offsets [first, end) of a partition that a repair reported as lost; `partition` is the name of its directory."""
+    """Offsets [first, end) of a partition that a repair reported as lost; `partition` is the name of its directory.
+
+    `planned_end` is where an interrupted repair lets the log end; None if the repair is complete, or a broker has run since.
+    """
 
     partition: str
     topic_id: str
     offsets: tuple[tuple[int, int], ...]
+    planned_end: int | None = None
 
 
 def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str, object]]:
@@ -83,18 +92,21 @@ def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str
 
 def is_as_stopped(disk: Disk, folder: str, log_directory: str) -> bool:
     """Return True if the offset checkpoints are as a clean stop and the repairs in the quarantine `folder` left them."""
-    stops = [
-        {str(name): list(map(str, digests)) for name, digests in stop.items()}
-        for stop in (manifest.get("clean_stop") for manifest in _manifests(disk, folder, log_directory))
-        if isinstance(stop, dict) and stop
-    ]
-    if not stops:
+    return any(
+        _has_digests(disk, log_directory, manifest.get("clean_stop")) for manifest in _manifests(disk, folder, log_directory)
+    )
+
+
+def _has_digests(disk: Disk, log_directory: str, stop: object) -> bool:
+    """Return True if the offset checkpoints of a log directory are those of a STOP."""
+    if not isinstance(stop, dict) or not stop:
         return False
+    known = {str(name): list(map(str, digests)) for name, digests in stop.items() if isinstance(digests, list)}
     try:
         now = checkpoint_digests([disk], log_directory)
     except OSError:
         return False
-    return any(all(digests[0] in stop.get(name, ()) for name, digests in now.items()) for stop in stops)
+    return all(digests[0] in known.get(name, ()) for name, digests in now.items())
 
 
 def checkpoint_digests(disks: Sequence[Disk], log_directory: str) -> CheckpointDigests:
@@ -113,10 +125,12 @@ def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
     found: list[LostOffsets] = []
     for manifest in _manifests(disk, folder, log_directory):
         lost = manifest.get("lost")
+        is_interrupted = manifest.get("complete") is False and _has_digests(disk, log_directory, manifest.get("checkpoints"))
         for one in lost if isinstance(lost, list) else ():
             with suppress(KeyError, TypeError, ValueError):
                 offsets = tuple((int(first), int(end)) for first, end in one["offsets"])
-                found.append(LostOffsets(str(one["partition"]), str(one["topic_id"]), offsets))
+                end = int(one["log_end"]) if is_interrupted and one.get("log_end") is not None else None
+                found.append(LostOffsets(str(one["partition"]), str(one["topic_id"]), offsets, end))
     return found
 
 
@@ -130,6 +144,7 @@ class Quarantine:
         self._numbered = ""
         self._entries: list[dict[str, object]] = []
         self._clean_stop: CheckpointDigests = {}
+        self._checkpoints: CheckpointDigests = {}
         self._lost: list[LostOffsets] = []
 
     @property
@@ -142,8 +157,12 @@ class Quarantine:
         self._clean_stop = digests
 
     def note_lost(self, lost: LostOffsets) -> None:
-        """Add offsets of a partition to LOST of the next manifest."""
+        """Add offsets of a partition whose files do not change to LOST of the next manifest."""
         self._lost.append(lost)
+
+    def note_checkpoints(self, digests: CheckpointDigests) -> None:
+        """Set the digests of the offset checkpoints of the next manifest."""
+        self._checkpoints = digests
 
     def free_bytes(self, other: str) -> int | None:
         """Return the free bytes of this file system, None if the path `other` is on the same one. Raises OSError."""
@@ -152,19 +171,26 @@ class Quarantine:
             path = parent_path(path)
         return None if self._disk.device(path) == self._disk.device(other) else self._disk.free_bytes(path)
 
-    def announce(self, changes: Iterable[Change]) -> None:
-        """Write what a plan is about to remove to the manifest. Raises OSError."""
+    def announce(self, changes: Iterable[Change], lost: LostOffsets | None = None) -> None:
+        """Write what a plan is about to remove to the manifest, and the offsets it loses. Raises OSError: nothing is noted."""
         changes = list(changes)
         renamed = {change.target: change.path for change in changes if change.kind == RENAME}
-        before = len(self._entries)
+        entries, all_lost = len(self._entries), len(self._lost)
         for change in changes:
             if change.kind == REMOVE or (change.kind == WRITE and change.replaces):
                 self._add(change.path, None, change.why)
             elif change.kind in (REWRITE, TRUNCATE):
                 for part in change.dropped:
                     self._add(renamed.get(change.path, change.path), part, change.why)
-        if len(self._entries) > before:
+        if len(self._entries) == entries and not (lost is not None and lost.offsets):
+            return
+        if lost is not None:
+            self._lost.append(lost)
+        try:
             self._write_manifest(complete=False)
+        except OSError:
+            del self._entries[entries:], self._lost[all_lost:]
+            raise
 
     def _add(self, path: str, part: tuple[int, int] | None, why: str) -> None:
         file = self._name_in_log_directory(path)
@@ -189,10 +215,11 @@ class Quarantine:
             number = 1
             while self._disk.exists(join_path(self.folder, str(number))):
                 number += 1
-            self._numbered = join_path(self.folder, str(number))
-            self._disk.make_directory(self._numbered)
+            numbered = join_path(self.folder, str(number))
+            self._disk.make_directory(numbered)
             self._disk.flush_directory(self.folder)
             self._disk.flush_directory(parent_path(self.folder))
+            self._numbered = numbered
         return self._numbered
 
     def _write_manifest(self, *, complete: bool) -> None:
@@ -202,7 +229,11 @@ class Quarantine:
             "complete": complete,
             "kept": self._entries,
             "clean_stop": self._clean_stop,
-            "lost": [one._asdict() for one in self._lost],
+            "checkpoints": self._checkpoints,
+            "lost": [
+                {"partition": one.partition, "topic_id": one.topic_id, "offsets": one.offsets, "log_end": one.planned_end}
+                for one in self._lost
+            ],
         }
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")
