@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.compression import GZIP, NONE
 from kcli.inspect.repairing.repair import UNCLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.verification.directories import read_root
+from kcli.inspect.verification.facts import MOST_GAPS
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition
 from kcli.log.files.quarantine import LostOffsets, Quarantine, checkpoint_digests
-from tests.inspect.verified import TOPIC_ID, batch, codes, partition, root_files, verify
+from tests.inspect.verified import TIME, TOPIC_ID, batch, codes, partition, root_files, verify
 from tests.log.failing_disk import FailingDisk
+from tests.message_sets import NewLegacyRecord, encode_message_set
 
 AHEAD = 99  # of the log of u-0, which ends at 20; nothing else says so
 CHECKPOINT = "recovery-point-offset-checkpoint"
@@ -131,6 +134,34 @@ def test_the_end_of_an_interrupted_repair_counts_until_a_broker_has_run(logs: Pa
     assert "records-missing" in codes(verify(logs / "u-0", logs))
     root_files(logs, recovery_point={"t-0": 30, "u-0": 19}, replication={"t-0": 30, "u-0": 20})
     assert "records-missing" not in codes(verify(logs))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_offsets_of_old_formats_stay_known_as_lost(tmp_path: Path, magic: int, codec: int) -> None:
+    """Gaps are usual in formats 0 and 1; one that a repair has made is reported by its manifest."""
+    root = tmp_path / "logs"
+    records = [NewLegacyRecord(offset, TIME, b"k", b"v") for offset in range(6)]
+    sets = [bytearray(encode_message_set(records[at : at + 2], magic=magic, codec=codec)) for at in (0, 2, 4)]
+    sets[1][-1] ^= 1
+    partition(root, "t-0", [bytes(one) for one in sets])
+    root_files(root)
+    repair(root)
+    report = verify(root)
+    assert [finding.message for finding in report.findings if finding.code == "offset-hole"] == [
+        f"missing since a repair: {'offsets 2 to 3' if codec else 'offset 3'}"
+    ]
+
+
+def test_a_lost_offset_is_reported_behind_a_thousand_gaps(tmp_path: Path) -> None:
+    """A compacted log has any number of gaps; those with offsets that a repair lost are all kept."""
+    root = tmp_path / "logs"
+    partition(root, "t-0", [batch(offset) for offset in range(0, 2 * MOST_GAPS + 20, 2)])
+    root_files(root, cleaner={"t-0": 2 * MOST_GAPS + 20})
+    kept = Quarantine(OsDisk(), f"{root}.quarantine", str(root))
+    kept.announce([], LostOffsets("t-0", TOPIC_ID, ((2 * MOST_GAPS + 11, 2 * MOST_GAPS + 12),)))
+    (finding,) = [finding for finding in verify(root).findings if finding.code == "offset-hole"]
+    assert finding.offset == 2 * MOST_GAPS + 11
 
 
 def test_once_a_broker_has_run_the_stop_counts_no_longer(logs: Path) -> None:

@@ -109,6 +109,13 @@ def a_negative_delta(root: Path) -> None:
     one_segment(root, batch(0), odd.encode(), batch(1))
 
 
+@case("batch-header", "index-mismatch", "timeindex-mismatch")
+def a_last_offset_that_none_can_follow(root: Path) -> None:
+    """2^63-1: the base offset is outside of the CRC."""
+    log = one_segment(root, batch(0), batch(1, 5))
+    patch(log, log.stat().st_size - len(batch(1, 5).encode()), (2**63 - 5).to_bytes(8, "big"))
+
+
 @case("batch-attributes")
 def an_attribute_without_meaning(root: Path) -> None:
     one_segment(root, batch(0)._replace(attributes=0x100))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format import batch_scan
 from kcli.format.compression import codec_name
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError
-from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InflationLimitError
+from kcli.format.primitives import INT64_MAX, CorruptRecordError, FormatError, InflationError, InflationLimitError
 from kcli.format.record_batch import CODEC_MASK as CODEC_BITS
 from kcli.format.record_batch import (
     CONTROL_FLAG,
@@ -69,6 +69,10 @@ class BatchInspector:
                 f"the batch states base offset {header.base_offset}, last offset delta {header.last_offset_delta} and "
                 f"{header.record_count} records; none can be negative",
             )
+            return nothing
+        if header.last_offset >= INT64_MAX:
+            message = f"the batch ends at offset {header.last_offset}; no offset can follow it, so Kafka never gave it out"
+            self.add("batch-header", batch, message)
             return nothing
         if header.record_count > header.last_offset_delta + 1:
             self.add(
@@ -139,6 +143,10 @@ class BatchInspector:
     def _inspect_legacy(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
         if header.base_offset < 0:
             self.add("batch-header", batch, f"the message states offset {header.base_offset}; it cannot be negative")
+            return BatchFacts(0, 0)
+        if header.base_offset >= INT64_MAX:
+            message = f"the message states offset {header.base_offset}; no offset can follow it, so Kafka never gave it out"
+            self.add("batch-header", batch, message)
             return BatchFacts(0, 0)
         if header.codec > _LAST_LEGACY_CODEC:
             self.add("batch-codec", batch, f"the message set has codec {header.codec}; 0 to {_LAST_LEGACY_CODEC} are known")

@@ -11,6 +11,7 @@ from kcli.format.file_names import DirectoryState
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producer_tracker import OpenTransactionCount
+from kcli.log.disk.port import base_name
 from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.files.quarantine import LostOffsets
 
@@ -54,7 +55,7 @@ class SegmentOptions(NamedTuple):
     `is_last`: it is the last one of its partition. `is_live`: a broker may be writing to it. `is_closed`: nothing will be
     appended to it. `zeros_allowed`: its indexes may be preallocated. `stops`: ascending offsets of snapshots and of the log
     start; the batches before and after one are not joined to one ProducerStep. Records below `log_start_offset` are counted
-    separately.
+    separately. `lost` are offsets [first, end) that repairs have named as lost.
     """
 
     is_last: bool = True
@@ -63,6 +64,7 @@ class SegmentOptions(NamedTuple):
     zeros_allowed: bool = True
     stops: tuple[int, ...] = ()
     log_start_offset: int = 0
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 def log_start_offset(partition: PartitionDirectory, options: PartitionOptions) -> int:
@@ -82,6 +84,7 @@ def segment_options(partition: PartitionDirectory, segment: Segment, options: Pa
         zeros_allowed=is_last and not options.is_clean,
         stops=tuple(sorted({*(file.base_offset for file in partition.snapshots), start})),
         log_start_offset=start,
+        lost=tuple(offsets for one in options.lost if one.partition == base_name(partition.path) for offsets in one.offsets),
     )
 
 
@@ -107,6 +110,8 @@ class SegmentFacts:
         self.gaps = 0
         self.first_gap: tuple[int, int, int] | None = None  # first offset, end offset, byte
         self.gap_ranges: list[tuple[int, int]] = []  # [first, end) of the first MOST_GAPS gaps
+        self.legacy_gap_ranges: list[tuple[int, int]] = []  # the same before messages of format 0 and 1, where gaps are usual
+        self.lost_gaps: list[tuple[int, int]] = []  # all gaps with offsets that a repair has named as lost
         self.is_thinned = False  # the cleaner was here: batches have fewer records than offsets, or a delete horizon
         self.is_damaged = False
         self.starts_damaged = False  # before the first sound batch

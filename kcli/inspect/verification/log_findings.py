@@ -56,7 +56,8 @@ KINDS = (
     FindingKind(
         "batch-header",
         ERROR,
-        "A batch has an impossible header: a negative offset, delta or number of records, or more records than offsets.",
+        "A batch has an impossible header: a negative offset, delta or number of records, more records than offsets, or 2^63-1 as "
+        "its last offset.",
         _FAILS,
         _CORRECTS,
     ),

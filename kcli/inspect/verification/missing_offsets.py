@@ -247,7 +247,8 @@ class MissingOffsets:
         end_offset = self._end_offset
         log_start = self._plausible_log_start(end_offset)
         base = self._segments[0].base_offset if self._segments else log_start
-        gaps = [gap for facts in self._segments for gap in (facts.gap_before, *facts.gap_ranges) if gap is not None]
+        gaps = [gap for facts in self._segments for gap in (*facts.gap_ranges, *facts.legacy_gap_ranges, *facts.lost_gaps)]
+        gaps += [facts.gap_before for facts in self._segments if facts.gap_before is not None]
         absent = OffsetRanges([*gaps, (end_offset, max([end_offset, *(end for _, end in lost)]))])
         reported = OffsetRanges(self.ranges)
         found: list[tuple[int, int]] = []

@@ -29,6 +29,7 @@ from kcli.format.batch_scan import (
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
@@ -80,6 +81,7 @@ class SegmentVerifier:
         self._state[NEXT_OFFSET] = -1
         self._gatherer = StepGatherer(on_step)
         self._stops = list(options.stops)
+        self._lost = OffsetRanges(options.lost)
         self._after_damage = False
         self._damage: list[tuple[str, int, str]] = []  # code, byte and message of each damage since the last sound batch
         self._epoch: EpochRun | None = None  # the present one, without its last offset
@@ -170,7 +172,8 @@ class SegmentVerifier:
             return
         if stretch.faulty:
             self._check_irregular(stretch)
-        if rows.base_offset[0] < 0 or rows.last_offset[0] < rows.base_offset[0] or rows.record_count[0] < 0:
+        is_possible = 0 <= rows.base_offset[0] <= rows.last_offset[0] < INT64_MAX and rows.record_count[0] >= 0
+        if not is_possible:
             self._after_damage = True  # an impossible header, which is always a stretch of one row
             return
         for index in self._indexes:
@@ -245,11 +248,8 @@ class SegmentVerifier:
         elif base < expected:
             message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"
             self._add_at_row("offset-back", row, message)
-        elif base > expected and not self._after_damage and rows.fault[row] != LEGACY:
-            facts.gaps += 1
-            facts.first_gap = facts.first_gap or (expected, base, rows.position[row])
-            if len(facts.gap_ranges) < MOST_GAPS:
-                facts.gap_ranges.append((expected, base))
+        elif base > expected and not self._after_damage:
+            self._add_gap(row, expected)
         if base != expected and expected >= 0:
             self._note_gap(base)
         self._report_damage(f"; no sound batch has {format_offsets(expected, base)}" if 0 <= expected < base else "")
@@ -265,6 +265,20 @@ class SegmentVerifier:
             largest = self._segment.base_offset + INT32_MAX
             message = f"the batch ends at offset {last}; the segment's name allows offsets up to {largest}"
             self._add_at_row("offset-overflow", row, message)
+
+    def _add_gap(self, row: int, expected: int) -> None:
+        """Add the gap before a row; formats 0 and 1 have gaps where nothing is missing."""
+        rows, facts = self._walk.rows, self.facts
+        gap = expected, rows.base_offset[row]
+        is_legacy = rows.fault[row] == LEGACY
+        if not is_legacy:
+            facts.gaps += 1
+            facts.first_gap = facts.first_gap or (*gap, rows.position[row])
+        ranges = facts.legacy_gap_ranges if is_legacy else facts.gap_ranges
+        if len(ranges) < MOST_GAPS:
+            ranges.append(gap)
+        if self._lost.overlaps(*gap):
+            facts.lost_gaps.append(gap)
 
     def _note_gap(self, offset: int) -> None:
         """Note that something is missing before the end of the batch at `offset`."""
