@@ -56,8 +56,8 @@ KINDS = (
     FindingKind(
         "batch-header",
         ERROR,
-        "A batch has an impossible header: a negative offset, delta or number of records, more records than offsets, or 2^63-1 as "
-        "its last offset.",
+        "A batch has an impossible header: a negative offset, delta or number of records, more records than offsets, or "
+        "the last offset 2^63-1.",
         _FAILS,
         _CORRECTS,
     ),
