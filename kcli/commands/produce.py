@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kcli.commands.client_options import (
@@ -18,9 +19,10 @@ from kcli.commands.client_options import (
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.commands.record_formats import FormatTextError, LineParser, json_parser, unescape, value_parser
 from kcli.format.primitives import INT32_MAX, INT64_MAX
+from kcli.inspect.quantities import format_count
 
 if TYPE_CHECKING:
-    from kcli.client import RecordMetadata
+    from kcli.client import Producer, RecordMetadata
 
 ARGUMENTS = "--topic TOPIC [FILE...]"
 DESCRIPTION = """\
@@ -28,8 +30,8 @@ Sends each line of files, or of stdin, as a record to a topic. A line is a value
 with key, value, headers, partition and timestamp, as `kcli dump-log --output json` and `kcli consume --output json`
 print it."""
 EPILOG = """\
-Exit codes: 0 all records were acknowledged; 1 a record was not acknowledged, or a line cannot be read as a record
-(the message has the number of the line); 2 the command could not run. docs/console.md has examples."""
+Exit codes: 0 all records were acknowledged; 1 a record was not acknowledged, or a line cannot be read or
+sent as a record (the message has the number of the line); 2 the command could not run. docs/console.md has examples."""
 
 STDIN = 0
 READ_BYTES = 1024 * 1024
@@ -74,58 +76,82 @@ def run(args: argparse.Namespace) -> int:
     from kcli.client import Producer
 
     deliveries = _Deliveries()
-    sent, is_wrong = 0, False
-    try:
-        with client_errors(), Producer(properties) as producer:
-            check_cluster(properties)
-            if args.partition is not None:
-                count = len(producer.partitions_for(args.topic))
-                if args.partition >= count:
-                    raise CannotRun(f"{args.topic} has no partition {args.partition}, only {count} from 0 on")
-            for number, line in enumerate(lines_of(args.files or ["-"], delimiter), 1):
-                try:
-                    record = parse(line)
-                except FormatTextError as error:
-                    raise _WrongLine(f"line {number} cannot be read as a record: {error}") from None
-                if record is None:
-                    continue
-                producer.send(
-                    args.topic,
-                    record.value,
-                    key=record.key,
-                    headers=record.headers,
-                    partition=record.partition if args.partition is None else args.partition,
-                    timestamp=record.timestamp if args.timestamp is None else args.timestamp,
-                    on_delivery=deliveries.delivered,
-                )
-                sent += 1
-                if deliveries.error is not None:
-                    break
-    except _WrongLine as error:
-        print_message(f"{error}; {deliveries.count:,} records before it were sent")
-        is_wrong = True
+    wrong = None
+    with client_errors(), Producer(properties) as producer:
+        check_cluster(properties)
+        if args.partition is not None:
+            count = len(producer.partitions_for(args.topic))
+            if args.partition >= count:
+                raise CannotRun(f"{args.topic} has no partition {args.partition}, only {count} from 0 on")
+        try:
+            for path in args.files or ["-"]:
+                _send_lines(producer, path, parse, delimiter, args, deliveries)
+        except _WrongLine as error:
+            wrong = error
+    if wrong is not None:
+        print_message(f"{wrong}; {format_count(deliveries.count, 'record')} before it {_were(deliveries.count)} sent")
     if deliveries.error is not None:
-        print_message(f"{sent - deliveries.count:,} of {sent:,} records were not acknowledged: {deliveries.error}")
-    return EXIT_FINDINGS if is_wrong or deliveries.error is not None else EXIT_OK
+        refused = deliveries.sent - deliveries.count
+        where = f", first that of {deliveries.refused}"
+        what = f"{refused:,} of {format_count(deliveries.sent, 'record')} {_were(refused)} not acknowledged"
+        print_message(f"{what}{where}: {deliveries.error}")
+    return EXIT_OK if wrong is None and deliveries.error is None else EXIT_FINDINGS
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _send_lines(
+    producer: Producer, path: str, parse: LineParser, delimiter: bytes, args: argparse.Namespace, deliveries: _Deliveries
+) -> None:
+    """Send the lines of a file until one is not acknowledged. Raises _WrongLine."""
+    from kcli.client.errors import InvalidRecordError, RecordTooLargeError
+
+    of_file = f" of {path}" if len(args.files) > 1 else ""
+    for number, line in enumerate(lines_of(path, delimiter), 1):
+        if deliveries.error is not None:
+            return
+        where = f"line {number}{of_file}"
+        try:
+            record = parse(line)
+        except FormatTextError as error:
+            raise _WrongLine(f"{where} cannot be read as a record: {error}") from None
+        if record is None:
+            continue
+        try:
+            producer.send(
+                args.topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition if args.partition is None else args.partition,
+                timestamp=record.timestamp if args.timestamp is None else args.timestamp,
+                on_delivery=partial(deliveries.delivered, where),
+            )
+        except (RecordTooLargeError, InvalidRecordError) as error:
+            raise _WrongLine(f"{where} cannot be sent: {error}") from None
+        deliveries.sent += 1
 
 
 class _WrongLine(Exception):
-    """A line that cannot be read as a record; the lines before it are sent."""
+    """A line that is not a record, or that cannot be sent; the lines before it are sent."""
 
 
 class _Deliveries:
-    """What became of the records: how many were acknowledged, and the first error."""
+    """What became of the records: how many were acknowledged, the first error and its line."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.sent = self.count = 0
         self.error: Exception | None = None
+        self.refused = ""
 
-    def delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+    def delivered(self, line: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
         """Take the end of a record."""
         if error is None:
             self.count += 1
         elif self.error is None:
-            self.error = error
+            self.error, self.refused = error, line
 
 
 def _parser(args: argparse.Namespace) -> LineParser:
@@ -150,21 +176,22 @@ def _delimiter(text: str) -> bytes:
 
 
 def _header(text: str) -> tuple[bytes, bytes | None]:
-    name, has_value, value = text.partition("=")
-    return os.fsencode(name), os.fsencode(value) if has_value else None
+    name, found, value = text.partition("=")
+    if not found:
+        raise CannotRun(f"--header {text}: write NAME=VALUE; with --input json, a header of a record may be null")
+    return os.fsencode(name), os.fsencode(value)
 
 
-def lines_of(paths: Sequence[str], delimiter: bytes) -> Iterator[bytes]:
-    """Yield the lines of files without their ends, as soon as each is read. Raises OSError."""
-    for path in paths:
-        descriptor = STDIN if path == "-" else os.open(path, os.O_RDONLY)
-        try:
-            yield from _lines(descriptor, delimiter)
-        except IsADirectoryError as error:
-            raise IsADirectoryError(error.errno, error.strerror, path) from None
-        finally:
-            if descriptor != STDIN:
-                os.close(descriptor)
+def lines_of(path: str, delimiter: bytes) -> Iterator[bytes]:
+    """Yield the lines of a file, "-" for stdin, without their ends, as soon as each is read. Raises OSError."""
+    descriptor = STDIN if path == "-" else os.open(path, os.O_RDONLY)
+    try:
+        yield from _lines(descriptor, delimiter)
+    except IsADirectoryError as error:
+        raise IsADirectoryError(error.errno, error.strerror, path) from None
+    finally:
+        if descriptor != STDIN:
+            os.close(descriptor)
 
 
 def _lines(descriptor: int, delimiter: bytes) -> Iterator[bytes]:

@@ -17,8 +17,11 @@
     ---------  ------------------------------------------------------------------------------------------------------------
     value      the value; with a key separator, the key in front of its first occurrence
     json       an object with the members of `json` above: value, key, headers, partition, timestamp, and valueBase64 and
-               keyBase64 for bytes that are not text. Lines of dump-log's output of another type than record are passed by,
-               and so are control records, so that the output of `kcli dump-log --output json` can be produced as it is
+               keyBase64 for bytes that are not text. A value that is not text is sent as the JSON text of the line, without
+               blanks and needless escapes: its numbers keep their digits. Lines of dump-log's output of another type than
+               record are passed by, and so are control records, so that the output of `kcli dump-log --output json` can be
+               produced as it is. An unknown or repeated member is refused, and so is an object with neither key nor value: a
+               misspelt value would be a tombstone
 
 Null is printed as the null text, and a key or value that equals the null marker becomes null.
 """
@@ -26,6 +29,7 @@ Null is printed as the null text, and a key or value that equals the null marker
 from __future__ import annotations
 
 import json
+import os
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -185,10 +189,48 @@ def value_parser(key_separator: bytes | None, null_marker: bytes | None, headers
             return ProducedRecord(or_none(line), None, fixed)
         key, found, value = line.partition(key_separator)
         if not found:
-            raise FormatTextError(f"there is no key separator {key_separator!r} in it")
+            raise FormatTextError(f"the key separator {os.fsdecode(key_separator)!r} is not in it")
         return ProducedRecord(or_none(value), or_none(key), fixed)
 
     return parsed
+
+
+# The members of a record in the output of consume and dump-log (docs/json-output.md); those that are not sent are passed by.
+_CONTENTS = ("key", "keyBase64", "value", "valueBase64")
+_PLACE = ("type", "topic", "partition", "offset", "sequence", "timestamp", "timestampType", "leaderEpoch")
+_OF_PRODUCER = ("producerId", "producerEpoch", "isTransactional", "isControl")
+_DECODED = ("keySize", "valueSize", "keyDecoded", "valueDecoded", "headers", "contentsLeftOut", "control", "decodingError")
+_MEMBERS = frozenset((*_CONTENTS, *_PLACE, *_OF_PRODUCER, *_DECODED))
+_HEADER_MEMBERS = frozenset(_CONTENTS)
+# The longest whole number that is converted: the time for a longer one grows with the square of its digits.
+_MOST_DIGITS = 1000
+
+
+class _Repeated(dict[str, object]):
+    """An object of which a member occurs twice; `name` is the member."""
+
+    name = ""
+
+
+def _object(members: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(members)
+    if len(found) == len(members):
+        return found
+    repeated = _Repeated(found)
+    names = [name for name, _ in members]
+    repeated.name = next(name for at, name in enumerate(names) if name in names[:at])
+    return repeated
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _whole_number(text: str) -> float:
+    return int(text) if len(text) <= _MOST_DIGITS else float("inf")  # sent as the text that it is
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number, parse_int=_whole_number)
 
 
 def json_parser(headers: Headers = ()) -> LineParser:
@@ -202,7 +244,8 @@ def json_parser(headers: Headers = ()) -> LineParser:
         if not line.strip():
             return None
         try:
-            found = json.loads(line)
+            text = line.decode("utf-8", "surrogatepass")
+            found = _DECODER.decode(text)
         except ValueError as error:
             raise FormatTextError(f"it is not JSON: {error}") from None
         except RecursionError:
@@ -211,15 +254,31 @@ def json_parser(headers: Headers = ()) -> LineParser:
             raise FormatTextError("it is not a JSON object")
         if found.get("type", "record") != "record" or found.get("isControl"):
             return None
+        _check_members(found, _MEMBERS, "the record")
         if found.get("contentsLeftOut"):
             raise FormatTextError("the record's contents were left out of the dump, since it is too large")
-        own = tuple(_header(member) for member in _list(found, "headers"))
+        own = tuple(_header(member, text) for member in _list(found, "headers"))
         timestamp = None if found.get("timestamp") == NO_TIMESTAMP else _whole(found, "timestamp", INT64_MAX)
-        return ProducedRecord(
-            _data(found, "value"), _data(found, "key"), fixed + own, _whole(found, "partition", INT32_MAX), timestamp
-        )
+        partition = _whole(found, "partition", INT32_MAX)
+        if not any(name in found for name in _CONTENTS):
+            raise FormatTextError('it has neither key nor value; write "value":null for a tombstone')
+        return ProducedRecord(_data(found, "value", text), _data(found, "key", text), fixed + own, partition, timestamp)
 
     return parsed
+
+
+def _check_members(found: JsonObject, known: frozenset[str], what: str) -> None:
+    """Raise FormatTextError for a member that is unknown, occurs twice, or contradicts another one."""
+    if isinstance(found, _Repeated):
+        raise FormatTextError(f"{what} has the member {found.name!r} twice")
+    for name in found:
+        if name not in known:
+            from kcli.inspect.suggestions import did_you_mean
+
+            raise FormatTextError(f"{what} has an unknown member {name!r}{did_you_mean(name, sorted(known))}")
+    for name in ("key", "value"):
+        if found.get(name) is not None and found.get(f"{name}Base64") is not None:
+            raise FormatTextError(f"{what} has both {name} and {name}Base64")
 
 
 def _list(found: JsonObject, name: str) -> list[JsonObject]:
@@ -229,15 +288,19 @@ def _list(found: JsonObject, name: str) -> list[JsonObject]:
     return members
 
 
-def _header(member: JsonObject) -> tuple[bytes, bytes | None]:
-    key = _data(member, "key")
+def _header(member: JsonObject, line: str) -> tuple[bytes, bytes | None]:
+    _check_members(member, _HEADER_MEMBERS, "a header")
+    for name in _HEADER_MEMBERS:
+        if not isinstance(member.get(name), str | None):
+            raise FormatTextError(f"the {name} of a header is not text or null")
+    key = _data(member, "key", line)
     if key is None:
         raise FormatTextError("a header has no key")
-    return key, _data(member, "value")
+    return key, _data(member, "value", line)
 
 
-def _data(found: JsonObject, name: str) -> bytes | None:
-    """Return the bytes of a member: text, base64 in nameBase64, or null; an object or array is JSON text."""
+def _data(found: JsonObject, name: str, line: str) -> bytes | None:
+    """Return the bytes of a member: text, base64 in nameBase64, or null; anything else is the JSON text of the line."""
     encoded = found.get(f"{name}Base64")
     if encoded is not None:
         try:
@@ -247,10 +310,38 @@ def _data(found: JsonObject, name: str) -> bytes | None:
     value = found.get(name)
     if value is None or isinstance(value, str):
         return None if value is None else value.encode("utf-8", "surrogatepass")
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    except RecursionError:
-        raise FormatTextError(TOO_DEEP) from None
+    return _without_blanks(_text_of(line, name)).encode("utf-8", "surrogatepass")
+
+
+_BLANKS = re.compile(r"[ \t\n\r]*")
+_STRING_OR_BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\n\r]+')
+
+
+def _text_of(line: str, name: str) -> str:
+    """Return the text of the value of a member of the object that a line is; the line is valid and has the member."""
+    at = line.index("{") + 1
+    while True:
+        member, at = _DECODER.raw_decode(line, _after_blanks(line, at))
+        begin = _after_blanks(line, _after_blanks(line, at) + 1)  # behind the colon
+        _, end = _DECODER.raw_decode(line, begin)
+        if member == name:
+            return line[begin:end]
+        at = _after_blanks(line, end) + 1  # behind the comma
+
+
+def _after_blanks(line: str, at: int) -> int:
+    found = _BLANKS.match(line, at)
+    return at if found is None else found.end()
+
+
+def _without_blanks(text: str) -> str:
+    """Return JSON text without the blanks between its tokens."""
+    return _STRING_OR_BLANKS.sub(lambda found: _plain(found[1]) if found[1] else "", text)
+
+
+def _plain(string: str) -> str:
+    """Return a JSON string with the characters themselves where it has escapes that are not needed."""
+    return json.dumps(json.loads(string), ensure_ascii=False) if "\\" in string else string
 
 
 def _whole(found: JsonObject, name: str, most: int) -> int | None:

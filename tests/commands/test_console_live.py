@@ -183,9 +183,9 @@ def test_a_closed_pipe_ends_the_command_without_a_word(server: LiveServer) -> No
 
 def test_lines_become_records_for_others(server: LiveServer) -> None:
     given = b"a:1\nb:\n:2\nc:x:y"
-    words = ("produce", "--key-separator", ":", "--null-marker", "", "--header", "from=cli", "--header", "flag")
+    words = ("produce", "--key-separator", ":", "--null-marker", "", "--header", "from=cli", "--header", "flag=")
     assert command(server, *words, given=given, topic="lines").returncode == 0
-    headers = [("from", b"cli"), ("flag", None)]
+    headers = [("from", b"cli"), ("flag", b"")]
     wanted = [(b"a", b"1", headers), (b"b", None, headers), (None, b"2", headers), (b"c", b"x:y", headers)]
     assert read_by_librdkafka(server, "lines", 4) == wanted
 
@@ -257,6 +257,7 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
         (["produce", "--input", "json", "--key-separator", ":"], 2, "--key-separator is for --input value"),
         (["produce", "--partition", "7"], 2, "t has no partition 7, only 1 from 0 on"),
         (["produce", "--delimiter", ""], 2, "--delimiter is empty"),
+        (["produce", "--header", "flag"], 2, "--header flag: write NAME=VALUE"),
         (["produce", "/does/not/exist"], 2, "/does/not/exist: No such file or directory"),
         (["bench", "produce", "--num-records", "0"], 2, "--num-records must be 1 or more"),
     ],
@@ -277,9 +278,20 @@ def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(server: 
     assert found.returncode == 1
     assert (
         found.stderr.decode()
-        == "kcli: line 2 cannot be read as a record: there is no key separator b':' in it; 1 records before it were sent\n"
+        == "kcli: line 2 cannot be read as a record: the key separator ':' is not in it; 1 record before it was sent\n"
     )
     assert printed(server, topic="wrong-line") == ["1"]
+
+
+def test_a_line_that_is_too_long_is_named_and_those_before_it_are_sent(server: LiveServer, tmp_path: Path) -> None:
+    (tmp_path / "first").write_bytes(b"a\nb\n")
+    (tmp_path / "second").write_bytes(b"c\n" + b"x" * 1_100_000 + b"\nd\n")
+    files = [str(tmp_path / name) for name in ("first", "second")]
+    found = command(server, "produce", *files, topic="long-line")
+    sentence = f"kcli: line 2 of {files[1]} cannot be sent: "
+    assert found.returncode == 1 and found.stderr.decode().startswith(sentence), found.stderr
+    assert found.stderr.endswith(b"; 3 records before it were sent\n") and found.stderr.count(b"\n") == 1
+    assert printed(server, topic="long-line") == ["a", "b", "c"]
 
 
 SHORT = ("--command-property", "default.api.timeout.ms=1500", "--command-property", "max.block.ms=1500")
@@ -317,7 +329,7 @@ def test_a_wrong_line_does_not_hide_a_record_that_was_refused(server: LiveServer
     options = ("--key-separator", ":", "--command-property", "linger.ms=1000")  # so that the second line is read first
     found = command(server, "produce", *options, given=b"1:%s\n2\n" % (b"x" * 400), topic="short")
     assert found.returncode == 1 and b"line 2 cannot be read as a record" in found.stderr, found.stderr
-    assert b"kcli: 1 of 1 records were not acknowledged: MESSAGE_TOO_LARGE" in found.stderr
+    assert b"kcli: 1 of 1 record was not acknowledged, first that of line 1: MESSAGE_TOO_LARGE" in found.stderr
 
 
 @pytest.mark.parametrize(

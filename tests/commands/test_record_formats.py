@@ -72,6 +72,26 @@ def test_json_that_a_person_writes() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.10",
+        "1e400",
+        "-1.50E+07",
+        "3.141592653589793238462643",
+        "123456789012345678901234567890",
+        "9" * 5000,
+        '{"a":[1.0,{"b":1e-400}],"a":2.50,"":"x  y"}',
+        "true",
+    ],
+)
+def test_a_value_that_is_not_text_is_sent_as_it_is_written(text: str) -> None:
+    """No digit of a number is lost, and a member of the value may occur twice: it is the user's text."""
+    blanks = text.replace(",", " , ").replace(":", "\t: ") if "{" in text else text
+    for line in (f'{{"value":{text},"key":"k"}}', f'  {{ "key" : "k" , "headers" : [ ] ,"value" :  {blanks}  }} '):
+        assert json_parser()(line.encode()) == ProducedRecord(text.encode(), b"k")
+
+
 def test_half_a_surrogate_pair_is_sent_as_it_is() -> None:
     """dump-log prints such text for bytes that encode it, alone and inside an object."""
     for line in (b'{"value":"\\ud800"}', b'{"value":{"a":"\\ud800"}}'):
@@ -94,6 +114,15 @@ def test_half_a_surrogate_pair_is_sent_as_it_is() -> None:
         (b'{"timestamp":9223372036854775808}', "its timestamp is not a whole number"),
         (b'{"headers":[1]}', "its headers is not an array of objects"),
         (b'{"headers":[{"value":"1"}]}', "a header has no key"),
+        (b'{"headers":[{"key":"a","value":1}]}', "the value of a header is not text or null"),
+        (b'{"headers":[{"key":"a","valu":"1"}]}', "a header has an unknown member 'valu'; did you mean 'value'"),
+        (b'{"kye":"x"}', "the record has an unknown member 'kye'; did you mean 'key'"),
+        (b'{"value":"x","Timestamp":1}', "the record has an unknown member 'Timestamp'; did you mean 'timestamp'"),
+        (b'{"value":"x","key":"a","value":"y"}', "the record has the member 'value' twice"),
+        (b'{"value":"x","valueBase64":"eA=="}', "the record has both value and valueBase64"),
+        (b"{}", "it has neither key nor value"),
+        (b'{"partition":1}', "it has neither key nor value"),
+        (b'{"value":NaN}', "NaN is not a number of JSON"),
         (b'{"contentsLeftOut":true}', "were left out of the dump"),
         (b"\xff", "it is not JSON"),
         pytest.param(b"[" * 100_000, "contain each other too deeply", id="deep"),
@@ -109,7 +138,7 @@ def test_values_with_keys_and_null() -> None:
     assert parse(b"k:v:w") == ProducedRecord(b"v:w", b"k", ((b"h", b"1"),))
     assert parse(b"NULL:NULL") == ProducedRecord(None, None, ((b"h", b"1"),))
     assert value_parser(None, None)(b"a:b") == ProducedRecord(b"a:b")
-    with pytest.raises(FormatTextError, match="no key separator"):
+    with pytest.raises(FormatTextError, match="the key separator ':' is not in it"):
         parse(b"v")
 
 
