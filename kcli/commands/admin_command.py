@@ -188,7 +188,7 @@ def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selectio
     code = EXIT_OK
     chosen: set[str] = set()
     for pattern in wanted:
-        found = {pattern} if pattern in names else set(filter(_glob(pattern).fullmatch, names))
+        found = {pattern} if pattern in names else set(filter(glob(pattern).fullmatch, names))
         if not found:
             print_message(f"the cluster has no {what} {pattern!r}{did_you_mean(pattern, names)}")
             code = EXIT_FINDINGS
@@ -196,7 +196,8 @@ def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selectio
     return Selection([name for name in names if name in chosen], code)
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
+def glob(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression for a pattern in which * and ? stand for any characters."""
     parts = (".*" if one == "*" else "." if one == "?" else re.escape(one) for one in pattern)
     return re.compile("".join(parts), re.DOTALL)
 

@@ -9,7 +9,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_message, print_text
 
@@ -64,17 +64,37 @@ the cluster refused the request; 2 the command could not run, a path is missing,
 docs/ and the README have examples."""
 
 
+class _StoreOnce(argparse._StoreAction):
+    """An option with one value: given twice, it is an error (as in Kafka's tools), since only one could have an effect."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None) -> None:
+        """Store the value. Raises ArgumentError for a second one."""
+        assert isinstance(parser, Parser)
+        if option is not None and self.dest in parser.given:
+            raise argparse.ArgumentError(self, "it was given twice, and takes one value")
+        parser.given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser with help of 100 columns, also in a pipe, that does not accept abbreviated option names.
 
     An abbreviation, such as --a for --apply, could change data by a typing error. dump-log changes no data, and accepts
-    abbreviations as kafka-dump-log does.
+    abbreviations as kafka-dump-log does. `given` has the options with a value that the command line had so far.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100))
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.given: set[str] = set()
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse a command line as argparse does, with no option given so far."""
+        self.given.clear()
+        return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence about a wrong command line, with a similar option if there is one, and exit with 2."""

@@ -41,6 +41,7 @@ run. docs/console.md has examples."""
 
 DEFAULT_RECORDS = 100_000
 DEFAULT_RECORD_BYTES = 100
+DEFAULT_TIMEOUT_MS = 10_000
 VALUES = 512  # different values, which are sent in turn: making one for each record would be part of what is measured
 VALUES_BYTES = 16 * 1024 * 1024  # at most, if that is more than one value
 SEED = 1
@@ -67,27 +68,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=["text", "json"], default="text", help="format of the result (%(default)s)")
     add_client_options(parser)
     parser.add_argument("--num-records", type=int, default=DEFAULT_RECORDS, metavar="N", help="number of records (%(default)s)")
-    parser.add_argument(
-        "--timeout-ms",
-        type=int,
-        default=10_000,
-        metavar="MS",
-        help="consume: stop when no record has arrived for this time (%(default)s)",
-    )
     group = parser.add_argument_group("produce")
-    group.add_argument(
-        "--record-size", type=int, default=DEFAULT_RECORD_BYTES, metavar="BYTES", help="size of each value (%(default)s)"
-    )
-    group.add_argument(
-        "--throughput", type=float, default=-1, metavar="N", help="records per second; -1: as many as possible (%(default)s)"
-    )
+    group.add_argument("--record-size", type=int, metavar="BYTES", help=f"size of each value ({DEFAULT_RECORD_BYTES})")
+    group.add_argument("--throughput", type=float, metavar="N", help="records per second; -1: as many as possible (-1)")
     add_producer_options(group)
     group = parser.add_argument_group("consume")
     group.add_argument("--follow", action="store_true", help="read only new records, and measure their latencies")
+    group.add_argument(
+        "--timeout-ms", type=int, metavar="MS", help=f"stop when no record has arrived for this time ({DEFAULT_TIMEOUT_MS})"
+    )
+
+
+# The options of one measurement, which would have no effect on the other, with their defaults.
+_OWN_OPTIONS: dict[str, dict[str, int | bool | None]] = {
+    "produce": {"record_size": DEFAULT_RECORD_BYTES, "throughput": -1, "acks": None, "compression_type": None},
+    "consume": {"follow": False, "timeout_ms": DEFAULT_TIMEOUT_MS},
+}
+
+
+def _fill_in(args: argparse.Namespace) -> None:
+    """Give the options that are not given their defaults. Raises CannotRun for those of the other measurement."""
+    for what, options in _OWN_OPTIONS.items():
+        for name, default in options.items():
+            is_given = getattr(args, name) not in (None, False)
+            if is_given and what != args.what:
+                raise CannotRun(f"--{name.replace('_', '-')} is for kcli bench {what}")
+            if not is_given:
+                setattr(args, name, default)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the result and return the exit code. Raises CannotRun."""
+    _fill_in(args)
     if args.num_records < 1 or args.record_size < 0:
         raise CannotRun("--num-records must be 1 or more, --record-size 0 or more")
     if args.timeout_ms < 0:

@@ -3,7 +3,7 @@
 option                       later ones win over earlier ones
 ---------------------------  ------------------------------------------------------------------------------
 --command-config FILE        settings, in Kafka's format; the place for passwords
---command-property KEY=VALUE a setting; may be repeated
+--command-property KEY=VALUE a setting; may be repeated for other settings
 --bootstrap-server           bootstrap.servers; without it and the setting, 127.0.0.1:9092
 options of the command       such as --acks
 """
@@ -101,11 +101,15 @@ def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | 
     Raises CannotRun, and OSError for the file.
     """
     settings: dict[str, str] = {} if args.command_config is None else read_properties(args.command_config)
+    given: dict[str, str] = {}
     for text in args.command_property:
         name, found, value = text.partition("=")
         if not found or not name.strip():
             raise CannotRun(f"--command-property {name}: write KEY=VALUE")
-        settings[name.strip()] = value.strip()
+        if name.strip() in given:
+            raise CannotRun(f"--command-property names {name.strip()} twice")
+        given[name.strip()] = value.strip()
+    settings |= given
     settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
     if args.bootstrap_server is not None:
         settings[BOOTSTRAP] = args.bootstrap_server

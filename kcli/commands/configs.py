@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kcli.commands.admin_command import (
@@ -110,6 +110,15 @@ def parse_values(text: str, option: str) -> Iterator[tuple[str, str]]:
         at = found.end()
 
 
+def refuse_repeated(names: Iterable[str]) -> None:
+    """Raise CannotRun for a config that is named twice: only one of the values could have an effect."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CannotRun(f"{name} is named twice")
+        seen.add(name)
+
+
 def _named(args: argparse.Namespace) -> tuple[str, str | None]:
     """Return the type and the name of the entity, None for all of the type. Raises CannotRun."""
     short = [(kind, getattr(args, option.replace("-", "_"))) for option, _, kind in _ENTITIES]
@@ -117,6 +126,8 @@ def _named(args: argparse.Namespace) -> tuple[str, str | None]:
     if len(given) + (args.entity_type is not None) != 1:
         options = ", ".join(f"--{option}" for option, _, _ in _ENTITIES)
         raise CannotRun(f"name one entity: --entity-type with --entity-name, or one of {options}")
+    if given and args.entity_name is not None:
+        raise CannotRun("--entity-name is for --entity-type")
     kind, name = given[0] if given else (_TYPES[args.entity_type], args.entity_name)
     if args.entity_default:
         if kind != "BROKER" or name is not None:
@@ -212,10 +223,7 @@ def _changes(args: argparse.Namespace) -> list[AlterConfigOp]:
     changes += (AlterConfigOp(name, AlterOperation.DELETE) for name in split_words(args.delete_config))
     if not changes:
         raise CannotRun("name what to change: --add-config KEY=VALUE or --delete-config KEY")
-    names = [one.name for one in changes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CannotRun(f"{twice[0]} is named twice")
+    refuse_repeated(one.name for one in changes)
     return changes
 
 

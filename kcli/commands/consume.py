@@ -87,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="print records as TEXT: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T time, ...",
     )
-    group.add_argument("--delimiter", default="\\n", metavar="TEXT", help="print this after each value (\\n)")
-    group.add_argument("--null-text", default="", metavar="TEXT", help="print this for null (nothing)")
+    group.add_argument("--delimiter", metavar="TEXT", help="print this after each value (\\n)")
+    group.add_argument("--null-text", metavar="TEXT", help="print this for null (nothing)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,16 +125,26 @@ def _check(args: argparse.Namespace, selection: Selection) -> None:
         raise CannotRun("--tail excludes --offset and --time")
     if args.timeout_ms is not None and args.timeout_ms < 0:
         raise CannotRun(f"--timeout-ms {args.timeout_ms}: write 0 or more milliseconds")
+    if args.from_beginning and (args.group is not None or args.offset is not None or args.time is not None or args.tail):
+        raise CannotRun("--from-beginning excludes --group, --offset, --time and --tail, which say where to begin")
     if args.format is not None and args.output != "value":
         raise CannotRun("--format and --output json exclude each other")
+    if args.delimiter is not None and (args.format is not None or args.output != "value"):
+        raise CannotRun("--delimiter is for values; --format contains what is printed between records")
+    if args.null_text is not None and args.output != "value":
+        raise CannotRun("--null-text is for values and --format: --output json prints null")
 
 
 def _printer(args: argparse.Namespace) -> Printer:
-    null_text = os.fsencode(args.null_text)
+    null_text = os.fsencode(args.null_text or "")
     try:
         if args.format is not None:
             return format_printer(args.format, null_text)
-        return json_printer() if args.output == "json" else value_printer(null_text, unescape(args.delimiter))
+        return (
+            json_printer()
+            if args.output == "json"
+            else value_printer(null_text, unescape("\\n" if args.delimiter is None else args.delimiter))
+        )
     except FormatTextError as error:
         raise CannotRun(str(error)) from None
 

@@ -119,6 +119,8 @@ def planned(args: argparse.Namespace) -> Plan:
     is_share = listing.type == SHARE
     check_inactive(ask(args, describe_groups([listing]))[args.group])
     if args.from_file is not None:
+        if args.topic or args.all_topics:
+            raise CannotRun("--from-file names the partitions: it excludes --topic and --all-topics")
         offsets = read_plan(args.from_file, args.group)
         outcomes = ask(args, plan_offsets(args.group, offsets))
     else:
@@ -167,8 +169,11 @@ def _read_lines(path: str, group: str) -> dict[tuple[str, int], int]:
             try:
                 topic, partition, offset = words[-3:]
                 at = (topic, int(partition))
-                offsets.update({at: int(offset)} if of_group == group else {})
+                new = {at: int(offset)} if of_group == group else {}
             except ValueError:
                 what = "topic,partition,offset or group,topic,partition,offset"
                 raise CannotRun(f"{path}, line {number}: {','.join(words)!r} is not {what}") from None
+            if new.keys() & offsets.keys():
+                raise CannotRun(f"{path}, line {number}: {topic}-{partition} was named before")
+            offsets |= new
     return offsets

@@ -294,6 +294,8 @@ def _lag_rows(one: GroupLag) -> list[JsonObject]:
 def _reset(args: argparse.Namespace) -> int:
     from kcli.client.admin.group_reset import commit_plan
 
+    if args.export and args.output == "json":
+        raise CannotRun("--export prints CSV, which excludes --output json")
     plan = planned(args)
     rows: list[JsonObject] = [
         {"group": args.group, "topic": topic, "partition": partition, "currentOffset": one.current, "newOffset": one.new}

@@ -13,13 +13,14 @@ from kcli.commands.admin_command import (
     ask,
     cell,
     done,
+    glob,
     print_lines,
     run_action,
     select,
     table,
     values_of,
 )
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.inspect.json_text import JsonObject, dump
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ def _add_changes(actions: Actions) -> None:
         action="append",
         required=True,
         help="delete topics with this name, * and ? match any characters; may be repeated",
+    )
+    deleting.add_argument(
+        "--include-internal", action="store_true", help="let * and ? match internal topics, too, such as __consumer_offsets"
     )
     deleting.add_argument("--if-exists", action="store_true", help="do not fail if no topic has the name")
     deleting.add_argument("--dry-run", action="store_true", help="only print the names of the topics; delete nothing")
@@ -232,7 +236,7 @@ def assignment_of(text: str) -> list[list[int]]:
 def _create(args: argparse.Namespace) -> int:
     from kcli.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topics
     from kcli.client.errors import KafkaError
-    from kcli.commands.configs import parse_values
+    from kcli.commands.configs import parse_values, refuse_repeated
     from kcli.protocol import error_codes
 
     if args.replica_assignment is not None and (args.partitions is not None or args.replication_factor is not None):
@@ -241,12 +245,14 @@ def _create(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise CannotRun(f"{option} must be 1 or more, not {number}")
     brokers = [] if args.replica_assignment is None else assignment_of(args.replica_assignment)
+    configs = [pair for text in args.config for pair in parse_values(text, "--config")]
+    refuse_repeated(name for name, _ in configs)
     topic = NewTopic(
         args.topic,
         BROKER_DEFAULT if args.partitions is None else args.partitions,
         BROKER_DEFAULT if args.replication_factor is None else args.replication_factor,
         dict(enumerate(brokers)),
-        {name: value for text in args.config for name, value in parse_values(text, "--config")},
+        dict(configs),
     )
     outcome = ask(args, create_topics([topic], validate_only=args.dry_run))[args.topic]
     if args.if_not_exists and isinstance(outcome, KafkaError) and outcome.code == error_codes.TOPIC_ALREADY_EXISTS:
@@ -269,7 +275,11 @@ def _delete(args: argparse.Namespace) -> int:
     from kcli.client.admin.topics import delete_topics, list_topics
 
     listed = ask(args, list_topics(include_internal=True))
-    chosen = select("topic", args.topic, listed)
+    kept = {one.name for one in listed.values() if one.is_internal and not args.include_internal} - set(args.topic)
+    left_out = [name for name in listed if name in kept and any(glob(pattern).fullmatch(name) for pattern in args.topic)]
+    if left_out:
+        print_message(f"{', '.join(left_out)}: internal, and left out; name them, or give --include-internal")
+    chosen = select("topic", args.topic, (name for name in listed if name not in kept))
     deleted, code = chosen.names, EXIT_OK if args.if_exists else chosen.code
     if deleted and not args.dry_run:
         values, refused = values_of(ask(args, delete_topics(deleted)), str)

@@ -125,6 +125,9 @@ def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.Captu
         (("configs", "describe", "--broker", "one"), "'one' is not the id of a broker"),
         (("configs", "alter", "--topic", "x"), "name what to change"),
         (("configs", "alter", "--topic", "x", "--add-config", "a=1,a=2"), "a is named twice"),
+        (("topics", "create", "--topic", "x", "--config", "a=1", "--config", "a=2"), "a is named twice"),
+        (("topics", "list", "--command-property", "client.id=a", "--command-property", "client.id=b"), "names client.id twice"),
+        (("configs", "describe", "--topic", "x", "--entity-name", "y"), "--entity-name is for --entity-type"),
         (("groups", "list", "--state", "stabel"), "'stabel' is not one of Empty, PreparingRebalance"),
         (("groups", "list", "--type", "consumers"), "'consumers' is not one of classic, consumer, share, streams"),
         (("transactions", "list", "--state", "open"), "'open' is not one of Empty, Ongoing"),
@@ -141,6 +144,13 @@ def test_an_address_without_a_server(words: tuple[str, ...], capfd: pytest.Captu
 def test_wrong_options(words: tuple[str, ...], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, err = ran(capfd, *words)
     assert code == 2 and sentence in err, err
+
+
+def test_a_plan_that_names_a_partition_twice(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text("t,0,1\nother,t,0,2\nt,0,3\n")
+    with pytest.raises(CannotRun, match="line 3: t-0 was named before"):
+        read_plan(str(plan), "g")
 
 
 @pytest.mark.parametrize("data", [b"t,0,\xff\n", b"t,0,5\xe9"])
