@@ -5,27 +5,82 @@
     UnifiedLog.append_as_leader  one of a client that is not compressed,     in one compiled pass; other batches, and those that
                                  nearly all                                  fail it, take the next path
     `check_carefully`, then      one of a client or coordinator              by kcli.log.log_validator, record_validator and
-    `append_checked`                                                         producer_appends, which raise the exact error
+    `append_checked`                                                         the checks below, which raise the exact error
     `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must not go back; markers
                                  a leader has checked                        are sound, and in an open transaction all batches
                                                                              of its producer are transactional
 
 If a batch has several faults, the error is the one that Kafka would return.
+
+A producer's batch is checked before it is written, and updates its entry after that (Kafka: ProducerAppendInfo).
+
+    batch                     before the write                          after it
+    ------------------------  ----------------------------------------  -------------------------------------------------------
+    records, no transaction   duplicate, epoch and sequence             the producer's entry keeps it
+    records of a transaction  the same                                  the transaction is open from its first batch on
+    a marker                  epochs of producer and coordinator        the transaction is completed; an aborted one is added to
+                                                                        the transaction index of the active segment
+
+The first case is the common one; its only new object is the BatchMetadata.
+
+    the batch                                           answer
+    --------------------------------------------------  -------------------------------------------------------------------
+    has the epoch, first and last sequence of one of    it is a duplicate: the offsets of the kept batch
+      the five kept batches
+    its epoch is below the producer's                   InvalidProducerEpochError
+    of a new epoch, its sequence is not 0               OutOfOrderSequenceError
+    of the same epoch, its sequence does not continue   OutOfOrderSequenceError
+      the last one
+    of an unknown producer                              appended with any sequence (KIP-360): its state may have expired
+    the first of a transaction, its sequence is not 0   OutOfOrderSequenceError: with transaction.version 2 the epoch is new
+      and the producer is unknown
+    the first of a transaction, one before it waits     OutOfOrderSequenceError
+      for its verification
+    not transactional while a transaction is open       InvalidTransactionStateError
+
+After a start the entry of a producer has one batch, as in its snapshot, though the client may send several again that were
+under way when the broker stopped. Kafka refuses them with OUT_OF_ORDER_SEQUENCE_NUMBER, whereupon clients write them again with
+a new epoch: the records are in the log twice. Here such a batch is looked for in the log, once for each producer and start.
+
+Sequences are checked in batches of clients only, epochs in all but replicated batches. A marker's epoch must not be below the
+producer's (with transaction version 2 it must be above, unless the marker repeats one), nor the coordinator's epoch below its
+last one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
+from kcli.format.index_entries import AbortedTxn
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, RecordBatch, read_header
+from kcli.format.records import read_record
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
-from kcli.log.errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
+from kcli.log.errors import (
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    InvalidRecordsError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    RecordListTooLargeError,
+    UnexpectedAppendOffsetError,
+)
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
-from kcli.log.producer_appends import begin_append, check_replicated, find_repeated, finish_append
-from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
+from kcli.log.producer_state_manager import (
+    BATCHES_RETAINED,
+    BatchMetadata,
+    CompletedTxn,
+    ProducerAppendInfo,
+    ProducerStateEntry,
+    ProducerStateManager,
+    VerificationStateEntry,
+)
 from kcli.log.record_validator import validate_records
 
 _BASE_OFFSET = Struct(">q")
@@ -217,3 +272,218 @@ def _batches_of(log: AppendableLog, records: memoryview) -> list[ValidBatch]:
     if not batches:
         raise InvalidRecordsError("the records contain no complete batch")
     return batches
+
+
+_INT16_MAX = 2**15 - 1
+# The most batch headers, of all producers, that are read to find a producer's earlier batches; each takes some microseconds.
+HEADERS_SEARCHED = 1000
+
+
+class PendingTransaction(NamedTuple):
+    """A checked batch or marker of a transaction, before it is written."""
+
+    info: ProducerAppendInfo
+    completed: CompletedTxn | None
+
+
+Pending = ProducerStateEntry | PendingTransaction
+
+
+def find_repeated(producers: ProducerStateManager, batch: ValidBatch, local: LocalLog) -> BatchMetadata | None:
+    """Return the kept batch that a client's batch repeats, or None. Raises OSError."""
+    entry = producers.producers.get(batch.producer_id)
+    if entry is None:
+        return None
+    known = find_duplicate(entry, batch)
+    if known is None and _may_be_earlier(entry, batch):
+        entry.may_have_earlier_batches = False
+        _restore_batches(entry, local)
+        known = find_duplicate(entry, batch)
+    return known
+
+
+def _may_be_earlier(entry: ProducerStateEntry, batch: ValidBatch) -> bool:
+    """Return whether the log may contain a batch of a client before the kept ones."""
+    is_of_epoch = entry.may_have_earlier_batches and batch.producer_epoch == entry.producer_epoch
+    return is_of_epoch and batch.last_sequence < entry.batches[0].last_sequence
+
+
+def _restore_batches(entry: ProducerStateEntry, local: LocalLog) -> None:
+    """Add the batches of the log before the first kept one, until there are five, or its epoch ends."""
+    first = entry.batches[0]
+    for header in local.headers_before(first.last_offset - first.offset_delta, HEADERS_SEARCHED):
+        if not isinstance(header, RecordBatch) or header.producer_id != entry.producer_id:
+            continue
+        if header.producer_epoch != entry.producer_epoch or len(entry.batches) == BATCHES_RETAINED:
+            return
+        if not header.is_control:
+            entry.batches.appendleft(BatchMetadata.of(header))
+
+
+def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: AppendOrigin, transaction_version: int) -> Pending:
+    """Check a producer's batch, which has its final `base_offset`; return the argument for `finish_append`.
+
+    Raises the errors in the table of this module, and InvalidRecordsError.
+    """
+    entry = producers.producers.get(batch.producer_id)
+    if entry is None:
+        entry = ProducerStateEntry(batch.producer_id)
+    if batch.is_control:
+        marker = _marker_of(batch)
+        if marker is not None and origin is not AppendOrigin.REPLICATION:
+            check_marker(entry, batch, marker, batch.base_offset, transaction_version)
+        return _in_transaction(producers, batch, marker)
+    verification = producers.verifications.get(batch.producer_id) if batch.is_transactional else None
+    check_data_batch(entry, batch, batch.base_offset, origin, verification)
+    if batch.is_transactional or entry.current_txn_first_offset is not None:
+        return _in_transaction(producers, batch, None)
+    return entry
+
+
+def check_replicated(producers: ProducerStateManager, batches: Iterable[ValidBatch]) -> None:
+    """Check a leader's batches, in their order, so that `begin_append` raises nothing after they are written.
+
+    Raises InvalidRecordsError and InvalidTransactionStateError.
+    """
+    txn_first_offsets: dict[int, int | None] = {}
+    for batch in batches:
+        producer_id = batch.producer_id
+        if producer_id < 0:
+            continue
+        if producer_id not in txn_first_offsets:
+            entry = producers.producers.get(producer_id)
+            txn_first_offsets[producer_id] = None if entry is None else entry.current_txn_first_offset
+        if batch.is_control:
+            if _marker_of(batch) is not None:
+                txn_first_offsets[producer_id] = None
+        elif not batch.is_transactional:
+            _check_no_transaction(batch, txn_first_offsets[producer_id])
+        elif txn_first_offsets[producer_id] is None:
+            txn_first_offsets[producer_id] = batch.base_offset
+
+
+def _check_no_transaction(batch: ValidBatch, txn_first_offset: int | None) -> None:
+    if txn_first_offset is not None:
+        raise InvalidTransactionStateError(
+            f"the batch of producer {batch.producer_id} at offset {batch.base_offset} is not transactional, but the producer "
+            f"has a transaction open since offset {txn_first_offset}"
+        )
+
+
+def _in_transaction(
+    producers: ProducerStateManager, batch: ValidBatch, marker: EndTransactionMarker | None
+) -> PendingTransaction:
+    info = producers.prepare_update(batch.producer_id)
+    return PendingTransaction(info, info.append(read_header(batch.data), marker))
+
+
+def _marker_of(batch: ValidBatch) -> EndTransactionMarker | None:
+    """Return the marker in a control batch, None if the batch has no records."""
+    if batch.record_count == 0:
+        return None
+    if batch.attributes & CODEC_MASK:
+        raise InvalidRecordsError(f"the marker of producer {batch.producer_id} is in a compressed batch")
+    try:
+        record, _ = read_record(batch.data, HEADER_BYTES)
+        timestamp = read_header(batch.data).log_append_time_ms
+        if timestamp is None:
+            timestamp = batch.base_timestamp + record.timestamp_delta
+        return decode_marker(record.key, record.value, timestamp)
+    except FormatError as error:
+        raise InvalidRecordsError(f"cannot decode the marker of producer {batch.producer_id}: {error.message}") from error
+
+
+def finish_append(producers: ProducerStateManager, batch: ValidBatch, pending: Pending, local: LocalLog) -> None:
+    """Update the producer's state after the batch was written. Raises OSError if the transaction index cannot be written."""
+    if isinstance(pending, PendingTransaction):
+        completed = pending.completed
+        producers.update(pending.info)
+        if completed is not None:
+            if completed.is_aborted:
+                last_stable_offset = producers.last_stable_offset(completed)
+                local.add_aborted(AbortedTxn(0, *completed[:3], last_stable_offset))
+            producers.complete(completed)
+        return
+    delta = batch.last_offset_delta
+    metadata = BatchMetadata(batch.last_sequence, batch.base_offset + delta, delta, batch.max_timestamp)
+    pending.add_batch(batch.producer_epoch, metadata)
+    if batch.producer_id not in producers.producers:
+        producers.add(pending)
+
+
+def find_duplicate(entry: ProducerStateEntry, batch: ValidBatch) -> BatchMetadata | None:
+    """Return the kept batch with the same epoch and sequences, or None."""
+    if batch.producer_epoch == entry.producer_epoch:
+        last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+        for known in entry.batches:
+            if known.last_sequence == last_sequence and known.offset_delta == delta:
+                return known
+    return None
+
+
+def check_data_batch(
+    entry: ProducerStateEntry,
+    batch: ValidBatch,
+    offset: int,
+    origin: AppendOrigin,
+    verification: VerificationStateEntry | None = None,
+) -> None:
+    """Check a batch of records that will have `offset`. Raises the errors of the table."""
+    if origin is AppendOrigin.REPLICATION:
+        return
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch:
+        raise InvalidProducerEpochError(
+            f"the epoch of producer {batch.producer_id} at offset {offset} is {epoch}, below its current epoch, {known_epoch}"
+        )
+    if origin is AppendOrigin.CLIENT:
+        sequence = batch.base_sequence
+        # A fenced producer may wait for its verification while the transaction of the next epoch is open (not so in Kafka).
+        is_first = entry.current_txn_first_offset is None or epoch != known_epoch
+        if verification is not None and verification.producer_epoch == epoch and is_first:
+            _check_first_sequence(entry, batch, offset, verification)
+        if epoch != known_epoch:
+            if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
+                raise OutOfOrderSequenceError(
+                    f"producer {batch.producer_id} begins epoch {epoch} at offset {offset} with sequence {sequence}, not 0"
+                )
+        else:
+            last = entry.batches[-1].last_sequence if entry.batches else -1
+            if sequence != last + 1 and not (sequence == 0 and last == INT32_MAX):
+                raise OutOfOrderSequenceError(
+                    f"the sequence of producer {batch.producer_id} at offset {offset} is {sequence}; its last one was {last}"
+                )
+    if not batch.is_transactional:
+        _check_no_transaction(batch, entry.current_txn_first_offset)
+
+
+def _check_first_sequence(
+    entry: ProducerStateEntry, batch: ValidBatch, offset: int, verification: VerificationStateEntry
+) -> None:
+    """Check the first batch of a transaction (KIP-890): it is the first one that was sent."""
+    is_new = verification.is_epoch_bumped and not entry.batches
+    lowest = 0 if is_new else verification.lowest_sequence
+    if batch.base_sequence > lowest:
+        raise OutOfOrderSequenceError(
+            f"producer {batch.producer_id} begins a transaction at offset {offset} with sequence {batch.base_sequence}, "
+            f"not {lowest}"
+        )
+
+
+def check_marker(
+    entry: ProducerStateEntry, batch: ValidBatch, marker: EndTransactionMarker, offset: int, transaction_version: int
+) -> None:
+    """Check a marker that will have `offset`. Raises InvalidProducerEpochError and CoordinatorFencedError."""
+    epoch, known_epoch = batch.producer_epoch, entry.producer_epoch
+    if epoch < known_epoch or (transaction_version >= 2 and epoch == known_epoch):
+        is_retry = epoch == known_epoch and (entry.current_txn_first_offset is None or epoch == _INT16_MAX)
+        if not is_retry:
+            raise InvalidProducerEpochError(
+                f"the marker of producer {batch.producer_id} at offset {offset} has epoch {epoch}, "
+                f"but the producer's epoch is {known_epoch}"
+            )
+    if entry.coordinator_epoch > marker.coordinator_epoch:
+        raise CoordinatorFencedError(
+            f"the marker of producer {batch.producer_id} at offset {offset} has coordinator epoch "
+            f"{marker.coordinator_epoch}, below the last one, {entry.coordinator_epoch}"
+        )

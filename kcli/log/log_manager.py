@@ -290,7 +290,7 @@ class LogManager(LogRegistry):
 
     def shutdown(self, broker_epoch: int) -> Iterator[None]:
         """Close and flush all logs in time slices, then write checkpoints and clean stop marks; this waits for the device."""
-        from kcli.log.managing.log_shutdown import close_logs
+        from kcli.log.managing.log_startup import close_logs
 
         self._is_closing = True
         if self._cleaning is not None:

@@ -16,7 +16,7 @@ watermark. The last stable offset of a completed transaction is the first offset
 marker.
 
 Sequences and epochs are not checked here, since recovered and replicated batches were checked by their leader (Kafka:
-AppendOrigin.REPLICATION); kcli.log.producer_appends checks the batches of clients.
+AppendOrigin.REPLICATION); kcli.log.append_paths checks the batches of clients.
 
 Snapshots (`N.snapshot`) contain the state up to offset N, of each producer the last batch only; producer_appends finds the
 earlier ones in the log when one of them comes again. tests/oracle compares their bytes with those of Kafka, which writes

@@ -12,18 +12,30 @@
     -------------------------------------------------------------------------------------  -------------------------------
     checks the batch: size, magic, CRC, counts                                             kcli.log.log_validator
     checks its records: encoding, timestamps, keys; compresses again, sets LogAppendTime   kcli.log.record_validator
-    checks its producer: duplicates, gaps, epochs                                          kcli.log.producer_appends
+    checks its producer: duplicates, gaps, epochs                                          kcli.log.append_paths
     writes base offset and leader epoch, which the CRC does not cover, into the batch
     rolls the segment if necessary, writes with one call, adds index entries               kcli.log.local_log
     updates the log end offset, the producer's state, the transaction index
 
 If a check fails, nothing has changed. Nothing is flushed here: `needs_flush` returns whether flush.messages or flush.ms ask for
 a flush now, `unflushed_paths` which files to flush, and the caller calls `mark_flushed` when that is done.
+
+Retention (Kafka: UnifiedLog.deleteOldSegments) deletes segments from the oldest on.
+
+    reason             a segment is deleted if                                         cleanup.policy
+    -----------------  --------------------------------------------------------------  -----------------------------------
+    log start offset   the next one begins at or before the log start offset           any
+    retention.bytes    the log without it still has at least that many bytes           delete
+    retention.ms       its largest timestamp, else the mtime of its file, is older     delete
+
+A segment is deleted only if it ends at or below the high watermark and all earlier ones are deleted. An empty active segment is
+kept; before all segments are deleted, the caller begins a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from struct import Struct
 
 from kcli.format.file_names import FileKind, FileState
@@ -41,9 +53,8 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
-from kcli.log.retention import breached_segments
 from kcli.log.rng import Random
-from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
+from kcli.log.time_lookup import SegmentScan, largest_timestamp, scan_by_time, scan_for_largest
 
 _BATCH_HEAD = Struct(">qii")
 # The batch that was read last. All logs share it, because one thread uses them.
@@ -458,3 +469,53 @@ class UnifiedLog:
         self._local.move(directory)
         self.producers.move(directory)
         self.leader_epochs.move_to(self._local.disk, directory)
+
+
+Predicate = Callable[[LogSegment, LogSegment | None], bool]
+
+
+def breached_segments(
+    local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int, most: int | None = None
+) -> list[LogSegment]:
+    """Return at most `most` segments to delete now, the oldest first. Raises OSError."""
+    found: list[LogSegment] = []
+    for predicate in _predicates(local, log_start_offset, now_ms):
+        # Each predicate continues at the first segment that the one before has kept.
+        left = None if most is None else most - len(found)
+        found += islice(_deletable(local, high_watermark, predicate, len(found)), left)
+    return found
+
+
+def _predicates(local: LocalLog, log_start_offset: int, now_ms: int) -> Iterator[Predicate]:
+    config = local.config
+    yield lambda segment, following: following is not None and following.base_offset <= log_start_offset
+    if not config.is_retained:
+        return
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size_bytes for segment in local.segments) - config.retention_bytes
+        ends = _ends(local)
+        yield lambda segment, following: excess - ends[segment.base_offset] >= 0
+    if config.retention_ms >= 0:
+        yield lambda segment, following: now_ms - largest_timestamp(local, segment) > config.retention_ms
+
+
+def _ends(local: LocalLog) -> dict[int, int]:
+    """Return by base offset the size of all segments up to and including this one."""
+    ends: dict[int, int] = {}
+    total = 0
+    for segment in local.segments:
+        total += segment.size_bytes
+        ends[segment.base_offset] = total
+    return ends
+
+
+def _deletable(local: LocalLog, high_watermark: int, predicate: Predicate, start: int) -> Iterator[LogSegment]:
+    segments = local.segments
+    for at in range(start, len(segments)):
+        segment = segments[at]
+        following = segments[at + 1] if at + 1 < len(segments) else None
+        end_offset = local.end_offset if following is None else following.base_offset
+        is_empty_active = following is None and not segment.size_bytes
+        if high_watermark < end_offset or is_empty_active or not predicate(segment, following):
+            return
+        yield segment

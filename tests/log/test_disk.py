@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk.cached_pages import uncached_ranges
-from kcli.log.disk.os_disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
+from kcli.log.disk.os_disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile, uncached_ranges
 from tests.conftest import missing, open_descriptors
 
 DISK = OsDisk()

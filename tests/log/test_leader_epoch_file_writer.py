@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.flush_request import FlushRequest, begin_flushes
-from kcli.log.managing.leader_epoch_file_writer import LeaderEpochFileWriter
+from kcli.log.managing.log_registry import LeaderEpochFileWriter
 from kcli.log.unified_log import UnifiedLog
 from tests.server.whole_node import WholeNode, batch
 

@@ -14,8 +14,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.planned_disk import Change, PlannedDisk
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.loading.log_loader import LoadSettings, load_log
-from kcli.log.loading.recovering_segment import LogRefusedError
-from kcli.log.loading.recovery_pass import RecoveryPass, is_torn_offset
+from kcli.log.loading.recovering_segment import LogRefusedError, RecoveryPass, is_torn_offset
 from kcli.log.log_config import LogConfig
 from kcli.log.slices import Slices
 from tests.conftest import given_partition

@@ -15,7 +15,7 @@ import pytest
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, Producer, read_header
 from kcli.format.records import encode_records, read_records
-from kcli.log import producer_appends
+from kcli.log import append_paths
 from kcli.log.errors import OutOfOrderSequenceError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
@@ -234,14 +234,14 @@ def drops_pending_offsets(real: Any) -> Any:
 
 
 def appends_repeated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = producer_appends.check_data_batch
+    real = append_paths.check_data_batch
 
     def check(*args: Any, **kwargs: Any) -> None:
         with suppress(OutOfOrderSequenceError):
             real(*args, **kwargs)
 
-    monkeypatch.setattr(producer_appends, "find_duplicate", lambda entry, batch: None)
-    monkeypatch.setattr(producer_appends, "check_data_batch", check)
+    monkeypatch.setattr(append_paths, "find_duplicate", lambda entry, batch: None)
+    monkeypatch.setattr(append_paths, "check_data_batch", check)
 
 
 def answers_with_the_next_offset(real: Any) -> Any:

@@ -3,16 +3,25 @@
 Reading is strictly read-only (no lock, no created file, no access time where the system allows) and leaves the page cache
 unchanged: a large file is read in windows, and the pages of a window that were not cached are dropped when the reader leaves it
 or closes the file. Read-ahead is off for such files, since it would load pages outside the window.
+
+Which pages of a window are not cached is found without changing that, by mincore(2) of a mapping that is not read.
+A read that does not wait (RWF_NOWAIT) is not usable for this: on Linux 6.18 it starts to read the missing pages, and on a fast
+device they arrive before the call returns, or before the next call, and look as if they had been cached.
+Linux answers only if the process owns the file or may write it. Otherwise, and on other systems, every page counts as cached.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import functools
+import mmap
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from kcli.log.disk.port import DiskFile
 
@@ -76,8 +85,6 @@ class OsFile(_Descriptor):
         return super().read_into(position, buffer)
 
     def _move_window(self, start: int, end: int) -> None:
-        from kcli.log.disk.cached_pages import uncached_ranges
-
         self._drop_uncached()
         if self._window[0] <= start <= self._window[1] < end:
             end = max(end, start + AHEAD_BYTES)
@@ -390,3 +397,39 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+@functools.cache
+def _mincore() -> Any:
+    import ctypes  # 5 ms, which only large files need
+
+    # On other systems the byte of a page has more bits than that for being resident.
+    return getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
+
+
+def uncached_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the ranges [start, end) of whole pages with bytes between `start` and `end` that are not cached.
+
+    `end` is at most the file's size. Raises OSError or ValueError if the file cannot be mapped up to there.
+    """
+    import ctypes
+
+    mincore = _mincore()
+    start -= start % mmap.PAGESIZE
+    pages = -(-(end - start) // mmap.PAGESIZE)
+    if mincore is None or pages <= 0:
+        return []
+    resident = ctypes.create_string_buffer(pages)
+    # Private and writable because ctypes returns the address only of writable buffers; no page is touched.
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    with mmap.mmap(descriptor, end - start, flags=mmap.MAP_PRIVATE, prot=protection, offset=start) as view:
+        if mincore(ctypes.byref(ctypes.c_char.from_buffer(view)), ctypes.c_size_t(end - start), resident) != 0:
+            return []
+    found, states = [], resident.raw
+    page = states.find(0)
+    while page >= 0:
+        behind = states.find(1, page)
+        behind = pages if behind < 0 else behind
+        found.append((start + page * mmap.PAGESIZE, start + behind * mmap.PAGESIZE))
+        page = states.find(0, behind)
+    return found

@@ -23,9 +23,8 @@ from kcli.format.primitives import INT64_MAX
 from kcli.log.disk.load_disk import LoadDisk
 from kcli.log.disk.port import join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.loading.lost_offsets import offsets_in_segment
 from kcli.log.loading.recovering_segment import LogRefusedError, RecoveringSegment
-from kcli.log.loading.recovery_journal import LoadJournal
+from kcli.log.loading.recovery_journal import LoadJournal, offsets_in_segment
 from kcli.log.slices import Slices, at_once
 
 
