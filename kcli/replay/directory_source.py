@@ -6,13 +6,17 @@
     a partition             its segments
     a `.log` file           that segment; files of one partition are one log
 
-Several replicas of a partition, as in the directories of several nodes: the one whose log ends last is replayed.
+Several replicas of a partition, as in the directories of several nodes: the newest log is replayed, that is the one of the
+highest leader epoch, and of these the one that ends last. Partitions with one topic name have to belong to one topic of one
+cluster (kcli.log.files.log_dir_owner): else the records of one of them would be missing in the target.
 
     of a topic                 source
     -------------------------  ---------------------------------------------------------------------------------------------
-    partitions and settings    the newest metadata log among the log directories (`__cluster_metadata-0`); without one the
-                               number of partitions is the highest that is there plus one, and there are no settings
-    offsets of groups          `__consumer_offsets` in the log directories
+    partitions and settings    the newest metadata log among the log directories (`__cluster_metadata-0`) that is of the same
+                               cluster and has the topic, with the id in partition.metadata; without one the number of
+                               partitions is the highest that is there plus one, and there are no settings
+    offsets of groups          the newest replica of each partition of `__consumer_offsets` in the log directories: an older
+                               one has groups that were deleted since
 
 A file that cannot be read ends the stream of its partition: the next run continues there.
 
@@ -22,16 +26,21 @@ The selection is that of dump-log, with the same damage in the same words: what 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache, cached_property, partial
+from itertools import groupby
+from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.primitives import INT64_MAX
-from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
+from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
+from kcli.format.record_batch import NO_LEADER_EPOCH, RecordBatch
+from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
 from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.remarks import Remarks, missing_name
-from kcli.log.disk.port import Disk, base_name, parent_path
+from kcli.log.disk.port import Disk, base_name, join_path, parent_path
+from kcli.log.files.log_dir_owner import Owner, TwoTopicsError, check_one_topic, read_owner
 from kcli.log.files.log_directory import (
     FoundFile,
     LogDirectory,
@@ -39,10 +48,11 @@ from kcli.log.files.log_directory import (
     Segment,
     log_bytes,
     read_partition,
+    read_topic_id,
     resolve_paths,
 )
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.log.reading.segment_reader import Damage, SegmentReader
+from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, Joining
 from kcli.replay.outgoing_batch import OutgoingBatch
@@ -77,11 +87,44 @@ class Problems:
 
 
 @dataclass
-class _Found:
+class _Replica:
     """A partition to replay, with all or some of its segments."""
 
     directory: PartitionDirectory
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Segment]
+
+
+class _LogEnd(NamedTuple):
+    """How far a log reaches; the largest one is the newest (Kafka: OffsetAndEpoch)."""
+
+    leader_epoch: int
+    offset: int
+
+
+def _end_of(disk: Disk, segments: Sequence[Segment]) -> _LogEnd:
+    """Return the end of a log, with the leader epoch of its last sound batch. A segment that cannot be read does not count."""
+    offset = -1
+    for segment in reversed(segments):
+        try:
+            with OffsetLookup(disk, segment) as lookup:
+                offset = max(offset, lookup.end_offset())
+                epoch = _last_epoch(lookup, lookup.hint(INT64_MAX))
+                epoch = _last_epoch(lookup, 0) if epoch is None else epoch
+        except OSError:
+            continue
+        if epoch is not None:
+            return _LogEnd(epoch, offset)
+    return _LogEnd(NO_LEADER_EPOCH, offset)
+
+
+def _last_epoch(lookup: OffsetLookup, position: int) -> int | None:
+    """Return the leader epoch of the last sound batch from byte `position` on, None if there is none."""
+    epoch: int | None = None
+    for found in lookup.reader.batches(position):
+        if isinstance(found, LogBatch) and found.is_valid:
+            header = found.header
+            epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else NO_LEADER_EPOCH
+    return epoch
 
 
 class DirectorySource:
@@ -102,12 +145,14 @@ class DirectorySource:
         self.selection = selection
         self.problems = problems
         self._absolute = absolute
-        self._found: dict[TopicPartition, _Found] = {}
+        self._replicas: dict[TopicPartition, list[_Replica]] = {}
         self._log_directories: dict[str, LogDirectory] = {}
         self._wants = wants
         self._quotas: dict[TopicPartition, int] | None = None
         self._resolve(paths)
-        self._metadata = self._read_metadata()
+        self._check_topics()
+        self._found = {key: self._newest(replicas) for key, replicas in self._replicas.items()}
+        self._metadata_of: dict[str, ClusterTopics | None] = {}
 
     def _resolve(self, paths: Iterable[str]) -> None:
         targets, faults = resolve_paths(self.disk, paths)
@@ -156,31 +201,90 @@ class DirectorySource:
             directory = directory._replace(topic=named.topic, partition=named.partition, is_named=True)
         if not self._wants(directory.topic):
             return
-        key = directory.topic, directory.partition
-        other = self._found.get(key)
-        if other is None or (other.directory.path != directory.path and self._end(segments) > self._end(other.segments)):
-            self._found[key] = _Found(directory, list(segments))
-        elif other.directory.path == directory.path and is_file:
-            other.segments = sorted({*other.segments, *segments})
+        replicas = self._replicas.setdefault((directory.topic, directory.partition), [])
+        known = next((one for one in replicas if one.directory.path == directory.path), None)
+        if known is None:
+            replicas.append(_Replica(directory, list(segments)))
+        elif is_file:
+            known.segments = sorted({*known.segments, *segments})
 
-    def _end(self, segments: Sequence[Segment]) -> int:
+    def _check_topics(self) -> None:
+        """Raise SourceError if partitions with one topic name belong to two topics."""
+        for topic, group in groupby(sorted(self._replicas), lambda key: key[0]):
+            advice = (
+                f"replay each log directory by itself, one of them with --map {topic}=NEW, or name other topics with --topic"
+            )
+            self._check_topic(topic, [one.directory for key in group for one in self._replicas[key]], advice)
+
+    def _check_topic(self, topic: str, directories: Sequence[PartitionDirectory], advice: str) -> None:
         try:
-            with OffsetLookup(self.disk, segments[-1]) as lookup:
-                return lookup.end_offset()
-        except (OSError, IndexError):
-            return -1
+            check_one_topic(self.disk, directories)
+        except TwoTopicsError as error:
+            raise SourceError(f"{error}: these are two topics named {topic}; {advice}") from None
+        except CorruptCheckpointError as error:
+            raise SourceError(
+                f"{error.message}; so it is not known whether the directories of {topic} are of one cluster; {advice}"
+            ) from None
+        except OSError as error:
+            raise SourceError(f"{error.filename or topic}: {error.strerror or error}") from None
+
+    def _newest(self, replicas: Sequence[_Replica]) -> _Replica:
+        """Return the replica whose log is the newest; of equal ones the first that was named."""
+        return replicas[0] if len(replicas) == 1 else max(replicas, key=lambda one: _end_of(self.disk, one.segments))
 
     # ---------------------------------------------------------------------------------------------------------- metadata
 
-    def _read_metadata(self) -> ClusterTopics | None:
-        for path in [*self._log_directories, *dict.fromkeys(found.directory.log_directory for found in self._found.values())]:
+    def _owner(self, directory: str) -> Owner:
+        try:
+            return read_owner(self.disk, directory)
+        except (CorruptCheckpointError, OSError):
+            return Owner(directory)
+
+    @cached_property
+    def _metadata_logs(self) -> list[tuple[Owner, Callable[[], ClusterTopics | None]]]:
+        """The metadata logs of the log directories, the newest first, each with its owner and a function that reads it."""
+        found = []
+        for path in dict.fromkeys([*self._log_directories, *(one.directory.log_directory for one in self._found.values())]):
             try:
-                topics = read_cluster_topics(self.disk, path)
+                partition = read_partition(self.disk, join_path(path, METADATA_DIRECTORY))
             except OSError:
                 continue
-            if topics is not None:
-                return topics
-        return None
+            snapshots = [_LogEnd(one.parsed.epoch or 0, one.base_offset) for one in partition.metadata_snapshots]
+            end = max([_end_of(self.disk, partition.segments), *snapshots])
+            found.append((end, self._owner(path), cache(partial(self._read_metadata, path))))
+        return [(owner, read) for _, owner, read in sorted(found, key=lambda one: one[0], reverse=True)]
+
+    def _read_metadata(self, path: str) -> ClusterTopics | None:
+        try:
+            return read_cluster_topics(self.disk, path)
+        except OSError:
+            return None
+
+    def _metadata(self, topic: str) -> ClusterTopics | None:
+        """Return the newest metadata log that has the settings of a topic; see the table above."""
+        if topic not in self._metadata_of:
+            directory = self._directory_of(topic)
+            owner, topic_id = self._owner(directory.log_directory), self._stated_id(directory)
+            read = (metadata() for other, metadata in self._metadata_logs if not owner.is_other_cluster(other))
+            self._metadata_of[topic] = next(
+                (
+                    one
+                    for one in read
+                    if one is not None and one.ids.get(topic) in ({topic_id} if topic_id else one.ids.values())
+                ),
+                None,
+            )
+        return self._metadata_of[topic]
+
+    def _directory_of(self, topic: str) -> PartitionDirectory:
+        return next(one.directory for (name, _), one in self._found.items() if name == topic)
+
+    def _stated_id(self, directory: PartitionDirectory) -> Uuid | None:
+        """Return the topic id in partition.metadata, None if it is not known."""
+        try:
+            return read_topic_id(self.disk, directory)
+        except (CorruptCheckpointError, OSError):
+            return None
 
     @property
     def cluster_id(self) -> str | None:
@@ -192,12 +296,12 @@ class DirectorySource:
         found = {}
         for topic in dict.fromkeys(topic for topic, _ in self.partitions()):
             count = 1 + max(partition for name, partition in self._found if name == topic)
-            configs: Mapping[str, str] = {}
-            is_known = self._metadata is not None and topic in self._metadata.ids
-            if self._metadata is not None and is_known:
-                configs = self._metadata.configs.get(topic, {})
-                count = max(count, sum(name == topic for name, _ in self._metadata.partitions))
-            found[topic] = SourceTopic(count, configs, is_known)
+            metadata = self._metadata(topic)
+            if metadata is None:
+                found[topic] = SourceTopic(count, {}, is_known=False)
+            else:
+                count = max(count, sum(name == topic for name, _ in metadata.partitions))
+                found[topic] = SourceTopic(count, metadata.configs.get(topic, {}))
         return found
 
     def partitions(self) -> list[TopicPartition]:
@@ -210,8 +314,11 @@ class DirectorySource:
         return log_bytes(self.disk, found.directory._replace(segments=found.segments))
 
     def topic_id(self, topic: str) -> Uuid:
-        """Return the id that the metadata log has, zero if there is none."""
-        return ZERO_UUID if self._metadata is None else self._metadata.ids.get(topic, ZERO_UUID)
+        """Return the id that the metadata log or partition.metadata has, zero if neither has one."""
+        metadata = self._metadata(topic)
+        if metadata is not None:
+            return metadata.ids[topic]
+        return self._stated_id(self._directory_of(topic)) or ZERO_UUID
 
     def bounds(self, partition: TopicPartition) -> Bounds:
         """Return the offsets of the segments; the end is open if the last one cannot be read."""
@@ -230,33 +337,35 @@ class DirectorySource:
 
     def committed_offsets(self, globs: Sequence[str] = ()) -> list[CommittedOffset]:
         """Return the committed offsets of the groups (all without `globs`) for these partitions. Raises SourceError."""
-        partitions = [
-            partition
-            for directory in self._log_directories.values()
-            for partition in directory.partitions
-            if partition.topic == CONSUMER_OFFSETS and partition.state is DirectoryState.CURRENT
-        ]
-        if not partitions:
+        replicas: dict[int, list[_Replica]] = {}
+        for directory in self._log_directories.values():
+            for partition in directory.partitions:
+                if partition.topic == CONSUMER_OFFSETS and partition.state is DirectoryState.CURRENT:
+                    replicas.setdefault(partition.partition, []).append(_Replica(partition, partition.segments))
+        if not replicas:
             raise SourceError(f"--groups needs a log directory with {CONSUMER_OFFSETS}; there is none among the paths")
+        directories = [one.directory for number in replicas for one in replicas[number]]
+        self._check_topic(
+            CONSUMER_OFFSETS, directories, "replay each log directory by itself, or leave out --groups and --group"
+        )
         remarks = Remarks()
-        found: dict[tuple[str, str, int], tuple[int, CommittedOffset]] = {}
+        found: list[CommittedOffset] = []
         groups: set[str] = set()
-        for partition in partitions:
-            for key, value in read_groups(self.disk, partition, remarks).committed_offsets.items():
+        for _, of_partition in sorted(replicas.items()):
+            newest = self._newest(of_partition).directory
+            for key, value in read_groups(self.disk, newest, remarks).committed_offsets.items():
                 groups.add(key.group_id)
                 if (key.topic, key.partition) not in self._found or decode_metadata(value.offset, value.metadata) is not None:
                     continue
                 if globs and not any(fnmatchcase(key.group_id, glob) for glob in globs):
                     continue
-                committed = CommittedOffset(key.group_id, key.topic, key.partition, value.offset, value.metadata)
-                if key not in found or found[key][0] < value.commit_timestamp_ms:
-                    found[key] = value.commit_timestamp_ms, committed
+                found.append(CommittedOffset(key.group_id, key.topic, key.partition, value.offset, value.metadata))
         for path, message in remarks.problems:
             self.problems.problem(path, message)
         for sentence in (missing_name("group", glob, groups) for glob in globs):
             if sentence is not None:
                 raise SourceError(sentence)
-        return [committed for _, committed in sorted(found.values())]
+        return sorted(found)
 
     # ----------------------------------------------------------------------------------------------------------- records
 
@@ -297,7 +406,7 @@ class DirectoryStream:
     def __init__(
         self,
         source: DirectorySource,
-        found: _Found,
+        found: _Replica,
         from_offset: int,
         watched: list[int],
         limit: Limit,

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
-from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
 from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.checkpoint_files import TopicPartition
-from kcli.log.files.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
+from kcli.log.files.log_dir_owner import Owner, TwoTopicsError, check_one_topic, read_owner
 from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
@@ -322,46 +321,13 @@ def _check_topic_identity(disk: Disk, chosen: list[PartitionDirectory]) -> None:
     by_topic: dict[str, list[PartitionDirectory]] = defaultdict(list)
     for part in chosen:
         by_topic[part.topic].append(part)
-    owners: dict[str, Owner] = {}
     for topic, parts in by_topic.items():
-        directories = list(dict.fromkeys(part.log_directory for part in parts))
-        if len(directories) < 2:
-            continue
-        ids: dict[Uuid, str] = {}
-        for part in parts:
-            _check_topic_id(disk, part, ids)
-        for directory in directories:
-            if directory not in owners:
-                owners[directory] = _read_owner(disk, directory, is_needed=not ids)
-        stated = [owners[directory] for directory in directories if owners[directory].cluster_id is not None]
-        for other in stated[1:]:
-            if stated[0].is_other_cluster(other):
-                raise PlanError(f"{cluster_conflict(stated[0], other)}: {_two_topics(topic)}")
-
-
-def _check_topic_id(disk: Disk, part: PartitionDirectory, ids: dict[Uuid, str]) -> None:
-    """Add a partition's topic id to `ids`, those of its topic. Raises PlanError if they differ, OSError."""
-    path = part.file(FileKind.PARTITION_METADATA)
-    try:
-        topic_id = layout.read_topic_id(disk, part)
-    except CorruptCheckpointError:
-        return  # kcli verify reports the file
-    if path is None or topic_id is None:
-        return
-    ids.setdefault(topic_id, path)
-    if len(ids) > 1:
-        (first_id, first), *_ = ids.items()
-        raise PlanError(f"{topic_id_conflict(part.topic, first, first_id, path, topic_id)}: {_two_topics(part.topic)}")
-
-
-def _read_owner(disk: Disk, directory: str, *, is_needed: bool) -> Owner:
-    """Return the owner of a log directory. Raises PlanError if it cannot be read and `is_needed`, OSError."""
-    try:
-        return read_owner(disk, directory)
-    except CorruptCheckpointError as error:
-        if is_needed:
+        try:
+            check_one_topic(disk, parts)
+        except TwoTopicsError as error:
+            raise PlanError(f"{error}: {_two_topics(topic)}") from None
+        except CorruptCheckpointError as error:
             raise PlanError(f"{error.message}; so it is not known whether the log directories belong to one cluster") from None
-        return Owner(directory)
 
 
 def _two_topics(topic: str) -> str:

@@ -20,7 +20,7 @@ identifies a topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kcli.format import limits
@@ -29,6 +29,11 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties, decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.log_directory import PartitionDirectory, read_topic_id
+
+
+class TwoTopicsError(Exception):
+    """Partitions with one topic name that belong to two topics; the message is a clause that names the files."""
 
 
 class Owner(NamedTuple):
@@ -106,3 +111,40 @@ def cluster_conflict(one: Owner, other: Owner) -> str:
 def topic_id_conflict(topic: str, path: str, topic_id: Uuid, other_path: str, other_id: Uuid) -> str:
     """Return the clause that names two topics of one name by their ids and the files (partition.metadata, a metadata log)."""
     return f"{path} has topic id {topic_id} for {topic}, {other_path} has {other_id}"
+
+
+def check_one_topic(disk: Disk, partitions: Sequence[PartitionDirectory]) -> None:
+    """Check that partitions with one topic name, of several log directories, are not known to belong to two topics.
+
+    Raises TwoTopicsError; CorruptCheckpointError, whose message begins with the path, if only meta.properties can show it and
+    cannot be read; OSError. An unreadable partition.metadata does not count: `kcli verify` reports it.
+    """
+    directories = list(dict.fromkeys(part.log_directory for part in partitions))
+    if len(directories) < 2:
+        return
+    ids: dict[Uuid, str] = {}
+    for part in partitions:
+        path = part.file(FileKind.PARTITION_METADATA)
+        try:
+            topic_id = read_topic_id(disk, part)
+        except CorruptCheckpointError:
+            continue
+        if path is None or topic_id is None:
+            continue
+        ids.setdefault(topic_id, path)
+        if len(ids) > 1:
+            (first_id, first), *_ = ids.items()
+            raise TwoTopicsError(topic_id_conflict(part.topic, first, first_id, path, topic_id))
+    stated: list[Owner] = []
+    for directory in directories:
+        try:
+            owner = read_owner(disk, directory)
+        except CorruptCheckpointError:
+            if not ids:
+                raise
+            continue
+        if owner.cluster_id is not None:
+            stated.append(owner)
+    for other in stated[1:]:
+        if stated[0].is_other_cluster(other):
+            raise TwoTopicsError(cluster_conflict(stated[0], other))
