@@ -176,15 +176,17 @@ def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path
     assert kinds == [LOST_PLACE]
 
 
-def test_a_candidate_where_the_damaged_batch_ends_is_a_remark_too(tmp_path: Path) -> None:
-    """The stated length is right, and leads to a batch that is the last one and does not continue the offsets."""
+@pytest.mark.parametrize("at", [HEADER_BYTES, 57, 23], ids=["a record", "the record count", "the last offset delta"])
+def test_sound_batches_from_the_stated_end_to_the_end_of_the_file_are_the_log(tmp_path: Path, at: int) -> None:
+    """In a compacted log the next offset may be missing. Payload would be followed by the rest of its record."""
     log = Log(tmp_path / "t-0", b"value")
     data = log.path.read_bytes()
     gone = log.starts[VICTIM // PER_BATCH + 2]
     log.path.write_bytes(data[: log.behind] + data[gone : log.starts[5]])
-    log.flip(log.victim + HEADER_BYTES, 64)
-    kept, _, inner = log.salvage()
-    assert (kept, inner) == ([0, 5], 1)
+    log.flip(log.victim + at, 64)
+    kept, lost, inner = log.salvage()
+    assert (kept, lost, inner) == ([0, 5, 20], [(10, 20)], 0)
+    assert log.read() == [0, 5, 20]
 
 
 def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:

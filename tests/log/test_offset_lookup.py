@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,47 @@ def test_an_entry_before_its_time_is_not_used(tmp_path: Path) -> None:
     log.path(".log").write_bytes(data)
     with OffsetLookup(OsDisk(), segment) as lookup:
         assert not holds_entry(lookup.reader, index, slot)
+
+
+@pytest.mark.parametrize("index", ["sound", "of a follower"])
+def test_no_range_is_cut_at_a_wrong_base_offset(tmp_path: Path, index: str) -> None:
+    """Above the entry before, a wrong offset may be one of a follower's append: the batches after it contradict that."""
+    segment, log = build(tmp_path / "t-0", index)
+    entries = OffsetIndex.decode(log.path(".index").read_bytes(), 100)
+    _, position = entries.entry(len(entries) // 2)
+    data = bytearray(log.path(".log").read_bytes())
+    data[position : position + 8] = (entries.entry(len(entries) // 2 - 1).offset + 1).to_bytes(8, "big")
+    log.path(".log").write_bytes(data)
+    with OffsetLookup(OsDisk(), segment) as lookup:
+        cuts = lookup.boundaries(0, len(data), 1)
+    assert cuts
+    assert position not in cuts
+
+
+def test_reads_from_a_boundary_see_what_a_whole_read_sees(tmp_path: Path) -> None:
+    """Bytes, sectors and lengths are damaged at random: two ranges of a segment have the batches of one."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        builder = PartitionBuilder(tmp_path / f"{seed}-0", index_every=rng.choice([2, 4]))
+        for _ in range(16):
+            builder.append([(b"key", rng.randbytes(rng.choice([10, 150])))] * rng.choice([1, 3]))
+        builder.flush()
+        data = bytearray(builder.log)
+        for _ in range(rng.choice([1, 2])):
+            at = rng.randrange(len(data))
+            size = rng.choice([1, 1, 8, 200])
+            data[at : at + size] = rng.choice([bytes, rng.randbytes])(len(data[at : at + size]))
+        builder.path(".log").write_bytes(data)
+        (segment,) = read_partition(OsDisk(), str(builder.directory)).segments
+        with OffsetLookup(OsDisk(), segment) as lookup:
+            whole = sound_positions(lookup.reader, 0)
+            for cut in lookup.boundaries(0, len(data), 1, by_headers=False):
+                assert sound_positions(lookup.reader, cut) == [at for at in whole if at >= cut], f"seed {seed}, byte {cut}"
+
+
+def sound_positions(reader: SegmentReader, position: int) -> list[int]:
+    """The bytes at which the sound batches from a byte on begin."""
+    return [found.position for found in reader.batches(position) if isinstance(found, LogBatch) and found.is_valid]
 
 
 def test_a_seeker_sees_what_was_there_when_it_was_opened(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.batch_search import least_offset
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
 
@@ -281,10 +282,28 @@ class OffsetLookup:
         for slot, position in enumerate(self.index.positions):
             if position >= end:
                 break
-            if position >= ideal and holds_entry(self.reader, self.index, slot):
+            if position >= ideal and self._is_first_offset_proven(slot):
                 cuts.append(position)
                 ideal += -(-(position + 1 - ideal) // target_bytes) * target_bytes
         return cuts or (list(self._boundaries_by_headers(start, end, target_bytes)) if by_headers else [])
+
+    def _is_first_offset_proven(self, slot: int) -> bool:
+        """Return True if the batch at an entry's byte is sound and its offsets are those of the entry.
+
+        It ends with the entry's offset, or consecutive batches lead from it to that offset. The CRC does not cover the base
+        offset, and the ranges on both sides of a boundary end and begin with it.
+        """
+        assert self.index is not None
+        offset, position = self.index.entry(slot)
+        batch = self.reader.batch_at(position)
+        if not isinstance(batch, LogBatch) or not batch.is_valid:
+            return False
+        expected = least_offset(batch.header)
+        for header in HeaderReader(self.reader.file, position, self.reader.end_position()).headers():
+            if least_offset(header) != expected or header.last_offset >= offset:
+                return header.last_offset == offset and least_offset(header) == expected
+            expected = header.next_offset
+        return False
 
     def _boundaries_by_headers(self, start: int, end: int, target_bytes: int) -> Iterator[int]:
         ideal = start + target_bytes

@@ -23,8 +23,10 @@ batch. These questions are asked in this order; the first yes decides:
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
              Or do sound batches lead from there to a damaged
-             one with the next offset? Does the length with one
-             bit flipped (or, if impossible, to the file's end)?
+             one with the next offset, or, over gaps between
+             their offsets, to the end of the file? Does the
+             length with one bit flipped (or, if impossible, to
+             the file's end)?
     resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
              the .index points, or from which a chain of         lost)                          belong to the log
              headers leads on?
@@ -121,16 +123,29 @@ class Resynchroniser:
         self._chains = HeaderChains(self._file, end, self._budget, self._positions.points_at)
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
         self._searches: dict[bool, tuple[int, PositionCache[_Search]]] = {}
+        self._sound_to_end: PositionCache[bool] = PositionCache()
         self._indexed: tuple[int, int | None] = (0, 0)
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
         """Return where the log, which ends at byte `end`, continues after the unsound entry at byte `position`. Raises OSError.
 
-        `floor` is the next offset after the last sound batch: a search skips batches that begin below it.
+        `floor` is the next offset after the last sound batch: a search skips batches that begin below it. The log never
+        continues after the next sound batch that the .index points at: a reader that begins there sees the same batches.
         """
         if end != self._end:
             self._start_over(end)
         self._floor = floor
+        found = self._explain(position, legacy=legacy)
+        if found.is_proven:
+            return found
+        indexed = self._indexed_behind(position)
+        if indexed is not None and (found.position is None or found.position > indexed):
+            return Continuation(indexed, False)
+        return found
+
+    def _explain(self, position: int, *, legacy: bool) -> Continuation:
+        """Ask the questions of the module docstring about the entry at byte `position`."""
+        floor = self._floor
         header = header_at(self._file, position)
         if header is None:
             return self._search(position, position + 1, legacy=legacy)
@@ -155,6 +170,8 @@ class Resynchroniser:
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
         is_stated = (continues and leads_on) or (fits and not followers and self._follows(header, stated))
         if is_stated or any(self._passes(at, stated) for at in followers if at < stated):
+            return Continuation(stated, False)
+        if fits and not continues and not followers and self._is_sound_to_end(header, stated):
             return Continuation(stated, False)
         if fits and self._overlaps(header, stated):
             passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
@@ -254,6 +271,32 @@ class Resynchroniser:
             if not self._budget.take(PROBE_BYTES + max(header.size_bytes, 0)) or not is_sound(self._file, header.position):
                 return False
         return False
+
+    def _is_sound_to_end(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """Return True if sound batches with later offsets lead from the stated end to the end of the file.
+
+        In a compacted log the next offset may be missing. Payload does not reach the end of the file unless it is the end of
+        the last record.
+        """
+        behind = header_at(self._file, stated)
+        # As in _continues, the last offset or the record count may be wrong.
+        count = header.record_count if isinstance(header, RecordBatch) else 1
+        least = max(self._floor, min(header.next_offset, header.base_offset + count))
+        if behind is None or least_offset(behind) < least or self._chain_end(stated, may_be_torn=True) is not None:
+            return False
+        passed: list[int] = []
+        known: bool | None = None
+        for at in HeaderReader(self._file, stated, self._end).headers():
+            known = self._sound_to_end.get(at.position)
+            if known is not None:
+                break
+            passed.append(at.position)
+            if not self._budget.take(at.size_bytes) or not is_sound(self._file, at.position):
+                known = False
+                break
+        found = known is not False and (known is not None or bool(passed))
+        self._sound_to_end.keep([(at, found) for at in passed])
+        return found
 
     def _chain_end(
         self, position: int, *, by_index: bool = False, may_be_torn: bool = False, may_be_short: bool = False
