@@ -1,6 +1,7 @@
 """Protects an offline compaction from crashes: whichever disk call it dies in, a partition is what it was or what it becomes.
 
-Byte for byte, all rounds of it together; a broker opens what is left, and the next run ends as if nothing had happened.
+Byte for byte, all rounds of it together; a broker opens what is left, also after a repair, and the next run ends as if nothing
+had happened.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.compacting.compaction import Compaction, RunOptions
 from kcli.inspect.compacting.jobs import CompactOptions, Recompression
 from kcli.inspect.compacting.partition_selection import asked_for
+from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.log.file_cache import FileCache
-from kcli.log.files.log_directory import resolve_paths
+from kcli.log.files.log_directory import read_partition, resolve_paths
+from kcli.log.files.quarantine import Quarantine
 from kcli.log.log_opener import open_log
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault
@@ -78,6 +81,12 @@ class Machine:
         files.close_all()
         return log.log_end_offset
 
+    def repair(self) -> None:
+        """Repair the log directory, whose mark of a clean stop is still there."""
+        session, quarantine = LogDirectoryRepair(self.disk, ROOT), Quarantine(self.disk, "/quarantine", ROOT)
+        session.apply(read_partition(self.disk, DIRECTORY), quarantine)
+        session.apply_root(quarantine)
+
     def logs(self) -> Logs:
         """The bytes of all segments."""
         names = [name for name in self.disk.list_directory(DIRECTORY) if name.endswith(".log")]
@@ -92,6 +101,8 @@ def check(machine: Machine, seed: int, calls: int, *, loses_power: bool, before:
     """A run that dies behind so many calls, and a start -> whether it came so far as to die."""
     machine.disk.die_in(calls)
     dies = died(machine.disk, machine.compact, seed, loses_power=loses_power)
+    if calls % 2:
+        machine.repair()
     assert machine.start() == machine.log.live.log.log_end_offset
     left = machine.logs()
     assert left in (before, after)

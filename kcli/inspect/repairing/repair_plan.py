@@ -7,8 +7,9 @@
     2  *.tmp and *.part; names   removed                                       removed if Kafka does not start with them
        of segment files that no
        broker writes
-    3  *.swap files              finished if the .log.swap is sound or the     finished
-                                 old segments are gone, else removed
+    3  *.swap, *.cleaned files   finished if complete and sound, else removed  as by a start of Kafka
+                                 if the old segments exist, else made a
+                                 segment (unfinished_cleaning)
     4  bad batches               corrected, or removed (salvage)               the log is cut at the first one, and all
                                                                                later segments are removed
     5  the end of the log        where the log once ended, or the last batch   the last batch
@@ -48,6 +49,7 @@ from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, Remov
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
 from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_epochs_across
+from kcli.inspect.repairing.unfinished_cleaning import settle_cleaning
 from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
@@ -61,7 +63,6 @@ from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_partition
 from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
-from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas
@@ -139,7 +140,7 @@ class _Planner:
             placement = SegmentPlacer(self.planned, self.directory).place()
             self.remarks += placement.remarks
             self._remove_irregular_files()
-            self._decide_swaps()
+            settle_cleaning(self.partition)
             self.partition.run(lambda: finish_leftovers(self.planned, self.directory, self.settings.indexes))
             evident_end = self._salvage(placement, before)
             if log_start_offset > evident_end:
@@ -282,33 +283,12 @@ class _Planner:
         for name in self.partition.names():
             file = parse_file_name(name)
             path = join_path(self.directory, name)
+            if file.state is FileState.CLEANED and file.base_offset is not None:
+                continue  # any name of this kind shows that a swap was not complete
             if file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
                 self.partition.remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
                 self.partition.remove(path, LEFTOVER)
-
-    def _decide_swaps(self) -> None:
-        """Remove a swap that is damaged if the segments that it was made from still exist."""
-        for base_offset in self.partition.bases(FileState.SWAP):
-            path = self.partition.path(base_offset, FileKind.LOG, FileState.SWAP)
-            if self._is_sound(path):
-                continue
-            bases = set(self.partition.bases())
-            deleted = [base for base in self.partition.bases(FileState.DELETED) if base >= base_offset and base not in bases]
-            if not any(base >= base_offset for base in bases) and not deleted:
-                continue
-            for kind in SEGMENT_KINDS:
-                swap = self.partition.path(base_offset, kind, FileState.SWAP)
-                if self.planned.exists(swap):
-                    self.partition.remove(swap, "the cleaned segment is damaged, and the segments that it was made from exist")
-            for base in deleted:
-                target = self.partition.path(base, FileKind.LOG)
-                self.planned.explain(target, "the cleaned segment that was to take its place is damaged")
-                self.planned.rename(self.partition.path(base, FileKind.LOG, FileState.DELETED), target)
-
-    def _is_sound(self, path: str) -> bool:
-        with SegmentReader(self.planned, path) as reader:
-            return all(isinstance(found, LogBatch) and found.is_valid for found in reader.batches(resynchronise=False))
 
     # ------------------------------------------------------------------------------------------ 4, 5, 6: batches, epochs
 

@@ -246,14 +246,15 @@ KINDS = (
         WARNING,
         "The log cleaner, or the split of a segment, was interrupted and its output still exists.",
         "It removes the files.",
-        "It removes the files.",
+        "It removes the files. One that alone has its batches becomes the segment.",
     ),
     FindingKind(
         "leftover-swap",
         WARNING,
         "A cleaned or split segment was about to replace other segments.",
         "It removes the segments whose offsets the new one covers, and puts the new one in their place.",
-        "It finishes the replacement, or removes the new segment if that one is damaged and the old ones exist.",
+        "It finishes the replacement if it was complete and the new segment is sound. Otherwise it removes the new segment if "
+        "the old ones exist, or else repairs it.",
     ),
     FindingKind(
         "leftover-temporary",
