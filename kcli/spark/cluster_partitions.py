@@ -65,7 +65,6 @@ def cluster_url(options: ReadOptions) -> str | None:
     refused = {
         "onCorrupt=skip (--on-corrupt skip)": options.on_corrupt == SKIP,
         "includeBelowLogStart": options.include_below_log_start,
-        "pushdown": options.pushdown,
     }
     for option, is_given in refused.items():
         if is_given:

@@ -8,9 +8,8 @@
     streamReader()             a worker for the whole query   kcli.spark.streaming
 
 Spark registers the source by itself: it imports the top-level packages `pyspark_kcli` and, for the second name,
-`pyspark_kafkalog`. Spark fails a reader that defines `pushFilters` while spark.sql.python.filterPushdown.enabled is off. So
-there are two readers; the one with `pushFilters` is for option pushdown=true only. Filters only reduce what is read: Spark
-still applies each of them.
+`pyspark_kafkalog`. The reader has no `pushFilters`: Spark 4.3.0 keeps the filters that one query has pushed into a source
+in Python for later uses of the same DataFrame, in which rows are then missing.
 
 Spark shows the traceback of a worker, then the error. The message of an error of kcli is sufficient for a user, so such
 an error is raised again here with a traceback of one entry, the least that Spark shows. Other errors keep their traceback.
@@ -18,7 +17,7 @@ an error is raised again here with a traceback of one entry, the least that Spar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
@@ -29,14 +28,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import table_schemas as columns
-from kcli.spark.pushdown import Pushed, push_filters
 from kcli.spark.read_options import OptionError, ReadOptions, parse_options
 from kcli.spark.splits import LogSplit
 
@@ -121,8 +118,7 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
     @brief_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query. Raises TableError if `schema` does not fit the table."""
-        kind = PushdownReader if self.read_options.pushdown else KafkaLogReader
-        return kind(self.read_options, schema)
+        return KafkaLogReader(self.read_options, schema)
 
     @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -156,26 +152,16 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
         columns.check_schema(schema, options.table, options.report_column, of_cluster=options.of_cluster)
         self.options = options
         self.schema = schema
-        self.pushed = Pushed()
 
     @brief_errors
     def partitions(self) -> list[LogSplit]:
         """Return the splits, one for each task. Raises PlanError for paths and offsets that do not fit, OSError."""
         from kcli.spark.tables import plan_table
 
-        return plan_table(OsDisk(), self.options, set(self.schema.fieldNames()), self.pushed)
+        return plan_table(OsDisk(), self.options, set(self.schema.fieldNames()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one split. Raises CorruptLogError for corrupt bytes with onCorrupt=fail."""
         from kcli.spark.tables import read_split
 
         return brief_rows(read_split(partition, self.schema, self.options))
-
-
-class PushdownReader(KafkaLogReader):
-    """A reader that uses Spark's filters to choose partitions, offsets and times."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use the filters to read less; return all of them, since Spark must still apply each to the rows."""
-        self.pushed = push_filters(filters)
-        return filters

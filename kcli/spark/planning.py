@@ -193,20 +193,19 @@ class RangeChoice(NamedTuple):
 
     `with_transactions` adds the transactions that are not committed. With `only_markers_read` a transaction counts as aborted
     only if its marker is among the wanted offsets, so that a range has the same rows whenever it is read.
-    `least_timestamp_ms` skips segments in which all records are older. `with_torn_tail`: see segment_ranges.
+    `with_torn_tail` adds an incomplete batch at the end of the log, unless a live broker holds the directory, so that it is a
+    fault.
     """
 
     with_transactions: bool
     only_markers_read: bool = False
-    least_timestamp_ms: int | None = None
     with_torn_tail: bool = True
 
 
 def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segment, SegmentRange]]:
     """Return the bytes of each segment with the wanted offsets: the whole segment, unless an end of the offsets is inside.
 
-    An incomplete batch at the end of the log is left out if `choice` states so or a live broker holds the directory; otherwise
-    reading it reports the fault. Raises OSError as the disk does, FileNotFoundError for a segment that was removed.
+    Raises OSError as the disk does, FileNotFoundError for a segment that was removed.
     """
     part = wanted.partition
     ranges: list[tuple[Segment, SegmentRange]] = []
@@ -220,8 +219,6 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
             continue
         file_id = part.disk.file_id(segment.log)
         with OffsetLookup(part.disk, segment, log_end.size_bytes if is_last else None) as lookup:
-            if choice.least_timestamp_ms is not None and lookup.max_timestamp() < choice.least_timestamp_ms:
-                continue
             start = lookup.start_of_offset(wanted.first) if wanted.first > segment.base_offset else 0
             end, bound = lookup.reader.end_position(), next_base
             if wanted.end < min(next_base, log_end.offset):

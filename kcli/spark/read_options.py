@@ -38,9 +38,6 @@ The names are those of Spark's Kafka source if the meaning is the same; case is 
     maxPartitionBytes                   bytes of a segment for one task, at most      64 MiB
     maxOffsetsPerTrigger                streaming: offsets in one micro-batch         no limit
     failOnDataLoss                      true, false                                   true
-    pushdown                            true, false: only with spark.sql.python.      false
-                                        filterPushdown.enabled, and only if one query
-                                        uses the DataFrame (kcli.spark.pushdown)
     arrowBatchRows, arrowBatchBytes     size of one Arrow batch, at most              16384, 4 MiB
     kafka.security.*, kafka.ssl.*,      TLS and SASL of the client of a cluster:      no protection
     kafka.sasl.*                        kcli.client.security_config
@@ -126,7 +123,6 @@ class ReadOptions(NamedTuple):
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True
-    pushdown: bool = False
     arrow_batch_rows: int = DEFAULT_BATCH_ROWS
     arrow_batch_bytes: int = DEFAULT_BATCH_BYTES
     report_column: str | None = None
@@ -177,6 +173,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
             client[key.removeprefix(_KAFKA)] = text
         elif is_like_protocol(key.removeprefix(_KAFKA)):
             raise OptionError(f"there is no option {name!r}; did you mean {_KAFKA}{PROTOCOL}?")
+        elif key == "pushdown":
+            raise OptionError(_NO_PUSHDOWN)
         elif not key.startswith(("kafka.", "option.")) and key not in _TABLE_PROPERTIES:
             raise OptionError(_unknown(name))
     if path := values.pop("path", None):
@@ -368,7 +366,6 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "maxPartitionBytes": ("max_partition_bytes", _size),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _positive),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "pushdown": ("pushdown", _flag),
     "arrowBatchRows": ("arrow_batch_rows", _positive),
     "arrowBatchBytes": ("arrow_batch_bytes", _size),
     "reportColumn": ("report_column", _text),
@@ -380,6 +377,10 @@ _ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka
 _NO_PATH_IN_TABLE = (
     'there is no path: use .load("DIR") or .option("paths", "DIR1,DIR2"); if this is a table of CREATE TABLE, use CREATE '
     "TEMPORARY VIEW: Spark does not keep a table's options for a source in Python"
+)
+_NO_PUSHDOWN = (
+    "the option pushdown was removed, because Spark keeps the filters of one query for later uses of the DataFrame, where rows are "
+    "then missing; choose by subscribe, assign, startingOffsets, startingTimestamp and similar options"
 )
 _KAFKA = "kafka."
 _SECURITY_PREFIXES = tuple(_KAFKA + prefix for prefix in SECURITY_PREFIXES)

@@ -65,7 +65,6 @@ SESSION_DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 
 # Only errors, on stderr.

@@ -42,8 +42,7 @@ from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.log_partitions import LogPartition, retry_planning
-from kcli.spark.planning import OffsetRange, RangeChoice, find_partitions, offset_ranges, plan_splits
-from kcli.spark.pushdown import Pushed
+from kcli.spark.planning import RangeChoice, find_partitions, offset_ranges, plan_splits
 from kcli.spark.range_reader import CorruptRange, RangeReader, ranges_now
 from kcli.spark.read_options import FALSE, ReadOptions
 from kcli.spark.report import Report
@@ -63,25 +62,21 @@ _OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.
 
 
 @retry_planning
-def plan_table(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
+def plan_table(disk: Disk, options: ReadOptions, columns: set[str]) -> list[LogSplit]:
     """Return the splits of a table. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
-    partitions = [part for part in find_partitions(disk, options) if pushed.allows(part.topic, part.partition)]
+    partitions = find_partitions(disk, options)
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
     if options.table not in _OF_SEGMENTS:
         return pack([found for part in partitions for found in _files(part, options.table)], options.max_partition_bytes)
     if options.table in (tables.BATCHES, tables.CORRUPT):
         options = options._replace(include_below_log_start=True, isolation="", stop_at_high_watermark=FALSE)
-    wanted = [
-        OffsetRange(part, max(first, pushed.first_offset), min(end, pushed.end_offset))
-        for part, first, end in offset_ranges(partitions, options)
-    ]
+    wanted = offset_ranges(partitions, options)
     if options.min_partitions is None:
         # Spark plans in a worker without a session, which does not know the default parallelism.
         options = options._replace(min_partitions=usable_cores())
     with_transactions = options.read_committed or "aborted" in columns
-    choice = RangeChoice(with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
-    return plan_splits(disk, wanted, options, choice)
+    return plan_splits(disk, wanted, options, RangeChoice(with_transactions))
 
 
 def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:

@@ -27,7 +27,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.log_partitions import PlanError
-from kcli.spark.pushdown import Pushed
 from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.read_options import parse_options
 from kcli.spark.tables import plan_table
@@ -190,7 +189,7 @@ def test_a_segment_that_vanishes_while_a_read_is_planned(tmp_path: Path) -> None
                 gone.unlink(missing_ok=True)
             return super().file_id(path)
 
-    splits = plan_table(DeletingDisk(), parse_options({"path": str(tmp_path)}), {"offset"}, Pushed())
+    splits = plan_table(DeletingDisk(), parse_options({"path": str(tmp_path)}), {"offset"})
     stream, _ = splits_of(tmp_path)
     assert offsets_read(stream, splits) == [12, 13, 14]
 

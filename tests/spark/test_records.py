@@ -14,7 +14,6 @@ from kcli.format.records import Header
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.arrow_spans import arrow_schema
 from kcli.spark.log_partitions import PlanError
-from kcli.spark.pushdown import Pushed
 from kcli.spark.read_options import OptionError, parse_options
 from kcli.spark.table_schemas import TableError, table_schema
 from kcli.spark.tables import plan_table, read_table
@@ -337,7 +336,7 @@ def test_bytes_come_through_one_port(tmp_path: Path) -> None:
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 5\n")
     options = parse_options({"path": f"store:{tmp_path}", "kafka.isolation.level": "read_committed"})
     schema = table_schema("records")
-    splits = plan_table(StoreDisk(), options, set(schema.fieldNames()), Pushed())
+    splits = plan_table(StoreDisk(), options, set(schema.fieldNames()))
     batches = [batch for split in splits for batch in read_table(StoreDisk(), split, arrow_schema(schema), options)]
     assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [row.offset for row in log.rows[5:]]
 
@@ -408,6 +407,7 @@ def test_small_segments_share_a_task(tmp_path: Path) -> None:
         ({"maxPartitionBytes": "64 parsecs"}, "must be a size"),
         ({"startingTimestamp": "noon"}, "ms since 1970 or an ISO 8601 time"),
         ({"table": "tables"}, "table must be"),
+        ({"pushdown": "false"}, "Spark keeps the filters of one query for later uses of the DataFrame"),
     ],
 )
 def test_options_are_checked(tmp_path: Path, options: dict[str, str], says: str) -> None:

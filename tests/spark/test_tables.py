@@ -1,4 +1,4 @@
-"""The tables beside `records`, and filters: on built logs and on what Kafka wrote, held against Kafka's own dumps."""
+"""The tables beside `records`, on built logs and on what Kafka wrote, held against Kafka's own dumps."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
 
-from kcli.log.disk.os_disk import OsDisk
-from kcli.spark.pushdown import Pushed, push_filters
-from kcli.spark.read_options import parse_options
-from kcli.spark.tables import plan_table
 from tests.conftest import LogSet, every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.spark.source import rows_of
@@ -116,39 +102,3 @@ def test_internal_records_are_decoded() -> None:
         assert any(row["isTombstone"] and row["value"] is None for row in rows)
         control = rows_of(log_set.data, table="internal_records", includeControl="true")
         assert {"LEADER_CHANGE"} <= {row["valueType"] for row in control}
-
-
-# -------------------------------------------------------------------------------------------------------------- filters
-
-
-def pushed_splits(path: Path, *filters: Filter) -> list[tuple[str, int, int]]:
-    """(directory, base offset of the segment, first wanted offset) of the ranges that are left."""
-    splits = plan_table(OsDisk(), parse_options({"path": str(path), "minPartitions": "1"}), {"offset"}, push_filters(filters))
-    parts = [part for split in splits for part in split.ranges]
-    return [(Path(part.file).parent.name, int(Path(part.file).stem), part.first_offset) for part in parts]
-
-
-def test_filters_prune(tmp_path: Path) -> None:
-    """Filters on topic, partition, offset and time leave the partitions and segments that may have matching rows."""
-    for name in ("x-0", "x-1", "y-0"):
-        log = PartitionBuilder(tmp_path / name)
-        for _ in range(3):
-            for _ in range(10):
-                log.append([(b"k", b"v")])
-            log.roll()
-        log.append([(b"k", b"v")])
-        log.flush()
-    assert len(pushed_splits(tmp_path)) == 12
-    assert {part[0] for part in pushed_splits(tmp_path, EqualTo(("topic",), "x"))} == {"x-0", "x-1"}
-    assert {part[0] for part in pushed_splits(tmp_path, In(("topic",), ("y", "z")))} == {"y-0"}
-    assert {part[0] for part in pushed_splits(tmp_path, EqualTo(("partition",), 1))} == {"x-1"}
-    assert {part[0] for part in pushed_splits(tmp_path, GreaterThan(("partition",), 0))} == {"x-1"}
-    only_x0 = (EqualTo(("topic",), "x"), LessThan(("partition",), 1))
-    assert [part[1] for part in pushed_splits(tmp_path, *only_x0, EqualTo(("offset",), 15))] == [10]
-    assert [part[1] for part in pushed_splits(tmp_path, *only_x0, In(("offset",), (3, 12)))] == [0, 10]
-    bounds = (GreaterThanOrEqual(("offset",), 10), LessThanOrEqual(("offset",), 20))
-    assert [part[1:] for part in pushed_splits(tmp_path, *only_x0, *bounds)] == [(10, 10), (20, 10)]
-    late = datetime.fromtimestamp((BASE_TIMESTAMP + 205) / 1000, UTC)
-    assert [part[1] for part in pushed_splits(tmp_path, *only_x0, GreaterThan(("timestamp",), late))] == [20, 30]
-    nothing = (StringStartsWith(("topic",), "y"), EqualTo(("value", "a"), 5), EqualTo(("timestampType",), 0))
-    assert push_filters(nothing) == Pushed()
