@@ -75,7 +75,7 @@ class SegmentScan(NamedTuple):
             may_hold = header.max_timestamp >= self.timestamp and header.last_offset >= self.start_offset
             if is_hurried and (batch.end_position - self.position > SHORT_SCAN_BYTES or (may_hold and header.codec)):
                 raise LongScanError
-            if may_hold and (found := _first_record(batch, self.timestamp, self.start_offset)) is not None:
+            if may_hold and (found := first_record(batch, self.timestamp, self.start_offset)) is not None:
                 return found
         return None
 
@@ -121,7 +121,8 @@ def _scan(local: LocalLog, segment: LogSegment, offset: int, timestamp: int, sta
     return SegmentScan(segment.log_path, position, segment.size_bytes, timestamp, start_offset)
 
 
-def _first_record(batch: LogBatch, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+def first_record(batch: LogBatch, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+    """Return the first record of a batch at or above `start_offset` and at or after `timestamp` (ms), or None."""
     header = batch.header
     epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
     fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None

@@ -1,4 +1,6 @@
-"""The position at which a walk over a log may begin: nothing before it is selected.
+"""Where offsets, times and the last records of a log begin.
+
+A walk over a log may begin at a position before which nothing is selected (`start_position`):
 
     skipped                                  known from
     ---------------------------------------  ----------------------------------------------------------------
@@ -9,6 +11,10 @@
 
 An index that is missing, unsorted or wrong is not used: the segment is scanned from its start. The end of a range of times
 skips nothing, because timestamps of producers may go back.
+
+The offset at which a time begins (`find_time`) is that of the first record at or after it, as in Kafka. The batches are read
+from such a position on, also behind damage. Bytes that cannot be read may have had such a record, so the result names their
+offset.
 
 The last N selected records are found from the end of the partition, and nothing before them is read:
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from kcli.log.disk.port import Disk, DiskFile
     from kcli.log.files.log_directory import Segment
     from kcli.log.reading.offset_lookup import OffsetLookup
-    from kcli.log.reading.segment_reader import SegmentReader
+    from kcli.log.reading.segment_reader import LogBatch, SegmentReader
     from kcli.selecting.selected_log import Selector
 
 PART_BYTES = 1024 * 1024
@@ -99,6 +105,109 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
             if header.base_offset <= segment.base_offset + relative_offset <= header.last_offset:
                 agrees = header.max_timestamp == timestamp
         return walk.end if agrees and walk.position == walk.end else None
+
+
+class TimeOffset(NamedTuple):
+    """Where a time begins in a log.
+
+    `offset` is that of the first sound record at or after the time, None if there is none. `damage_offset` is the first offset
+    of what cannot be read directly before that record, or at the end of the log if there is none; None if all can be read.
+    """
+
+    offset: int | None
+    damage_offset: int | None = None
+
+
+def find_time(disk: Disk, segments: Sequence[Segment], timestamp_ms: int, from_offset: int) -> TimeOffset:
+    """Return where a time begins, at or after `from_offset`, in segments sorted by base offset.
+
+    Raises OSError as the disk does.
+    """
+    from kcli.log.reading.offset_lookup import OffsetLookup
+    from kcli.log.time_lookup import first_record
+
+    damage_offset = None
+    bounds = [*(segment.base_offset for segment in segments[1:]), INT64_MAX]
+    for segment, bound in zip(segments, bounds, strict=False):
+        if bound <= from_offset:
+            continue
+        if _end_if_before(disk, segment, timestamp_ms) is not None:
+            damage_offset = None
+            continue
+        with OffsetLookup(disk, segment) as lookup:
+            next_offset = max(segment.base_offset, from_offset)
+            for batch in _sound_or_damage(disk, lookup, timestamp_ms, from_offset, bound):
+                if batch is None:
+                    damage_offset = next_offset if damage_offset is None else damage_offset
+                    continue
+                header = batch.header
+                if header.last_offset >= from_offset and header.max_timestamp >= timestamp_ms:
+                    record = first_record(batch, timestamp_ms, from_offset)
+                    if record is not None:
+                        is_first = record.offset <= max(batch.first_offset(), from_offset)
+                        return TimeOffset(record.offset, damage_offset if is_first else None)
+                next_offset, damage_offset = max(header.next_offset, from_offset), None
+    return TimeOffset(None, damage_offset)
+
+
+def _sound_or_damage(
+    disk: Disk, lookup: OffsetLookup, timestamp_ms: int, from_offset: int, bound: int
+) -> Iterator[LogBatch | None]:
+    """Yield the batches of a segment that may be at or after a time and an offset, from a sound one on; None for damage."""
+    from kcli.log.reading.segment_reader import ZEROS, LogBatch
+
+    reader, start = lookup.reader, lookup.hint(from_offset)
+    position, last_offset = max(start, _position_of_time(disk, lookup, timestamp_ms)), -1
+    if position > start:
+        first = reader.batch_at(position)
+        if not isinstance(first, LogBatch) or not first.is_valid:
+            position = start
+    for found in reader.batches(position):
+        if isinstance(found, LogBatch) and found.is_valid and offset_fault(found, reader, last_offset, bound) is None:
+            last_offset = found.header.last_offset
+            yield found
+        elif isinstance(found, LogBatch) or found.kind != ZEROS:
+            yield None
+
+
+def largest_timestamp(disk: Disk, segment: Segment) -> int:
+    """Return the largest timestamp (ms) of the sound batches of a segment, -1 for none.
+
+    The batches are read from that of the last entry of `.timeindex` on. Raises OSError as the disk does.
+    """
+    from kcli.log.reading.offset_lookup import OffsetLookup
+    from kcli.log.reading.segment_reader import LogBatch
+
+    with OffsetLookup(disk, segment) as lookup:
+        batches = lookup.reader.batches(_position_of_time(disk, lookup, INT64_MAX))
+        return max((at.header.max_timestamp for at in batches if isinstance(at, LogBatch) and at.is_valid), default=-1)
+
+
+def offset_fault(batch: LogBatch, reader: SegmentReader, last_offset: int, bound: int) -> str | None:
+    """Return what is wrong with the offsets of a sound batch, or None.
+
+    `last_offset` is that of the sound batch before, and the batches must end before offset `bound`. The CRC does not cover a
+    batch's base offset, so a flipped bit in it shows only by the offsets around the batch. Raises OSError.
+    """
+    header = batch.header
+    if header.base_offset <= last_offset or header.last_offset < header.base_offset:
+        return f"the batch begins at offset {header.base_offset}, after offset {last_offset}"
+    if header.last_offset >= bound:
+        return f"the batch ends at offset {header.last_offset}, and the next one begins at {bound}"
+    if header.base_offset > last_offset + 1:
+        next_base = _next_base_offset(reader, batch.end_position)
+        # A next batch that begins too early for this one's records is wrong itself.
+        least = last_offset + 1 + header.last_offset - header.base_offset
+        if next_base is not None and least < next_base <= header.last_offset:
+            return f"the batch ends at offset {header.last_offset}, and the next one begins at {next_base}"
+    return None
+
+
+def _next_base_offset(reader: SegmentReader, position: int) -> int | None:
+    """Return the base offset that is stored at byte `position`, or None at the end of what is read."""
+    if position + 8 > reader.end_position():
+        return None
+    return int.from_bytes(reader.file.read_at(position, 8), "big", signed=True)
 
 
 def _last_bytes(disk: Disk, path: str, size: int) -> bytes | None:

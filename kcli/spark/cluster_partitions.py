@@ -41,6 +41,7 @@ from kcli.log.files.log_directory import PartitionDirectory
 from kcli.log.reading.offset_lookup import SegmentEnd
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions, TransactionTracker
+from kcli.selecting.lookup import TimeOffset
 from kcli.spark import table_schemas as tables
 from kcli.spark.cluster_reader import CLIENT_SETTINGS, ClusterFetcher, fetched_batches, servers_of
 from kcli.spark.log_partitions import LogPartition, PlanError, check_names, is_read
@@ -146,14 +147,14 @@ class ClusterPartition(LogPartition):
                     tracker.apply(batch)
         return AbortedTransactions(tracker.aborted, list(tracker.open.values()), self._end)
 
-    def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """Return the offset of the first record with at least this timestamp, or None. Raises PlanError."""
+    def find_time(self, timestamp_ms: int, from_offset: int) -> TimeOffset:
+        """Return where a time begins, as the broker says. Raises PlanError."""
         try:
             with _admin(self.url, self._settings) as admin:
                 offset = value_of(admin.list_offsets({self.key: timestamp_ms})[self.key]).offset
         except ClientError as error:
             raise PlanError(f"{self.name}: {error}") from None
-        return None if offset == NO_OFFSET else max(offset, from_offset)
+        return TimeOffset(None if offset == NO_OFFSET else max(offset, from_offset))
 
     def size_of(self, first_offset: int, end_offset: int) -> int:
         """Estimate the bytes of offsets."""

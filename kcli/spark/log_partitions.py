@@ -35,6 +35,7 @@ from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
+from kcli.selecting.lookup import TimeOffset, find_time
 from kcli.spark import table_schemas as tables
 from kcli.spark.read_options import ALL, LONGEST, ReadOptions
 
@@ -141,16 +142,9 @@ class LogPartition:
         """The transactions of the partition that are not committed, also those that end after the chosen segments."""
         return AbortedTransactions.for_partition(self.disk, layout.read_partition(self.disk, self.directory.path))
 
-    def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """Return the offset of the first record at or after `from_offset` with at least this timestamp, or None."""
-        for segment in self.segments_from(from_offset):
-            with OffsetLookup(self.disk, segment) as lookup:
-                if segment is not self.segments[-1] and lookup.max_timestamp() < timestamp_ms:
-                    continue
-                found = lookup.offset_of_time(timestamp_ms, from_offset)
-            if found is not None:
-                return found
-        return None
+    def find_time(self, timestamp_ms: int, from_offset: int) -> TimeOffset:
+        """Return where a time begins, at or after `from_offset`."""
+        return find_time(self.disk, self.segments, timestamp_ms, from_offset)
 
     @cached_property
     def owner(self) -> Owner:

@@ -25,6 +25,7 @@ from kcli.spark.read_options import (
     EARLIEST,
     EARLIEST_OFFSET,
     ERROR,
+    FAIL,
     FALSE,
     LATEST,
     LATEST_OFFSET,
@@ -90,24 +91,19 @@ def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> l
     ranges = []
     for part in partitions:
         earliest, latest = earliest_offset(part, options), latest_offset(part, options)
-        first = _resolve(
-            part,
-            options.starting_timestamp,
-            options.starting_by_timestamp,
-            options.starting_offsets,
-            earliest,
-            latest,
-            earliest,
-            strict=options.timestamp_strategy == ERROR,
-        )
-        end = _resolve(
-            part, options.ending_timestamp, options.ending_by_timestamp, options.ending_offsets, earliest, latest, latest
-        )
+        first = _first_wanted(part, options, earliest, latest)
+        end = _end_wanted(part, options, earliest, latest)
         if first < earliest and options.fail_on_data_loss:
             raise PlanError(
                 f"{part.name}: the read begins at offset {first}, but the log begins at {earliest}; "
                 "option failOnDataLoss=false begins there"
             )
+        for what, offset in (("begins", first), ("ends", end)):
+            if offset > part.log_end_offset and options.fail_on_data_loss:
+                raise PlanError(
+                    f"{part.name}: the read {what} at offset {offset}, but the log ends at {part.log_end_offset}; "
+                    "option failOnDataLoss=false reads what is there"
+                )
         ranges.append(OffsetRange(part, max(first, earliest), min(end, latest)))
     return ranges
 
@@ -150,38 +146,51 @@ def pinned(source: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str
     return {**kept, "exactOffsets": TRUE, "startingOffsets": json.dumps(first), "endingOffsets": json.dumps(end)}
 
 
-def _resolve(
-    part: LogPartition,
-    timestamp: int | None,
-    by_timestamp: ByPartition | None,
-    offsets: Offsets,
-    earliest: int,
-    latest: int,
-    otherwise: int,
-    *,
-    strict: bool = False,
-) -> int:
-    """Return the first or the end offset of a partition, by Spark's precedence; `otherwise` if no option names it."""
-    if timestamp is None and by_timestamp is not None:
-        timestamp = by_timestamp.get(part.topic, {}).get(part.partition)
-        if timestamp is None:
-            return otherwise
-    if timestamp is not None:
-        found = part.offset_of_time(timestamp, earliest)
-        if found is None and strict:
-            raise PlanError(
-                f"{part.name}: no record has a timestamp of {timestamp} ms or later; option "
-                "startingOffsetsByTimestampStrategy=latest reads no record of such a partition"
-            )
-        return latest if found is None else found
-    if offsets == EARLIEST:
+def _first_wanted(part: LogPartition, options: ReadOptions, earliest: int, latest: int) -> int:
+    """Return the offset at which reading a partition begins. Raises PlanError if the options name a time that it does not have.
+
+    What cannot be read directly before the first record of a time may have had records of that time, so reading begins there.
+    """
+    if not options.is_start_a_time:
+        return _named_offset(part, options.starting_offsets, earliest, latest, earliest)
+    timestamp_ms = _time_of(part, options.starting_timestamp, options.starting_by_timestamp)
+    if timestamp_ms is None:
         return earliest
-    if offsets == LATEST:
-        return latest
-    assert isinstance(offsets, dict)
-    offset = offsets.get(part.topic, {}).get(part.partition)
-    if offset is None:
-        return otherwise
+    found, damage_offset = part.find_time(timestamp_ms, earliest)
+    if found is None and damage_offset is not None and options.on_corrupt == FAIL and not part.is_live:
+        if damage_offset >= latest:
+            raise PlanError(
+                f"{part.name}: no record that can be read has a timestamp of {timestamp_ms} ms or later, but the bytes behind "
+                f"offset {damage_offset - 1} cannot be read; option onCorrupt=skip (--on-corrupt skip) leaves them out"
+            )
+        return damage_offset
+    if found is None and options.timestamp_strategy == ERROR:
+        raise PlanError(
+            f"{part.name}: no record has a timestamp of {timestamp_ms} ms or later; option "
+            "startingOffsetsByTimestampStrategy=latest reads no record of such a partition"
+        )
+    return latest if found is None else found if damage_offset is None else damage_offset
+
+
+def _end_wanted(part: LogPartition, options: ReadOptions, earliest: int, latest: int) -> int:
+    """Return the offset at which reading a partition ends: what cannot be read before the first record of a time is read."""
+    if not options.is_end_a_time:
+        return _named_offset(part, options.ending_offsets, earliest, latest, latest)
+    timestamp_ms = _time_of(part, options.ending_timestamp, options.ending_by_timestamp)
+    found = None if timestamp_ms is None else part.find_time(timestamp_ms, earliest).offset
+    return latest if found is None else found
+
+
+def _time_of(part: LogPartition, timestamp_ms: int | None, by_partition: ByPartition | None) -> int | None:
+    """Return the time that the options name for a partition; that of all partitions takes precedence."""
+    return timestamp_ms if timestamp_ms is not None else (by_partition or {}).get(part.topic, {}).get(part.partition)
+
+
+def _named_offset(part: LogPartition, offsets: Offsets, earliest: int, latest: int, otherwise: int) -> int:
+    """Return the offset that the options name for a partition; `otherwise` if they name offsets of others only."""
+    if not isinstance(offsets, dict):
+        return {EARLIEST: earliest, LATEST: latest}[offsets]
+    offset = offsets.get(part.topic, {}).get(part.partition, otherwise)
     return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(offset, offset)
 
 
@@ -219,7 +228,9 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
             continue
         file_id = part.disk.file_id(segment.log)
         with OffsetLookup(part.disk, segment, log_end.size_bytes if is_last else None) as lookup:
-            start = lookup.start_of_offset(wanted.first) if wanted.first > segment.base_offset else 0
+            start, least = 0, segment.base_offset
+            if wanted.first > segment.base_offset:
+                start, least = lookup.start_of_offset(wanted.first)
             end, bound = lookup.reader.end_position(), next_base
             if wanted.end < min(next_base, log_end.offset):
                 end = lookup.end_of_offset(wanted.end - 1)
@@ -236,14 +247,14 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
                 part.topic,
                 part.partition,
                 segment.log,
-                segment.base_offset,
-                start,
-                end,
-                wanted.first,
-                wanted.end,
-                bound,
-                transactions,
-                file_id,
+                least_offset=least,
+                position=start,
+                end_position=end,
+                first_offset=wanted.first,
+                end_offset=wanted.end,
+                bound_offset=bound,
+                transactions=transactions,
+                file_id=file_id,
             )
             ranges.append((segment, found))
     return ranges

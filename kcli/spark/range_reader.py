@@ -14,8 +14,8 @@
 A broker rolls, cleans and deletes segments while a job runs: if a segment was replaced since planning, its offsets are looked
 up again (`ranges_now`).
 
-The CRC does not cover a batch's base offset. So the offsets are compared with those of the batch before and with the first
-offset after the range: a flipped bit in a base offset must not move records out of what is read.
+The offsets of batches are compared with those of the batch before and with the first offset after the range
+(kcli.selecting.lookup.offset_fault): a flipped bit in a base offset must not move records out of what is read.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kcli.log.disk.port import Disk, parent_path
 from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
+from kcli.selecting.lookup import offset_fault
+from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS
 from kcli.spark.log_partitions import LogPartition, PlanError
 from kcli.spark.planning import OffsetRange, RangeChoice, segment_ranges
 from kcli.spark.read_options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange
 
-BAD_CRC = "bad-crc"
 BAD_OFFSETS = "bad-offsets"
-BAD_RECORDS = "bad-records"
 
 
 class CorruptLogError(Exception):
@@ -107,20 +107,11 @@ class RangeReader:
 
     def batch_fault(self, batch: LogBatch, reader: SegmentReader) -> CorruptRange | None:
         """Return what is wrong with the CRC or the offsets of the next batch, or None."""
-        header, last_offset, bound = batch.header, self._last_offset, self.part.bound_offset
-        fault = None
+        header, fault = batch.header, None
         if not batch.is_valid:
             fault = (BAD_CRC, f"the batch's CRC is {header.crc}, the bytes give {batch.computed_crc}")
-        elif header.base_offset <= last_offset or header.last_offset < header.base_offset:
-            fault = (BAD_OFFSETS, f"the batch begins at offset {header.base_offset}, after offset {last_offset}")
-        elif header.last_offset >= bound:
-            fault = (BAD_OFFSETS, f"the batch ends at offset {header.last_offset}, and the next one begins at {bound}")
-        elif header.base_offset > last_offset + 1:
-            next_base = _next_base_offset(reader, batch.end_position)
-            # A next batch that begins too early for this one's records is wrong itself.
-            least = last_offset + 1 + header.last_offset - header.base_offset
-            if next_base is not None and least < next_base <= header.last_offset:
-                fault = (BAD_OFFSETS, f"the batch ends at offset {header.last_offset}, and the next one begins at {next_base}")
+        elif (message := offset_fault(batch, reader, self._last_offset, self.part.bound_offset)) is not None:
+            fault = (BAD_OFFSETS, message)
         return None if fault is None else CorruptRange(self.part, header.position, batch.end_position, *fault, batch)
 
     def follows(self, batch: LogBatch) -> bool:
@@ -183,13 +174,6 @@ class RangeReader:
             return None
         message = f"the batch at offset {batch.header.base_offset} has records that cannot be read: {error}"
         return CorruptRange(self.part, batch.position, batch.end_position, BAD_RECORDS, message, batch)
-
-
-def _next_base_offset(reader: SegmentReader, position: int) -> int | None:
-    """Return the base offset that is stored at byte `position`, or None at the end of the range."""
-    if position + 8 > reader.end_position():
-        return None
-    return int.from_bytes(reader.file.read_at(position, 8), "big", signed=True)
 
 
 def ranges_now(disk: Disk, part: SegmentRange, options: ReadOptions, report: Report) -> list[SegmentRange]:

@@ -150,6 +150,16 @@ class ReadOptions(NamedTuple):
         return any(path.startswith(SCHEME) for path in self.paths)
 
     @property
+    def is_start_a_time(self) -> bool:
+        """True if timestamps decide where the read begins; as in Spark, they take precedence over offsets."""
+        return self.starting_timestamp is not None or self.starting_by_timestamp is not None
+
+    @property
+    def is_end_a_time(self) -> bool:
+        """True if timestamps decide where the read ends."""
+        return self.ending_timestamp is not None or self.ending_by_timestamp is not None
+
+    @property
     def read_committed(self) -> bool:
         """True if records of transactions that are not committed are left out."""
         return self.isolation == READ_COMMITTED
@@ -193,6 +203,14 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError("only one of subscribe, subscribePattern and assign can be given")
     if options.exact_offsets and not (isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)):
         raise OptionError("exactOffsets needs startingOffsets and endingOffsets as JSON with the offsets of each partition")
+    if options.exact_offsets and any(
+        offset < 0
+        for named in (options.starting_offsets, options.ending_offsets)
+        if isinstance(named, dict)
+        for offsets in named.values()
+        for offset in offsets.values()
+    ):
+        raise OptionError("exactOffsets needs offsets of 0 or more: earliest (-2) and latest (-1) are not exact")
     if options.ending_offsets == EARLIEST:
         raise OptionError("endingOffsets cannot be earliest")
     if isinstance(options.ending_offsets, dict) and any(
@@ -379,8 +397,8 @@ _NO_PATH_IN_TABLE = (
     "TEMPORARY VIEW: Spark does not keep a table's options for a source in Python"
 )
 _NO_PUSHDOWN = (
-    "the option pushdown was removed, because Spark keeps the filters of one query for later uses of the DataFrame, where rows are "
-    "then missing; choose by subscribe, assign, startingOffsets, startingTimestamp and similar options"
+    "the option pushdown was removed, because Spark keeps the filters of one query for later uses of the DataFrame, where rows "
+    "are then missing; choose by subscribe, assign, startingOffsets, startingTimestamp and similar options"
 )
 _KAFKA = "kafka."
 _SECURITY_PREFIXES = tuple(_KAFKA + prefix for prefix in SECURITY_PREFIXES)

@@ -1,4 +1,4 @@
-"""Seeking by offset and time: with sound indexes, with none and with lying ones the answer is the same."""
+"""Seeking by offset: with sound indexes, with none and with lying ones the answer is the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.offset_lookup import OffsetLookup, holds_entry
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import every_log_set
-from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
+from tests.log_builder import PartitionBuilder
 
 INDEXES = ["sound", "of a follower", "missing", "unsorted", "behind the end", "between batches", "preallocated"]
 
@@ -62,20 +62,6 @@ def test_every_offset_is_found(tmp_path: Path, index: str) -> None:
             expected = next((header.position for header in headers if header.last_offset >= offset), len(log.log))
             assert lookup.first_batch(offset) == expected
         assert lookup.end_offset() == log.offset
-
-
-@pytest.mark.parametrize("index", INDEXES)
-def test_times_are_found(tmp_path: Path, index: str) -> None:
-    """The first record at or after a time, also behind a given offset; None behind the last."""
-    segment, log = build(tmp_path / "t-0", index)
-    with OffsetLookup(OsDisk(), segment) as lookup:
-        for row in log.rows:
-            assert lookup.offset_of_time(row.timestamp, 0) == row.offset
-            assert lookup.offset_of_time(row.timestamp - 3, 0) == row.offset
-            assert lookup.offset_of_time(row.timestamp, row.offset - 2) == row.offset
-        assert lookup.offset_of_time(BASE_TIMESTAMP, 150) == 150
-        assert lookup.offset_of_time(log.rows[-1].timestamp + 1, 0) is None
-        assert lookup.max_timestamp() == log.rows[-1].timestamp
 
 
 @pytest.mark.parametrize("index", INDEXES)

@@ -15,11 +15,12 @@ from kcli.format.primitives import crc32c
 from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
+from kcli.spark.log_partitions import PlanError
 from kcli.spark.range_reader import CorruptLogError
 from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch as sound_batch
-from tests.log_builder import PartitionBuilder
+from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.message_sets import NewLegacyRecord, encode_message, encode_message_set
 from tests.spark.source import rows_of
 
@@ -77,6 +78,42 @@ def test_a_corrupt_batch(tmp_path: Path, damage: str, options: dict[str, str]) -
     listed = rows_of(tmp_path / "t-0", table="corrupt", **options)
     assert [(row["segment"], row["position"]) for row in listed] == [(str(path), batch.position)]
     assert listed[0]["bytes"][: 61 - 12] == bytes(data[batch.position : batch.position + 61 - 12])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("asked", [TARGET - 1, TARGET, TARGET + 3])
+def test_a_time_behind_damage(tmp_path: Path, damage: str, asked: int) -> None:
+    """A time that begins before, in or behind a corrupt batch: no sound row from it on is missing, none before the end is.
+
+    The corrupt batch fails the job if it may have had records of that time.
+    """
+    path, batches, data = build(tmp_path / "t-0")
+    DAMAGE[damage](data, batches[TARGET])
+    path.write_bytes(data)
+    time_ms, damaged = str(BASE_TIMESTAMP + 30 * asked), range(3 * TARGET, 3 * TARGET + 3)
+    sound = [offset for offset in range(3 * BATCHES) if offset not in damaged]
+    behind = [offset for offset in sound if offset >= 3 * asked]
+    assert [row["offset"] for row in rows_of(tmp_path, startingTimestamp=time_ms, onCorrupt="skip")] == behind
+    before = [offset for offset in sound if offset < 3 * asked]
+    assert [row["offset"] for row in rows_of(tmp_path, endingTimestamp=time_ms, onCorrupt="skip")] == before
+    if asked <= TARGET:
+        with pytest.raises(CorruptLogError, match=f"byte {batches[TARGET].position}: "):
+            rows_of(tmp_path, startingTimestamp=time_ms)
+    else:
+        assert [row["offset"] for row in rows_of(tmp_path, startingTimestamp=time_ms)] == behind
+
+
+def test_a_time_that_only_an_unreadable_end_may_have(tmp_path: Path) -> None:
+    """A read that begins in a torn batch fails, and is not empty; it is empty if corrupt bytes are to be skipped."""
+    path, batches, data = build(tmp_path / "t-0")
+    path.write_bytes(data[:-20])
+    options = {
+        "startingTimestamp": str(BASE_TIMESTAMP + 30 * (BATCHES - 1)),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    with pytest.raises(PlanError, match=f"the bytes behind offset {batches[-2].header.last_offset} cannot be read"):
+        rows_of(tmp_path, **options)
+    assert rows_of(tmp_path, onCorrupt="skip", **options) == []
 
 
 def test_the_report_counts_what_was_skipped(tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ def test_offsets(tmp_path: Path, split_bytes: str) -> None:
             startingOffsets=json.dumps({"t": {"0": first}}),
             endingOffsets=json.dumps({"t": {"0": end}}),
             maxPartitionBytes=split_bytes,
+            failOnDataLoss="false",
         )
         assert chosen == list(range(first, min(end, log.offset)))
     assert offsets_of(tmp_path / "t-0", startingOffsets="latest") == []
@@ -407,6 +408,7 @@ def test_small_segments_share_a_task(tmp_path: Path) -> None:
         ({"maxPartitionBytes": "64 parsecs"}, "must be a size"),
         ({"startingTimestamp": "noon"}, "ms since 1970 or an ISO 8601 time"),
         ({"table": "tables"}, "table must be"),
+        ({"exactOffsets": "true", "startingOffsets": '{"t":{"0":-2}}', "endingOffsets": '{"t":{"0":5}}'}, "0 or more"),
         ({"pushdown": "false"}, "Spark keeps the filters of one query for later uses of the DataFrame"),
     ],
 )
@@ -414,6 +416,24 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, str], says: str)
     """A wrong option is refused with its name and what it may be, before anything is read."""
     with pytest.raises(OptionError, match=re.escape(says)):
         rows_of(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "rows"),
+    [
+        ({"startingOffsets": '{"t":{"0":11}}'}, "the read begins at offset 11, but the log ends at 10", 0),
+        ({"endingOffsets": '{"t":{"0":11}}'}, "the read ends at offset 11, but the log ends at 10", 10),
+    ],
+)
+def test_offsets_above_the_log_s_end_are_data_loss(tmp_path: Path, options: dict[str, str], says: str, rows: int) -> None:
+    """Offsets that the log never had, or has no more, fail the job unless data loss is accepted; its end is an offset."""
+    log = PartitionBuilder(tmp_path / "t-0")
+    log.append([(b"k", b"v")] * 10)
+    log.flush()
+    with pytest.raises(PlanError, match=says):
+        rows_of(tmp_path, **options)
+    assert len(rows_of(tmp_path, failOnDataLoss="false", **options)) == rows
+    assert len(rows_of(tmp_path, **{name: value.replace("11", "10") for name, value in options.items()})) == rows
 
 
 def test_options_of_a_connection_are_ignored(tmp_path: Path) -> None:

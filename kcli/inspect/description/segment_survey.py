@@ -36,8 +36,8 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.header_reader import SMALL_BATCH_BYTES, HeaderReader
-from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.selecting.lookup import largest_timestamp
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -299,5 +299,4 @@ def indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
                     return index.timestamps[0]
         finally:
             file.close()
-    with OffsetLookup(disk, segment) as lookup:
-        return lookup.max_timestamp()
+    return largest_timestamp(disk, segment)

@@ -1,10 +1,9 @@
-"""Find the byte where an offset or a time begins: by the indexes if they are sound, else by reading batch headers.
+"""Find the byte where an offset begins: by the indexes if they are sound, else by reading batch headers.
 
     lookup                                    uses
     ----------------------------------------  --------------------------------------------------------------------------
     first batch that reaches an offset        .index, then headers from the entry on
     bytes at which a segment may be split     .index; without one, headers
-    first record at or after a time           .timeindex (segments are skipped by its last entry), .index, headers, records
     end of a log                              the last entry of .index, then headers to the end
 
 An index is only a hint: each entry that is used is checked against the batch at its position. There are two kinds of entries:
@@ -31,10 +30,8 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT64_MAX, CorruptRecordError
-from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
-from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import least_offset
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
@@ -157,19 +154,20 @@ class OffsetLookup:
                 return header.position
         return headers.position
 
-    def start_of_offset(self, offset: int) -> int:
-        """Return the end of the last sound batch that ends before `offset`: where to begin to read from `offset` on.
+    def start_of_offset(self, offset: int) -> tuple[int, int]:
+        """Return the end of the last sound batch that ends before `offset`, and the offset after it: where to begin to read.
 
-        As in end_of_offset the batches are read: a wrong length may lead to payload with such an offset.
+        As in end_of_offset the batches are read: a wrong length may lead to payload with such an offset. A batch whose offsets
+        go back is not counted either: its records may be those of `offset`.
         """
-        position = self.hint(offset)
+        position, last_offset = self.hint(offset), -1
         for batch in self.reader.batches(position):
-            if not isinstance(batch, LogBatch) or not batch.is_valid:
+            if not isinstance(batch, LogBatch) or not batch.is_valid or batch.header.base_offset <= last_offset:
                 continue
             if batch.header.last_offset >= offset:
                 break
-            position = batch.end_position
-        return position
+            position, last_offset = batch.end_position, batch.header.last_offset
+        return position, max(last_offset + 1, self.segment.base_offset)
 
     def end_of_offset(self, offset: int) -> int:
         """Return the end of the first sound batch that ends at or after `offset`: where to stop to read up to `offset`.
@@ -242,31 +240,6 @@ class OffsetLookup:
         """Return the next offset after the last sound batch of the segment, or its base offset."""
         return self.end().offset
 
-    def max_timestamp(self) -> int:
-        """Return the largest timestamp (ms) of the segment, -1 if it is empty, by the headers after the last index entry."""
-        times = load_time_index(self._disk, self.segment)
-        largest, start = -1, 0
-        if times is not None and len(times):
-            largest, start = times.last_entry.timestamp, self.hint(times.last_entry.offset)
-        headers = HeaderReader(self.reader.file, start, self.reader.end_position())
-        return max(largest, max((header.max_timestamp for header in headers.headers()), default=-1))
-
-    def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """Return the offset of the first record at or after `from_offset` with a timestamp >= `timestamp_ms`, or None."""
-        times = load_time_index(self._disk, self.segment)
-        known = times.lookup(timestamp_ms).offset if times is not None and len(times) else self.segment.base_offset
-        scanner = RecordScanner()
-        headers = HeaderReader(self.reader.file, self.hint(max(known, from_offset)), self.reader.end_position())
-        for header in headers.headers():
-            if header.max_timestamp < timestamp_ms or header.last_offset < from_offset:
-                continue
-            batch = self.reader.batch_at(header.position)
-            if isinstance(batch, LogBatch):
-                found = _first_at(batch, scanner, timestamp_ms, from_offset)
-                if found is not None:
-                    return found
-        return None
-
     def boundaries(self, start: int, end: int, target_bytes: int, *, by_headers: bool = True) -> list[int]:
         """Return bytes within (start, end) at which batches begin, about `target_bytes` apart, ascending.
 
@@ -311,15 +284,3 @@ class OffsetLookup:
             if header.position >= ideal:
                 yield header.position
                 ideal += -(-(header.position + 1 - ideal) // target_bytes) * target_bytes
-
-
-def _first_at(batch: LogBatch, scanner: RecordScanner, timestamp_ms: int, from_offset: int) -> int | None:
-    header = batch.header
-    fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
-    for window in batch.windows(scanner, skip_large=True):
-        columns = window.columns
-        for index in range(window.count):
-            timestamp = columns.timestamp[index] if fixed is None else fixed
-            if timestamp >= timestamp_ms and columns.offset[index] >= from_offset:
-                return columns.offset[index]
-    return None
