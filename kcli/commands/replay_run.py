@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from types import TracebackType
@@ -49,6 +50,12 @@ def timeout_of(seconds: float) -> int:
     if not LEAST_TIMEOUT_S <= seconds <= MOST_TIMEOUT_S:  # also of nan
         raise CannotRun(f"--timeout {seconds:g}: write a number of seconds from {LEAST_TIMEOUT_S:g} to {MOST_TIMEOUT_S:,}")
     return round(seconds * 1000)
+
+
+def identity_of(sources: Iterable[str], selection: Selection, args: argparse.Namespace) -> str:
+    """Return the hash by which the progress of a replay is found; it must stay what it is, or all records are sent again."""
+    parts = [*sorted(sources), repr(selection), repr(sorted(args.map)), repr(sorted(args.topic)), repr(args.join)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class ReplayRun:
@@ -202,18 +209,26 @@ class ReplayRun:
         return exit_code(is_sound=not self._problems.damages, all_opened=not self._problems.unopened)
 
     def _store(self, network: NetworkClient) -> ProgressStore:
-        identity = self._identity()
-        name = self._args.name or identity
-        if self._args.progress:
-            return FileProgress(OsDisk(), self._args.progress, identity, name, lambda: network.metadata.cluster_id)
-        return GroupProgress(network, f"{CLIENT_ID}-{name}", identity)
+        args, identity = self._args, self._identity()
+        older = [self._identity_by_address()] if isinstance(self._source, ClusterSource) else []
+        if args.progress:
+            # Older versions wrote --name instead of the hash.
+            known = [*older, args.name or identity]
+            return FileProgress(OsDisk(), args.progress, identity, known, lambda: network.metadata.cluster_id)
+        name, *older_names = (f"{CLIENT_ID}-{args.name or one}" for one in (identity, *older))
+        return GroupProgress(network, name, identity, zip(older_names, older, strict=True))
 
     def _identity(self) -> str:
-        """Return the hash of the replay: the same command line has the same."""
-        args = self._args
-        paths = sorted(path if path.startswith(SCHEME) else os.path.realpath(path) for path in args.paths)
-        parts = [*paths, repr(self._selection), repr(sorted(args.map)), repr(sorted(args.topic)), repr(args.join)]
-        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        """Return the hash of the replay: the same command line has the same, however a cluster is addressed."""
+        cluster_id = self._source.cluster_id
+        if cluster_id is None:
+            return self._identity_by_address()
+        return identity_of([SCHEME + cluster_id], self._selection, self._args)
+
+    def _identity_by_address(self) -> str:
+        """Return the hash with the address of a cluster, which older versions used."""
+        paths = [path if path.startswith(SCHEME) else os.path.realpath(path) for path in self._args.paths]
+        return identity_of(paths, self._selection, self._args)
 
     def _wait_for(self, replayer: Replayer) -> ClientError | None:
         """Run the client until the replay has ended, and return its error."""

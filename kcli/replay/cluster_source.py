@@ -3,7 +3,9 @@
     part                      source
     ------------------------  ----------------------------------------------------------------------------------------------
     topics and settings       Metadata and DescribeConfigs: the settings that the topics themselves have
-    records                   Fetch, whole batches, up to the end that the partition has when the run begins
+    records                   Fetch, whole batches, from the log start offset up to the end that the partition has when the run
+                              begins; an answer begins with the whole batch that has the offset, so that the records below
+                              the log start offset (DeleteRecords) are removed here, as consumers do
     aborted transactions      the list in each answer to Fetch, and the markers (Kafka: CompletedFetch)
     offsets of groups         ListGroups of each broker, OffsetFetch of each group
 
@@ -44,7 +46,7 @@ from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_cl
 from kcli.replay.target import connect, list_offsets, refresh, topic_id
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget
-from kcli.selecting.selection import Selection
+from kcli.selecting.selection import Range, Selection
 
 BUFFERED_BYTES = 4 * 1024 * 1024
 _FULL_PAUSE_MS = 2
@@ -298,7 +300,7 @@ class ClusterSource:
         self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, joining: Joining
     ) -> Steps[None]:
         transactions = FetchedTransactions()
-        maker = BatchMaker(RecordFilter(self.selection, transactions), Budget(), watched, joining)
+        maker = BatchMaker(self._filter(self._starts[partition], transactions), Budget(), watched, joining)
         reading = _Reading(partition, from_offset, stream, transactions, maker)
         wanted = self.selection.offsets
         offset = max(from_offset, self._starts[partition], wanted.first or 0)
@@ -318,6 +320,7 @@ class ClusterSource:
                     raise
                 self._deleted(partition, offset, start)
                 offset = start
+                maker.filter = self._filter(start, transactions)
                 continue
             self._check_topic(partition[0])
             empty = empty + 1 if fetched.end_offset < end and not fetched.records else 0
@@ -334,6 +337,12 @@ class ClusterSource:
             offset = self._make_all(reading, fetched.records, offset, end)
             self.on_data()
         stream.queue.extend(maker.finish())
+
+    def _filter(self, log_start_offset: int, transactions: FetchedTransactions) -> RecordFilter:
+        """Return the selection without the records below the log start offset."""
+        wanted = self.selection.offsets
+        first = max(wanted.first or 0, log_start_offset)
+        return RecordFilter(self.selection._replace(offsets=Range(first or None, wanted.end)), transactions)
 
     def _make_all(self, reading: _Reading, records: memoryview, offset: int, end: int) -> int:
         """Make the batches of an answer, from `offset` to `end`; return the offset after them."""

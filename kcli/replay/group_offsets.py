@@ -6,7 +6,7 @@ OffsetCommit and OffsetFetch name topics by their ids from version 10 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kcli.client.admin.partitions import by_topic
@@ -140,12 +140,17 @@ def _error_codes(answer: Message) -> set[int]:
 
 
 class GroupProgress:
-    """The progress as committed offsets of the group `group` of the target; that of another `identity` is refused."""
+    """The progress as committed offsets of the group `group` of the target; that of another `identity` is refused.
 
-    def __init__(self, network: NetworkClient, group: str, identity: str = "") -> None:
+    `older` are the groups and identities that older versions gave this replay: progress there is moved to `group`.
+    """
+
+    def __init__(self, network: NetworkClient, group: str, identity: str = "", older: Iterable[tuple[str, str]] = ()) -> None:
+        self._network = network
         self._group = group
         self._offsets = GroupOffsets(network, group)
         self._identity = identity
+        self._older = tuple(older)
 
     @property
     def where(self) -> str:
@@ -154,15 +159,22 @@ class GroupProgress:
 
     def load(self, partitions: list[TopicPartition]) -> Steps[dict[TopicPartition, PartitionProgress]]:
         """Fetch the offsets. Raises ReplayError if they are those of another replay."""
-        commits = yield from self._offsets.fetch(partitions)
-        found = ((where, decode_metadata(commit.offset, commit.metadata)) for where, commit in commits.items())
-        loaded = {where: progress for where, progress in found if progress is not None}
-        if any(progress.replay not in ("", self._identity) for progress in loaded.values()):
-            raise ReplayError(
-                f"{self.where} has the progress of another replay: its paths, selection, --map or --join differ; give another "
-                f"--name, or {RESTART}"
-            )
-        return loaded
+        for group in dict.fromkeys((self._group, *(group for group, _ in self._older))):
+            commits = yield from GroupOffsets(self._network, group).fetch(partitions)
+            found = ((where, decode_metadata(commit.offset, commit.metadata)) for where, commit in commits.items())
+            loaded = {where: progress for where, progress in found if progress is not None}
+            if not loaded:
+                continue
+            identities = {progress.replay for progress in loaded.values()}
+            if not identities <= {"", self._identity, *(identity for _, identity in self._older)}:
+                raise ReplayError(
+                    f"{self.where} has the progress of another replay: its paths, selection, --map or --join differ; give "
+                    f"another --name, or {RESTART}"
+                )
+            if group != self._group or self._identity not in identities:
+                yield from self.save(loaded)  # all of it: the next run may not know the older names
+            return loaded
+        return {}
 
     def save(self, progress: Progress) -> Steps[None]:
         """Commit the offsets."""

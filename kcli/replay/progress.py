@@ -12,8 +12,8 @@
     source topic id                of the topic in the source, which may have been created again, too
     last batch                     the source offset, number of records and CRC of the last batch below the source offset: a run
                                    that goes on makes it again, to notice that the source is another one
-    replay                         a hash of paths, selection, --topic, --map and --join, since several replays may be given
-                                   the same --name
+    replay                         a hash of paths (of a cluster its id), selection, --topic, --map and --join, since several
+                                   replays may be given the same --name
 
 The last three are missing in the progress of older versions, and are then not compared.
 
@@ -31,7 +31,7 @@ needed. Every consumer sees each record once, even with read_uncommitted, and th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from kcli.format import limits
@@ -152,8 +152,8 @@ def decode_metadata(source_offset: int, metadata: str) -> PartitionProgress | No
 class FileProgress:
     """The progress in a file, which is replaced as a whole.
 
-    `identity` is the hash of the replay, `cluster_id` returns the id of the target: those of another one are refused. `name` is
-    the --name, which older versions wrote instead of the hash.
+    `identity` is the hash of the replay, `cluster_id` returns the id of the target: those of another one are refused.
+    `older` are the identities that older versions wrote.
     """
 
     def __init__(
@@ -161,13 +161,13 @@ class FileProgress:
         disk: Disk,
         path: str,
         identity: str,
-        name: str = "",
+        older: Iterable[str] = (),
         cluster_id: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._disk = disk
         self._path = path
         self._identity = identity
-        self._name = name
+        self._older = tuple(older)
         self._cluster_id = cluster_id
         self._known: dict[TopicPartition, PartitionProgress] = {}
 
@@ -186,7 +186,7 @@ class FileProgress:
             if value["kind"] != _KIND or value["version"] != _VERSION:
                 raise ValueError
             ids = value.get("target"), self._cluster_id()
-            if value["replay"] not in (self._identity, self._name) or (None not in ids and ids[0] != ids[1]):
+            if value["replay"] not in (self._identity, *self._older) or (None not in ids and ids[0] != ids[1]):
                 raise ReplayError(
                     f"{self._path} has the progress of another replay: its paths, selection, --map, --join or target differ; "
                     f"name another file, or {RESTART}"
@@ -212,6 +212,8 @@ class FileProgress:
             raise ReplayError(
                 f"{self._path} does not have the progress of a replay, or it is damaged; name another file, or {RESTART}"
             ) from None
+        if value["replay"] != self._identity:
+            yield from self.save({})  # the next run may not know the older identity
         return {where: self._known[where] for where in partitions if where in self._known}
 
     def save(self, progress: Progress) -> Steps[None]:

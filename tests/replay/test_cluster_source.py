@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from kcli.client.errors import ClientError
+from kcli.format.compression import inflate
+from kcli.format.record_batch import HEADER_BYTES, read_header
+from kcli.format.records import read_records
 from kcli.protocol import error_codes
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
 from kcli.replay.directory_source import Problems
@@ -21,21 +24,22 @@ WHERE = ("t", 0)
 
 
 class Reader:
-    """A source cluster with ten records of the topic t, each a batch, and the reader."""
+    """A source cluster with ten records of the topic t, each a batch or `batch_records` in one, and the reader."""
 
-    def __init__(self, root: Path, join_bytes: int = 0) -> None:
+    def __init__(self, root: Path, join_bytes: int = 0, *, batch_records: int = 1, start: int = 0, codec: int = 0) -> None:
         self.cluster = FakeCluster(random.Random(1))
         self.cluster.create("t", 1)
         self.log = self.cluster.logs["t"][0]
         builder = PartitionBuilder(root / "t-0")
-        for at in range(10):
-            builder.append([(b"k", b"%d" % at)])
+        for at in range(0, 10, batch_records):
+            builder.append([(b"k", b"%d" % (at + slot)) for slot in range(batch_records)], codec=codec)
         builder.flush()
         data = builder.path(".log").read_bytes()
         while data:
             size = 12 + int.from_bytes(data[8:12], "big")
             self.log.append(data[:size])
             data = data[size:]
+        self.log.start = start
         self.sentences: list[str] = []
         self.problems = Problems(self.sentences.append)
         self.network = FakeNetwork(self.cluster, random.Random(1))
@@ -77,6 +81,36 @@ def test_records_deleted_during_the_run_are_damage(tmp_path: Path) -> None:
         reader.sentences == ["t-0: the source has deleted the offsets 0 to 4; they are left out"]
         and reader.problems.damages == 1
     )
+
+
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+@pytest.mark.parametrize("codec", [0, 4])
+def test_records_that_delete_records_has_removed_inside_a_batch_are_not_sent(
+    tmp_path: Path, codec: int, join_bytes: int
+) -> None:
+    """The answer to Fetch begins with the whole batch: its records below the log start offset were sent."""
+    reader = Reader(tmp_path, join_bytes, batch_records=5, start=3, codec=codec)
+    stream = reader.read(0)
+    assert sent_values(stream) == [b"%d" % at for at in range(3, 10)] and not reader.problems.damages
+    (again, *_), first = reader.read(0).queue, stream.queue[0]
+    assert (first.first_offset, first.record_count, bytes(first.data)) == (3, again.record_count, bytes(again.data))
+
+
+def test_records_that_delete_records_removes_during_the_run_are_not_sent(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, batch_records=5)
+    reader.log.start = 7
+    assert sent_values(reader.read(0)) == [b"7", b"8", b"9"]
+    assert reader.sentences == ["t-0: the source has deleted the offsets 0 to 6; they are left out"]
+
+
+def sent_values(stream: ClusterStream) -> list[bytes | None]:
+    """The values of the batches that wait."""
+    found = []
+    for batch in stream.queue:
+        header = read_header(batch.data)
+        records = inflate(header.codec, bytes(batch.data[HEADER_BYTES:]), limit=1 << 20)
+        found += [record.value for record in read_records(records, header.record_count)]
+    return found
 
 
 def test_what_was_deleted_before_the_first_run_is_not_damage(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from kcli.commands.output import CannotRun
 from kcli.commands.replay import add_arguments
-from kcli.commands.replay_run import ReplayRun, timeout_of
+from kcli.commands.replay_run import ReplayRun, identity_of, timeout_of
 from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.scheduling import AtOnce, AtRate, AtSpeed, Schedule, ScheduleError, Sent, parse_schedule
 from kcli.replay.topic_mapping import MappingError, parse_mapping
-from kcli.selecting.selection import Selection
+from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import PartitionBuilder
 
 
@@ -183,6 +183,14 @@ def test_which_batches_are_joined(
         with pytest.raises(Stopped), ReplayRun(args, Selection(), parse_mapping((), ()), schedule, Problems(print)):
             pass
     assert made == [join_bytes, join_bytes]
+
+
+def test_the_name_of_the_progress_stays_what_it_is() -> None:
+    """The progress of an older version is found by this hash: with another one all records would be sent again."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["kafka://old:9092", "--to", "new:9092", "--map", "a=b", "--topic", "a*"])
+    assert identity_of(args.paths, parse_selection(offset="3..", isolation="read_committed"), args) == "1895aeaae0be2df5"
 
 
 def test_batches_of_a_gigabyte_are_refused() -> None:

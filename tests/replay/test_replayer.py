@@ -81,7 +81,8 @@ class Scene:
         self.options = ReplayOptions()
         self.is_checked = False
         self.join_bytes = 0
-        self.identity = "hash"
+        self.group, self.identity = "replay", "hash"
+        self.older: dict[str, str] = {}  # identities by group
         self.disk = OsDisk()
 
     def run(self, most_events: int = 1_000_000) -> Replayer | None:
@@ -92,9 +93,11 @@ class Scene:
             self.disk, [str(self.root)], self.selection, lambda topic: True, problems, str, self.join_bytes
         )
         names = {topic: f"copy-{topic}" for topic in source.topics()}
-        store: ProgressStore = GroupProgress(client, "replay", self.identity)
+        store: ProgressStore = GroupProgress(client, self.group, self.identity, self.older.items())
         if self.progress is not None:
-            store = FileProgress(OsDisk(), str(self.progress), self.identity, "name", lambda: client.metadata.cluster_id)
+            store = FileProgress(
+                OsDisk(), str(self.progress), self.identity, self.older.values(), lambda: client.metadata.cluster_id
+            )
         prepare = Preparation(client, source, store, names, self.options, self.committed, self.notes.append).steps
         self.checker = Checker(client, source, self.notes.append)
         check = self.checker.steps if self.is_checked else None
@@ -695,6 +698,27 @@ def test_a_name_with_another_selection_is_refused(tmp_path: Path, kept: str) -> 
     scene.options = ReplayOptions(is_restarted=True)
     scene.run()
     assert scene.arrived()["t", 0] == [b"a"] * 2
+
+
+@pytest.mark.parametrize("group", ["replay", "replay-new"])
+@pytest.mark.parametrize("kept", ["group", "file"])
+def test_progress_under_an_older_name_is_found_and_continued(tmp_path: Path, kept: str, group: str) -> None:
+    """A cluster as the source was known by its address; all its records would have been sent again.
+
+    All progress gets the new name at once: the next run, with another address, does not know the older one.
+    """
+    expected = build(tmp_path / "data", 2)
+    scene = Scene(tmp_path / "data", 1, 0.0, tmp_path / "progress" if kept == "file" else None)
+    scene.identity = "by-address"
+    scene.run()
+    scene.group, scene.identity, scene.older = group, "by-cluster-id", {"replay": "by-address"}
+    scene.run()
+    scene.older = {}
+    scene.run()
+    assert scene.arrived() == expected
+    scene.identity = "another"
+    with pytest.raises(ClientError, match="has the progress of another replay"):
+        scene.run()
 
 
 def test_a_progress_file_of_another_target_is_refused(tmp_path: Path) -> None:
