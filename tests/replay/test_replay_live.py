@@ -67,6 +67,22 @@ def test_from_cluster_to_cluster(target: LiveServer, tmp_path: Path) -> None:
     assert arrived(target.data, "b.") == delivered(data)
 
 
+@pytest.mark.parametrize("options", [[], ["--name", "nightly"]], ids=str)
+def test_a_cluster_is_known_by_its_id(target: LiveServer, tmp_path: Path, options: list[str]) -> None:
+    """By another address it was another replay, and the only way on was to send all records twice."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for at in range(3):
+        builder.append([(b"k", b"v%d" % at)])
+    builder.flush()
+    with LiveServer(tmp_path / "source") as source:
+        assert replay(builder.directory, "--to", address(source)).code == 0
+        for host in ("127.0.0.1", "localhost"):
+            run = replay(f"kafka://{host}:{source.port}", "--to", address(target), "--map", "t=u", *options)
+            assert run.code == 0, run.messages
+    assert "continuing with the progress in the group kcli-replay-" in run.messages
+    assert len(arrived(target.data)["u", 0]) == 3
+
+
 def test_a_dry_run_sends_nothing(target: LiveServer) -> None:
     data = given("kafka-logs-legacy")
     run = replay(data, "--to", address(target), "--dry-run", "--topic", "magic2-*", "--map", "magic2-none=plain")
