@@ -255,7 +255,7 @@ def show(args: argparse.Namespace, rows: Sequence[JsonObject], columns: Columns,
 
 def table(rows: Sequence[JsonObject], columns: Columns) -> Iterator[str]:
     """Yield the lines of a table: numbers to the right, columns without values are left out."""
-    from kcli.inspect.renderers.text_table import fit_table
+    from kcli.inspect.renderers.terminal_text import fit_table
 
     titles = [title for title, _ in columns]
     shown = [member for _, member in columns if any(cell(row.get(member)) for row in rows)]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from kcli.commands.node_configuration import node_defaults
 from kcli.commands.output import CannotRun, exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.commands.paths import distinct_paths
-from kcli.inspect.description.describe_options import SECTIONS
-from kcli.inspect.description.sorting import SORTS
+from kcli.inspect.description.describe_options import SECTIONS, SORTS
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:

@@ -154,7 +154,7 @@ def kafka_options(args: argparse.Namespace) -> KafkaDumpOptions:
 
 
 def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
-    from kcli.inspect.dumping.kafka_dump import dump_as_kafka
+    from kcli.inspect.dumping.kafka_text import dump_as_kafka
 
     options, disk = kafka_options(args), OsDisk()
 
@@ -237,7 +237,7 @@ def content_parser(args: argparse.Namespace) -> ContentParser | None:
     names = (args.key_decoder_class or STRING_DECODER, args.value_decoder_class or STRING_DECODER)
     if names == (STRING_DECODER, STRING_DECODER):
         return None
-    from kcli.inspect.dumping.content_decoders import ClassParser, UnknownDecoder
+    from kcli.inspect.dumping.record_contents import ClassParser, UnknownDecoder
 
     try:
         return ClassParser(*names)

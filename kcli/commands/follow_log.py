@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import print_message
-from kcli.inspect.dumping.followed_dump import dump_followed
+from kcli.inspect.dumping.follow import dump_followed
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 # C types for arrow_columns.py when Cython compiles it.
 cimport cython
-from kcli.format cimport byte_copy, loop_results, record_scan
+from kcli.format cimport byte_address, loop_results, record_scan
 
 cdef long long INT32_MAX
 

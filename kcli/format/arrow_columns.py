@@ -25,7 +25,7 @@ raises IndexError before it writes. Columns come from kcli.format.record_scan an
 
 from array import array
 
-from kcli.format import byte_copy, loop_results, record_scan
+from kcli.format import byte_address, loop_results, record_scan
 from kcli.format.batch_scan import SOUND, UNOPENED, BatchColumns
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import CODEC_MASK, LOG_APPEND_TIME_FLAG
@@ -181,7 +181,7 @@ def put_binary(
             position = positions[first + index]
             if position < 0 or size > available - position or size > space - at:
                 raise IndexError("a record outside its bytes, or too little space for it")
-            byte_copy.copy_part(data, at, source, position, size)
+            byte_address.copy_part(data, at, source, position, size)
             at += size
             validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
         index += 1
@@ -368,7 +368,7 @@ def put_headers(
                 at = key_offsets[child]
                 if size < 0 or size > available - position or size > key_space - at:
                     raise IndexError("a header key outside its bytes, or too little space for it")
-                byte_copy.copy_part(key_data, at, source, position, size)
+                byte_address.copy_part(key_data, at, source, position, size)
                 end = position + size
                 while position < end:
                     if source[position] > 127:
@@ -384,7 +384,7 @@ def put_headers(
                 else:
                     if size > available - position or size > value_space - at:
                         raise IndexError("a header value outside its bytes, or too little space for it")
-                    byte_copy.copy_part(value_data, at, source, position, size)
+                    byte_address.copy_part(value_data, at, source, position, size)
                     value_validity[child >> 3] |= 1 << (child & 7)
                     position += size
                 value_offsets[child + 1] = at + size

@@ -1,6 +1,6 @@
 # C types for memory_records_builder.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.format cimport byte_copy, byte_view
+from kcli.format cimport byte_address
 
 cdef long long BATCH_OVERHEAD, MOST_OVERHEAD
 
@@ -37,7 +37,7 @@ cdef class MemoryRecordsBuilder:
     @cython.locals(
         base_timestamp=cython.longlong, body=cython.longlong, size=cython.longlong, out="unsigned char*", position=Py_ssize_t)
     cdef Py_ssize_t append_parts(
-        self, long long timestamp, byte_view.Bytes key, Py_ssize_t key_start, long long key_size, byte_view.Bytes value,
+        self, long long timestamp, byte_address.Bytes key, Py_ssize_t key_start, long long key_size, byte_address.Bytes value,
         Py_ssize_t value_start, long long value_size) except? -9
 
     @cython.locals(out="unsigned char*", position=Py_ssize_t)

@@ -36,8 +36,8 @@ from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
 from kcli.format.record_batch import NO_LEADER_EPOCH, RecordBatch
-from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
 from kcli.inspect.description.coordinators import read_groups
+from kcli.inspect.description.metadata_view import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
 from kcli.inspect.description.remarks import Remarks, missing_name
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.files.log_dir_owner import Owner, TwoTopicsError, check_one_topic, read_owner

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kcli.inspect.quantities import format_bytes
-from kcli.inspect.renderers.text_table import table_lines
+from kcli.inspect.renderers.terminal_text import table_lines
 from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.source import Source, TopicPartition
 

@@ -12,9 +12,8 @@ from kcli.format import limits
 from kcli.format.compression import deflate
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
-from kcli.inspect.dumping import batch_lines, kafka_dump, kafka_text, record_lines, text_buffer
-from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
+from kcli.inspect.dumping import batch_lines, kafka_text, record_lines, text_buffer
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions, dump_as_kafka
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.batch_records import RecordScanner
 from tests.conftest import every_log_set
@@ -45,7 +44,7 @@ def dumped(way: str, path: str, options: KafkaDumpOptions) -> tuple[bytes, list[
         if way == "interpreted":
             patch.setattr(kafka_text, "batch_lines", INTERPRETED)
             patch.setattr(kafka_text, "record_lines", PLAIN_LINES)
-            patch.setattr(kafka_dump, "TextBuffer", PLAIN_BUFFER.TextBuffer)
+            patch.setattr(kafka_text, "TextBuffer", PLAIN_BUFFER.TextBuffer)
         sound = dump_as_kafka(OsDisk(), [path], options, out.extend, told.append, lambda path: path)
     return bytes(out), told, sound
 

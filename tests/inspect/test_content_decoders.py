@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format.primitives import FormatError
-from kcli.inspect.dumping.content_decoders import KAFKA_DECODERS, KAFKA_PACKAGES, ClassParser, UnknownDecoder, find_decoder
+from kcli.inspect.dumping.record_contents import KAFKA_DECODERS, KAFKA_PACKAGES, ClassParser, UnknownDecoder, find_decoder
 
 
 @pytest.mark.parametrize("package", KAFKA_PACKAGES)

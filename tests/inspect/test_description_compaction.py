@@ -72,7 +72,7 @@ def test_young_segments_do_not_count_as_dirty(stopped: tuple[Path, dict[str, Uni
     stop(logs, root)
     young = COMPACTED._replace(min_compaction_lag_ms=10_000)
     logs["t-0"].config = young
-    monkeypatch.setattr("kcli.inspect.description.compaction_sections._config", lambda topic, image, defaults: young)
+    monkeypatch.setattr("kcli.inspect.description.topic_sections._settings_of", lambda topic, image, defaults: young)
     for now_ms in (NOW_MS + 5_000, NOW_MS + 20_000):
         expected = log_to_clean(logs["t-0"], logs["t-0"].cleaned_offset, now_ms)
         assert rows(root, now_ms=now_ms)["t-0"]["dirtyBytes"] == expected.cleanable_bytes

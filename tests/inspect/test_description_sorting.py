@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kcli.commands.app import main
+from kcli.inspect.description.describe_options import SORTS, sort_rows, sorted_sections
 from kcli.inspect.description.remarks import missing_name
-from kcli.inspect.description.sorting import SORTS, sort_rows, sorted_sections
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import described
 

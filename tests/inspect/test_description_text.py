@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from kcli.inspect.renderers.description_json import ROW_TYPES, json_lines
-from kcli.inspect.renderers.description_tables import LEFT_COLUMNS, TABLES
-from kcli.inspect.renderers.description_text import OVERVIEW_ROWS, description_lines
-from kcli.inspect.renderers.terminal_text import width
-from kcli.inspect.renderers.text_table import MAX_CELL_COLUMNS, fit_table, table_lines, wrapped
+from kcli.inspect.renderers.description_text import LEFT_COLUMNS, OVERVIEW_ROWS, TABLES, description_lines
+from kcli.inspect.renderers.terminal_text import MAX_CELL_COLUMNS, fit_table, table_lines, width, wrapped
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import described
 from tests.log_builder import PartitionBuilder

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.inspect.dumping.dump import DumpOptions
-from kcli.inspect.dumping.followed_dump import dump_followed
+from kcli.inspect.dumping.follow import dump_followed
 from kcli.log.disk.os_disk import OsDisk
 from kcli.selecting.selection import parse_selection
 from tests.inspect.seen import Seen

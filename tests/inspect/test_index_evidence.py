@@ -11,7 +11,7 @@ from kcli.format.file_names import DirectoryState
 from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry
 from kcli.format.metadata_files import MetaProperties
 from kcli.format.records import Record, encode_records
-from kcli.inspect.description.cluster_topics import ClusterTopics
+from kcli.inspect.description.metadata_view import ClusterTopics
 from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions, dump_as_kafka
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from tests.inspect.verified import batch, entry, partition
 

@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import LogSet, every_log_set
 
 from kcli.commands.dump_log import content_parser
-from kcli.inspect.dumping.kafka_dump import dump_as_kafka
-from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
+from kcli.inspect.dumping.kafka_text import KafkaDumpOptions, dump_as_kafka
 from kcli.log.disk.os_disk import OsDisk
 
 DECODER_OF = {

@@ -12,7 +12,7 @@ import pytest
 from kcli.inspect.dumping import statistics
 from kcli.inspect.dumping.dump import DumpOptions
 from kcli.inspect.json_text import dump as dump_json
-from kcli.inspect.renderers.statistics_text import statistics_lines
+from kcli.inspect.renderers.human_text import statistics_lines
 from tests.conftest import LogSet, every_log_set
 from tests.inspect.kafka_records import KafkaRecord, partitions_of
 from tests.inspect.seen import dumped

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.description.cluster_topics import read_cluster_topics
+from kcli.inspect.description.metadata_view import read_cluster_topics
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.files.indexes import IndexSettings

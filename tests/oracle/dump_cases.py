@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kcli.commands.app import build_parser
 from kcli.commands.dump_log import kafka_options
-from kcli.inspect.dumping.kafka_dump import dump_as_kafka
+from kcli.inspect.dumping.kafka_text import dump_as_kafka
 from kcli.log.disk.os_disk import OsDisk
 from tests.oracle.peer import Outcome, Peer
 

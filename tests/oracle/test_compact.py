@@ -19,7 +19,7 @@ from kcli.commands.app import main
 from kcli.inspect.compacting.compaction import Compaction, RunOptions
 from kcli.inspect.compacting.jobs import CompactOptions
 from kcli.inspect.compacting.partition_selection import asked_for
-from kcli.inspect.description.cluster_topics import read_cluster_topics
+from kcli.inspect.description.metadata_view import read_cluster_topics
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import resolve_paths
 from tests.commands.test_compact import CONFIG, KILLED, make, rows_in

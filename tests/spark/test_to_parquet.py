@@ -15,7 +15,7 @@ import pytest
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
 from kcli.format.kafka_uuid import Uuid
-from kcli.inspect.description.cluster_topics import ClusterTopics
+from kcli.inspect.description.metadata_view import ClusterTopics
 from kcli.inspect.quantities import format_bytes
 from kcli.spark import parquet_export
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export

@@ -1,6 +1,6 @@
 # C types for arrow_records.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.format cimport arrow_columns, batch_header, byte_copy, record_scan
+from kcli.format cimport arrow_columns, batch_header, byte_address, record_scan
 
 cdef Py_ssize_t FIRST_ROWS, FIRST_BYTES
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from kcli.format import arrow_columns, batch_header, byte_copy, record_scan
+from kcli.format import arrow_columns, batch_header, byte_address, record_scan
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import Buffer
 
@@ -69,7 +69,7 @@ class BinaryColumn:
         else:
             size = len(value)
             self.reserve(row, size)
-            byte_copy.copy_part(self.data, used, value, 0, size)
+            byte_address.copy_part(self.data, used, value, 0, size)
             self.validity[row >> 3] |= 1 << (row & 7)
         self.offsets[row + 1] = used + size
 

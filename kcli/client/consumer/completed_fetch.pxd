@@ -1,7 +1,7 @@
 # C types for completed_fetch.py when Cython compiles it; the Python source does not contain them.
 cimport cython
 from kcli.client.consumer cimport arrow_records, consumer_record
-from kcli.format cimport batch_header, byte_copy, loop_results, record_scan
+from kcli.format cimport batch_header, byte_address, loop_results, record_scan
 
 cdef Py_ssize_t MIN_ENTRY_BYTES, SIZE_AT, OVERHEAD_BYTES, MIN_ENTRY_SIZE
 

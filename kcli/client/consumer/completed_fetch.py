@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kcli.client.consumer import arrow_records, consumer_record, general_batches
 from kcli.client.errors import FetchedRecordError, RecordDeserializationError
-from kcli.format import batch_header, byte_copy, compression, loop_results, record_scan
+from kcli.format import batch_header, byte_address, compression, loop_results, record_scan
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, InvalidRecordError, crc32c
 
@@ -152,9 +152,9 @@ class CompletedFetch:
                 record.timestamp_type = self._timestamp_type
                 record.leader_epoch = header.leader_epoch
                 size = columns.key_size_view[row]
-                record.key = None if size < 0 else byte_copy.part(self._buffer, columns.key_position_view[row], size)
+                record.key = None if size < 0 else byte_address.part(self._buffer, columns.key_position_view[row], size)
                 size = columns.value_size_view[row]
-                record.value = None if size < 0 else byte_copy.part(self._buffer, columns.value_position_view[row], size)
+                record.value = None if size < 0 else byte_address.part(self._buffer, columns.value_position_view[row], size)
                 record.headers = ()
                 if columns.header_count_view[row]:
                     record.headers = self._headers(columns.header_position_view[row], columns.header_count_view[row])
@@ -174,14 +174,14 @@ class CompletedFetch:
         while count > 0:
             position = record_scan.read_zigzag(self._buffer, position, 5, scratch)
             size = scratch[0]
-            key = byte_copy.part(self._buffer, position, size)
+            key = byte_address.part(self._buffer, position, size)
             position = record_scan.read_zigzag(self._buffer, position + size, 5, scratch)
             size = scratch[0]
             name = key.decode() if key.isascii() else decode_utf8(key)
             if size < 0:
                 headers.append((name, None))
             else:
-                headers.append((name, byte_copy.part(self._buffer, position, size)))
+                headers.append((name, byte_address.part(self._buffer, position, size)))
                 position += size
             count -= 1
         return tuple(headers)

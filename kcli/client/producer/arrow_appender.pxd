@@ -1,7 +1,7 @@
 # C types for arrow_appender.py when Cython compiles it; the Python source does not contain them.
 cimport cython
 from kcli.client.producer cimport arrow_column, producer_batch, record_accumulator
-from kcli.format cimport byte_view, memory_records_builder, murmur2
+from kcli.format cimport byte_address, memory_records_builder, murmur2
 
 cdef Py_ssize_t UNKNOWN_PARTITION
 
@@ -11,7 +11,7 @@ cdef class ArrowRows:
     cdef public arrow_column.BinaryColumn values, keys
     cdef public arrow_column.NumberColumn timestamps, partitions
     cdef public object headers
-    cdef byte_view.Bytes value_bytes, key_bytes
+    cdef byte_address.Bytes value_bytes, key_bytes
 
 @cython.final
 cdef class ArrowAppender:

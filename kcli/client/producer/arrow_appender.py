@@ -23,7 +23,7 @@ from typing import Any
 from kcli.client.cluster import UNKNOWN_PARTITION
 from kcli.client.errors import InvalidRecordError
 from kcli.client.producer import arrow_column, producer_batch, record_accumulator
-from kcli.format import byte_view, memory_records_builder, murmur2
+from kcli.format import byte_address, memory_records_builder, murmur2
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 _UNITS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
@@ -48,8 +48,8 @@ class ArrowRows:
         self.timestamps = _timestamps(columns["timestamp"]) if "timestamp" in columns else None
         self.partitions = _partitions(columns["partition"]) if "partition" in columns else None
         self.headers = columns.get("headers")
-        self.value_bytes = byte_view.readable(self.values.data)
-        self.key_bytes = byte_view.readable(arrow_column.data_of(self.keys))
+        self.value_bytes = byte_address.readable(self.values.data)
+        self.key_bytes = byte_address.readable(arrow_column.data_of(self.keys))
         self.byte_count = sum(buffer.size for name in ("key", "value") if name in columns for buffer in _buffers(columns[name]))
 
     def headers_of(self, row: int) -> memory_records_builder.Headers:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import CorruptCheckpointError
-from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
+from kcli.inspect.description.metadata_view import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_dir_owner import Owner, metadata_owners, read_owner, topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory, read_topic_id

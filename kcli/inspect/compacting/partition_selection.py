@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.inspect.compacting.metadata_logs import WAIVER, MetadataLogs, UnfitError
-from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics
+from kcli.inspect.description.metadata_view import METADATA_DIRECTORY, ClusterTopics
 from kcli.inspect.description.remarks import missing_name
 from kcli.log.disk.port import parent_path
 from kcli.log.files.log_directory import PartitionDirectory, ResolvedPath

@@ -1,4 +1,4 @@
-"""The options of describe: sections, topics, groups, and how much is read.
+"""The options of describe: sections, topics, groups, how much is read, and the order of the rows.
 
 section       contents
 ------------  --------------------------------------------------------------------------------
@@ -18,12 +18,30 @@ acls          access control entries
 users         SCRAM users, never their secrets
 quotas        client quotas
 tokens        delegation tokens, without their secrets
+
+By --sort the largest or the latest rows come first, unknown values last.
+
+sort      sections and the member to sort by
+--------  ------------------------------------------------------------------------------------------------
+name      all: the names, then the numbers of partitions, ascending; the order without --sort
+size      topics, partitions, segments: sizeInBytes
+records   the same: records
+segments  topics, partitions: segments
+time      topics, partitions, segments: maxTimestamp; producers: lastTimestamp; transactions: lastUpdateTimestamp
+lag       groups: totalLag, and within a group the lag of its offsets
+members   groups: members
+dirty     compaction: dirtyBytes
+ratio     compaction: dirtyRatio
+
+Sections that have no such member keep their order.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from typing import NamedTuple
+
+from kcli.inspect.json_text import JsonObject as Row
 
 SECTIONS = (
     *("cluster", "brokers", "topics", "partitions", "segments", "epochs", "producers", "compaction"),
@@ -65,3 +83,41 @@ class DescribeOptions(NamedTuple):
     def wants_group(self, group_id: str) -> bool:
         """Return True if a group is asked for."""
         return not self.groups or any(fnmatchcase(group_id, glob) for glob in self.groups)
+
+
+NAME = "name"
+# By --sort and section of the report (kcli.inspect.renderers.description_json.ROW_TYPES): the member.
+_MEMBERS: dict[str, dict[str, str]] = {
+    "size": dict.fromkeys(("topics", "partitions", "segments"), "sizeInBytes"),
+    "records": dict.fromkeys(("topics", "partitions", "segments"), "records"),
+    "segments": dict.fromkeys(("topics", "partitions"), "segments"),
+    "time": {
+        **dict.fromkeys(("topics", "partitions", "segments"), "maxTimestamp"),
+        "producers": "lastTimestamp",
+        "transactions": "lastUpdateTimestamp",
+    },
+    "lag": {"groups": "totalLag"},
+    "members": {"groups": "members"},
+    "dirty": {"compaction": "dirtyBytes"},
+    "ratio": {"compaction": "dirtyRatio"},
+}
+SORTS = (NAME, *_MEMBERS)
+
+
+def sorted_sections(sort: str) -> frozenset[str]:
+    """Return the sections that `sort`, one of SORTS except name, sorts."""
+    return frozenset(_MEMBERS[sort])
+
+
+def sort_rows(report: Row, sort: str) -> None:
+    """Sort the rows of the report by `sort`, one of SORTS."""
+    for section, member in _MEMBERS.get(sort, {}).items():
+        if report.get(section):
+            report[section] = _largest_first(report[section], member)
+    if sort == "lag":
+        for group in report.get("groups") or ():
+            group["offsets"] = _largest_first(group["offsets"], "lag")
+
+
+def _largest_first(rows: list[Row], member: str) -> list[Row]:
+    return sorted(rows, key=lambda row: (row[member] is None, -(row[member] or 0)))

@@ -10,6 +10,17 @@
     transactions                          __transaction_state
 
 Only the files for the sections that are asked for are read. Records are decoded in internal topics only.
+
+Partitions of another topic with the same name are not joined with the topic. The topic ids show which they are:
+
+    id of the topic               a partition with another id in partition.metadata
+    ----------------------------  --------------------------------------------------------------------------------------
+    in the metadata               is of a topic that was deleted since, or of another cluster
+    not in the metadata, or       is of another topic than the partition of that name which was given first
+      there is no metadata
+
+Such a partition is a problem, and is shown with its own topic id. It has no leader, replicas or settings, and does not count
+for the topic or for the lag of a group. If neither partition.metadata nor the metadata has an id, this is not checked.
 """
 
 from __future__ import annotations
@@ -18,18 +29,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.file_names import METADATA_TOPIC
+from kcli.format.file_names import METADATA_TOPIC, FileKind
 from kcli.inspect.description.describe_options import (
     GROUP_SECTIONS,
+    NAME,
     OVERVIEW_SECTIONS,
     PARTITION_SECTIONS,
     TOPIC_SECTIONS,
     DescribeOptions,
+    sort_rows,
+    sorted_sections,
 )
 from kcli.inspect.description.metadata_view import MetadataView, read_metadata
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks, missing_name
-from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections
 from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
     Surveyed,
@@ -43,10 +56,14 @@ from kcli.inspect.instants import format_instant
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
 from kcli.log.disk.port import Disk
+from kcli.log.files.log_dir_owner import topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory
 
 if TYPE_CHECKING:
+    from kcli.format.kafka_uuid import Uuid
+    from kcli.inspect.description.describe_options import DescribeOptions
     from kcli.inspect.description.group_sections import GroupSections
+    from kcli.inspect.description.metadata_view import MetadataView
     from kcli.state.metadata_image import MetadataImage
     from kcli.state.transaction_state import TransactionState
 
@@ -148,8 +165,6 @@ class _Describer:
         show, report = self.show, Row()
         self._remark_on_directories()
         if show & _JOINED_SECTIONS:
-            from kcli.inspect.description.foreign_partitions import set_foreign_aside
-
             set_foreign_aside(self.logs, self.metadata, self.options)
         self._report_uncleanable()
         if "cluster" in show:
@@ -169,7 +184,7 @@ class _Describer:
         if "producers" in show:
             report["producers"] = producer_rows(self.surveyed)
         if "compaction" in show:
-            from kcli.inspect.description.compaction_sections import compaction_rows
+            from kcli.inspect.description.topic_sections import compaction_rows
 
             defaults_of = self._topic_defaults().__getitem__
             report["compaction"] = compaction_rows(self.surveyed, self.image, self.options.now_ms, defaults_of)
@@ -295,7 +310,7 @@ class _Describer:
 
     def _put_transactions(self, report: Row) -> None:
         from kcli.inspect.description.coordinators import read_transactions
-        from kcli.inspect.description.transaction_sections import open_transaction_rows, transaction_rows
+        from kcli.inspect.description.group_sections import open_transaction_rows, transaction_rows
         from kcli.state.transaction_state import TransactionState
 
         state: TransactionState = TransactionState()
@@ -332,3 +347,25 @@ class _Describer:
             return None
         found = self.image.topic(topic)
         return 0 if found is None else len(found.partitions)
+
+
+def set_foreign_aside(logs: Logs, metadata: MetadataView | None, options: DescribeOptions) -> None:
+    """Exclude the partitions of other topics from joins, each with a problem that has both ids and both files."""
+    ids: dict[str, tuple[str, Uuid]] = {}
+    for replica in logs.sources.current_replicas():
+        topic = replica.directory.topic
+        topic_id = logs.of(replica).topic_id if options.wants_topic(topic) else None
+        path = replica.directory.file(FileKind.PARTITION_METADATA)
+        if topic_id is None or path is None:
+            continue
+        known = None if metadata is None or metadata.is_bootstrap else metadata.image.topic(topic)
+        if known is not None and metadata is not None:
+            ids.setdefault(topic, (metadata.path, known.topic_id))
+        other_path, other_id = ids.setdefault(topic, (path, topic_id))
+        if topic_id != other_id:
+            logs.sources.set_aside(replica)
+            logs.remarks.problem(
+                replica.directory.path,
+                f"{topic_id_conflict(topic, path, topic_id, other_path, other_id)}: the partition is of another topic of that "
+                "name, deleted since or of another cluster, and is joined with nothing; describe it by itself",
+            )

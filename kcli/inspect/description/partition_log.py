@@ -108,7 +108,7 @@ class PartitionLog:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the partition is of another topic than the one of its name (foreign_partitions)."""
+        """Whether the partition is of another topic than the one of its name (`set_foreign_aside`)."""
         return self.directory.path in self._logs.sources.foreign
 
     @cached_property

@@ -8,7 +8,7 @@
 
 Directories of two clusters cannot be described together. A partition may be in several directories; each is a replica. If one
 value is necessary (for the lag of a group, the records of a topic), it is that of the replica with the largest end offset. A
-partition with another topic id than its topic (foreign_partitions) is shown, but not joined with anything.
+partition with another topic id than its topic is shown, but not joined with anything.
 """
 
 from __future__ import annotations

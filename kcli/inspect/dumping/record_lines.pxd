@@ -1,7 +1,8 @@
 # C types for record_lines.py when Cython compiles it; the Python source does not contain them.
 cimport cython
 from kcli.format cimport record_scan
-from kcli.inspect.dumping cimport byte_address, text_buffer
+from kcli.format cimport byte_address
+from kcli.inspect.dumping cimport text_buffer
 
 cdef long long LINE_OVERHEAD_BYTES
 cdef long long SEQUENCE_MASK

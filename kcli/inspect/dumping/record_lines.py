@@ -12,9 +12,9 @@ for the next one. Interpreted, this is slower than formatting in Python; then th
 from array import array
 from collections.abc import Callable
 
-from kcli.format import record_scan
+from kcli.format import byte_address, record_scan
 from kcli.format.primitives import Buffer
-from kcli.inspect.dumping import byte_address, text_buffer
+from kcli.inspect.dumping import text_buffer
 
 # The length of a line without its key and value: labels and seven integers of at most 20 digits.
 LINE_OVERHEAD_BYTES = 256

@@ -1,6 +1,7 @@
 # C types for record_rows.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.inspect.dumping cimport byte_address, record_lines, text_buffer
+from kcli.format cimport byte_address
+from kcli.inspect.dumping cimport record_lines, text_buffer
 
 cdef int ROW_OVERHEAD_BYTES
 cdef int MOST_ESCAPED_BYTES

@@ -25,9 +25,10 @@ Interpreted it is slower than formatting in Python; then the caller does not use
 from array import array
 from typing import NamedTuple
 
+from kcli.format import byte_address
 from kcli.format.primitives import Buffer
 from kcli.format.record_scan import RecordColumns
-from kcli.inspect.dumping import byte_address, record_lines, text_buffer
+from kcli.inspect.dumping import record_lines, text_buffer
 from kcli.inspect.instants import LAST_DATED_MS, format_day
 
 # The length of a row without its pieces, key and value: five integers of at most 20 digits, quotes.

@@ -1,6 +1,6 @@
 # C types for text_buffer.py when Cython compiles it; the Python source does not contain them.
 cimport cython
-from kcli.inspect.dumping cimport byte_address
+from kcli.format cimport byte_address
 
 @cython.final
 cdef class TextBuffer:

@@ -5,7 +5,7 @@ This one source runs two ways, as kcli.format.record_scan does; its C types are 
 
 from collections.abc import Callable
 
-from kcli.inspect.dumping import byte_address
+from kcli.format import byte_address
 
 OUTPUT_BUFFER_BYTES = 1024 * 1024
 

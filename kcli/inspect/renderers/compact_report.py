@@ -20,8 +20,7 @@ from kcli.inspect.compacting.obstacles import ASSUME_COMMITTED, sentence
 from kcli.inspect.compacting.partition_selection import LeftOut
 from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
-from kcli.inspect.renderers.terminal_text import escape
-from kcli.inspect.renderers.text_table import table_lines
+from kcli.inspect.renderers.terminal_text import escape, table_lines
 
 SCHEMA_NAME = "kcli.compact"
 SCHEMA_VERSION = 1

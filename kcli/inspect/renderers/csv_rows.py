@@ -20,14 +20,25 @@
 Text is UTF-8 without control characters other than TAB, LF and CR. Other bytes are in base64, because programs that read CSV
 stop at a NUL byte or drop it. Batches, files that are not logs, and damage have no rows: damage is reported on stderr
 (`shows_damage` is False), and the records of a batch with a wrong CRC are left out, because a row cannot say that the CRC is
-wrong. kcli.inspect.renderers.csv_statistics has the rows of statistics.
+wrong. `statistics_rows` returns the rows of statistics.
+
+The rows of statistics (kcli.inspect.dumping.statistics) have a name and a value.
+
+name                            value
+------------------------------  ----------------------------------------------------------------------------
+records, keySize.p99            a number; the names are those of docs/json-output.md, with a dot before a member
+codecs.zstd.batches             of codecs and partitions with their names
+partitions.orders-0.records
+topKeys.keys.1.count            of other lists with the number, from 1
+firstTimestamp                  a time, as the renderer writes times; empty if there is none
+topKeys.keys.1.keyBase64        a key that is not text; keyBase64 instead of key
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -38,6 +49,7 @@ from kcli.inspect.dumping.renderer import DumpedFile, Renderer, fixed_timestamp,
 from kcli.inspect.instants import InstantFormatter
 from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
+from kcli.inspect.renderers.terminal_text import escape
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.selecting.selected_log import SelectedRecords
 
@@ -147,7 +159,6 @@ class CsvRows(Renderer):
 
     def statistics(self, report: JsonObject) -> None:
         """Write a row for each number."""
-        from kcli.inspect.renderers.csv_statistics import statistics_rows
 
         for name, value in statistics_rows(report, self._time):
             self._out.put(_row((name, value)))
@@ -218,3 +229,33 @@ def text_of(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if _CONTROLS.search(text) else text
+
+
+# Lists whose objects have a name of their own, and which member that is.
+_NAMED = {"codecs": "name", "partitions": "partition"}
+_TIMES = frozenset(("firstTimestamp", "lastTimestamp", "start"))
+
+
+def statistics_rows(report: JsonObject, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each number of the report; `format_time` takes ms since 1970."""
+    for name, value in report.items():
+        yield from _rows(name, name, value, format_time)
+
+
+def _rows(path: str, name: str, value: JsonValue, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the member called `name`, which is found at `path`."""
+    if isinstance(value, dict):
+        for inner, part in value.items():
+            yield from _rows(f"{path}.{inner}", inner, part, format_time)
+    elif isinstance(value, list):
+        for number, part in enumerate(value, 1):
+            own = _NAMED.get(path)
+            rest = {inner: member for inner, member in part.items() if inner != own}
+            yield from _rows(f"{path}.{number if own is None else escape(part[own])}", name, rest, format_time)
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "replace")
+        yield (path, value) if text_of(data) is not None else (f"{path}Base64", base64_text(data))
+    elif value is None:
+        yield path, ""
+    else:
+        yield path, format_time(value) if name in _TIMES else dump(value)

@@ -24,7 +24,7 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment, read_partition
 
 if TYPE_CHECKING:
-    from kcli.inspect.description.cluster_topics import OtherReplicas
+    from kcli.inspect.description.metadata_view import OtherReplicas
 
 
 class LogEnd(NamedTuple):

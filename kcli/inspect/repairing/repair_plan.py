@@ -65,7 +65,7 @@ from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
 
 if TYPE_CHECKING:
-    from kcli.inspect.description.cluster_topics import OtherReplicas
+    from kcli.inspect.description.metadata_view import OtherReplicas
 
 _NO_BATCH = "no batch of the log has them"
 _METADATA_CUT = (

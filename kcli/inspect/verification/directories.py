@@ -44,7 +44,7 @@ from kcli.log.files.log_directory import (
 from kcli.log.files.quarantine import LostOffsets, default_folder, is_as_stopped, read_lost
 
 if TYPE_CHECKING:
-    from kcli.inspect.description.cluster_topics import ClusterTopics
+    from kcli.inspect.description.metadata_view import ClusterTopics
 
 _OF_LOG_DIRECTORY = (
     FileKind.META_PROPERTIES,
@@ -145,7 +145,7 @@ def read_root(
 
 def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
     """Read the topics from the metadata log in a log directory, None if there is none or it cannot be read."""
-    from kcli.inspect.description.cluster_topics import read_cluster_topics
+    from kcli.inspect.description.metadata_view import read_cluster_topics
 
     try:
         return read_cluster_topics(disk, path)

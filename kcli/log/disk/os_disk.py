@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
-import mmap
 import os
 import stat
 import sys
@@ -413,6 +412,7 @@ def uncached_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, in
     `end` is at most the file's size. Raises OSError or ValueError if the file cannot be mapped up to there.
     """
     import ctypes
+    import mmap
 
     mincore = _mincore()
     start -= start % mmap.PAGESIZE
