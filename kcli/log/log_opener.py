@@ -3,7 +3,7 @@
 the directory contains          how it is opened
 ------------------------------  --------------------------------------------------------------------------------------
 no log                          the first segment is made at the log start offset
-a log that was closed cleanly   `open_clean`: a few small reads
+a log that was closed cleanly   `open_clean`: a few small reads; as any other log if its files contradict the clean stop
 any other log                   kcli.log.loading.log_loader reads the segments from the recovery point on and changes the
                                 files in place; if a segment must be split, it plans the changes first
 
@@ -16,6 +16,7 @@ A clean opening needs the files as a broker left them at its clean stop.
     the last entry of the last `.index`    present, not of a preallocated tail, and matches its batch
     headers from there to the end          complete batches of format 2 up to the last byte: the log end offset
     snapshots                              a sound one at the log end (none if nothing was ever written)
+    leader epochs, checkpoints             none above the log end
 
 Snapshots and leader epochs are then treated as by log_loader. No other segment is read.
 """
@@ -27,16 +28,16 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from kcli.format.structs import TIME_INDEX_ENTRY
 from kcli.log.disk.file_changes import Discard, apply_changes
 from kcli.log.disk.load_disk import LiveDisk, NotInPlaceError
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.file_cache import FileCache
-from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.indexes import IndexSettings, last_index_entry
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache, leader_epochs_in, load_leader_epochs
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log_in_slices
 from kcli.log.loading.recovery_journal import LoadJournal
@@ -63,27 +64,27 @@ def open_in_slices(
     clean_shutdown: bool = False,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    high_watermark: int = 0,
     topic_id: Uuid | None = None,
     rng: Random | None = None,
     journal: LoadJournal | None = None,
 ) -> Slices[UnifiedLog]:
     """Open the log in `directory`, or make it. Raises LogRefusedError if Kafka would refuse to load it, and OSError.
 
-    The offsets are those in the checkpoints of the log directory. The log must not be open elsewhere. `journal` records what
-    the load removes. This is a generator of time slices for the start of a broker; `open_log` does the same in one call.
+    The offsets are those in the checkpoints of the log directory. `journal` records what the load removes. A generator of time
+    slices for the start of a broker; `open_log` does the same in one call.
     """
     disk.make_directory(directory)
     names = disk.list_directory(directory)
-    opened, is_flushed_at_once = None, False
+    opened, is_flushed_at_once, known_end = None, False, max(recovery_point, high_watermark)
     unflushed: list[str] = []
-    is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
-    if is_new:
+    if is_new := not any(name != FileKind.PARTITION_METADATA.value for name in names):
         opened = _begin(disk, directory, log_start_offset)
     elif clean_shutdown:
-        opened = open_clean(disk, directory, names, log_start_offset)
+        opened = open_clean(disk, directory, names, log_start_offset, known_end)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        settings = LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
+        settings = LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, is_broker=True, known_end=known_end)
         opened, unflushed, is_flushed_at_once = yield from _load(disk, directory, settings, journal)
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
@@ -196,8 +197,11 @@ class OpenedLog(NamedTuple):
     recovery_point: int
 
 
-def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: int) -> OpenedLog | None:
-    """Open the log in `directory`, whose files are `names`; None, with nothing changed, if a check fails. Raises OSError."""
+def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: int, known_end: int) -> OpenedLog | None:
+    """Open the log in `directory`, whose files are `names`; None, with nothing changed, if a check fails. Raises OSError.
+
+    `known_end` is the highest offset of the log in a checkpoint.
+    """
     found = _sort(names)
     bases = found[".log"]
     if not bases or found[".index"] != bases or found[".timeindex"] != bases or found["other"]:
@@ -209,7 +213,9 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
             return None
     end_offset = _end_offset(disk, segments[-1])
     snapshots = found[".snapshot"]
-    if end_offset is None or end_offset < log_start_offset or (snapshots[-1] if snapshots else 0) != end_offset:
+    if end_offset is None or end_offset < max(log_start_offset, known_end):
+        return None
+    if (snapshots[-1] if snapshots else 0) != end_offset:
         return None
     try:
         if snapshots:
@@ -217,6 +223,8 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
         epochs = load_leader_epochs(disk, directory)
         producers = ProducerStateManager(disk, directory, snapshot_offsets=snapshots)
     except FormatError:
+        return None
+    if epochs.entries and epochs.entries[-1].start_offset > end_offset:
         return None
     start_offset = max(log_start_offset, bases[0])
     if snapshots:
@@ -248,12 +256,16 @@ def _sort(names: list[str]) -> dict[str, list[int]]:
 
 def _end_offset(disk: Disk, segment: LogSegment) -> int | None:
     """Return the next offset after a segment's last batch, None if its index or its end fails a check."""
-    entry = _last_entry(disk, segment)
-    if entry is None:
+    if disk.size(segment.path(FileKind.TIME_INDEX)) % TIME_INDEX_ENTRY.size:
+        return None
+    try:
+        relative_offset, position = last_index_entry(
+            disk, segment.path(FileKind.INDEX), segment.base_offset, segment.size_bytes
+        )
+    except CorruptIndexError:
         return None
     if not segment.size_bytes:
-        return segment.base_offset if entry == (0, 0) else None
-    relative_offset, position = entry
+        return segment.base_offset
     file = disk.open_file(segment.log_path)
     try:
         headers = HeaderReader(file, position, segment.size_bytes)
@@ -265,25 +277,5 @@ def _end_offset(disk: Disk, segment: LogSegment) -> int | None:
                 return None
             end_offset = header.last_offset + 1
         return end_offset if headers.position == segment.size_bytes else None
-    finally:
-        file.close()
-
-
-def _last_entry(disk: Disk, segment: LogSegment) -> tuple[int, int] | None:
-    """Return the last entry of a segment's `.index`, (0, 0) for an empty one; None if it or the `.timeindex` is invalid."""
-    if disk.size(segment.path(FileKind.TIME_INDEX)) % TIME_INDEX_ENTRY.size:
-        return None
-    file = disk.open_file(segment.path(FileKind.INDEX))
-    try:
-        size = file.size()
-        if size % OFFSET_INDEX_ENTRY.size:
-            return None
-        if not size:
-            return 0, 0
-        relative_offset, position = OFFSET_INDEX_ENTRY.unpack(
-            file.read_at(size - OFFSET_INDEX_ENTRY.size, OFFSET_INDEX_ENTRY.size)
-        )
-        is_entry = relative_offset >= 0 and 0 < position < segment.size_bytes
-        return (relative_offset, position) if is_entry else None
     finally:
         file.close()

@@ -7,7 +7,8 @@
     active one    in addition a SegmentAppender (kcli.log.segment_appender)
 
 An index file is read for each lookup and not kept open. Its entries are not verified: when a broker starts, it has written or
-rebuilt all of them. A `.txnindex` is searched on disk, because decoding 60,000 aborted transactions takes 60 ms.
+rebuilt all of them. Only those after the end of the segment are not used. A `.txnindex` is searched on disk, because decoding
+60,000 aborted transactions takes 60 ms.
 """
 
 from __future__ import annotations
@@ -62,9 +63,12 @@ class LogSegment:
         self.log_path = join_path(directory, segment_file_name(self.base_offset, FileKind.LOG))
 
     def read_offset_index(self, disk: Disk) -> OffsetIndex:
-        """Read the `.index`; a missing file has no entries. Raises OSError."""
+        """Read the `.index` up to the end of the segment; a missing file has no entries. Raises OSError."""
         data = _read(disk, self.path(FileKind.INDEX))
-        return OffsetIndex.decode(data, self.base_offset).trimmed()
+        index = OffsetIndex.decode(data, self.base_offset).trimmed()
+        while len(index) and index.positions[-1] >= self.size_bytes:  # the `.log` was cut while no broker ran
+            del index.relative_offsets[-1], index.positions[-1]
+        return index
 
     def read_time_index(self, disk: Disk) -> TimeIndex:
         """Read the `.timeindex`; a missing file has no entries. Raises OSError."""

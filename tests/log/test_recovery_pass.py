@@ -102,7 +102,7 @@ def test_a_torn_offset_costs_its_batch_only(tmp_path: Path, interval_bytes: int,
     assert len(data) - len(last.encode()) == place
     data[place:512] = bytes(512 - place)
     log.write_bytes(data)
-    settings = LoadSettings(indexes=IndexSettings(interval_bytes, 4096), keeps_batches=True)
+    settings = LoadSettings(indexes=IndexSettings(interval_bytes, 4096), is_broker=True)
     is_whole = written == 7  # offset 300 is all in the two last bytes
     assert load_log(LiveDisk(OsDisk()), str(path), settings).log_end_offset == (301 if is_whole else 300)
     assert log.stat().st_size == (len(data) if is_whole else place)

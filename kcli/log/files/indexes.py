@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.primitives import CorruptIndexError
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk.port import Disk
 
@@ -75,6 +76,32 @@ def open_time_index(disk: Disk, path: str, base_offset: int, settings: IndexSett
         _preallocate(disk, path, settings.max_bytes, TIME_INDEX_ENTRY.size)
         return TimeIndex.of(base_offset)
     return TimeIndex.decode(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES), base_offset)
+
+
+def last_index_entry(disk: Disk, path: str, base_offset: int, segment_bytes: int) -> tuple[int, int]:
+    """Return the relative offset and the position in the last entry of an `.index`, (0, 0) for an empty file.
+
+    Raises CorruptIndexError if no stop leaves such an index next to a `.log` of that size, and OSError.
+    """
+    file = disk.open_file(path)
+    try:
+        size = file.size()
+        if size % OFFSET_INDEX_ENTRY.size:
+            raise CorruptIndexError(f"the offset index has {size} bytes, which is not a multiple of {OFFSET_INDEX_ENTRY.size}")
+        if not size:
+            return 0, 0
+        entry = file.read_at(size - OFFSET_INDEX_ENTRY.size, OFFSET_INDEX_ENTRY.size)
+    finally:
+        file.close()
+    relative_offset, position = OFFSET_INDEX_ENTRY.unpack(entry)
+    if (relative_offset, position) == (0, 0):
+        raise CorruptIndexError("the offset index ends with zeros")
+    if relative_offset < 0 or not 0 < position < segment_bytes:
+        raise CorruptIndexError(
+            f"the last entry of the offset index is offset {base_offset + relative_offset} at byte {position}, "
+            f"and the segment has {segment_bytes} bytes"
+        )
+    return relative_offset, position
 
 
 def open_transaction_index(disk: Disk, path: str, base_offset: int) -> TransactionIndex | None:

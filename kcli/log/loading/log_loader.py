@@ -22,7 +22,13 @@ a segment.
 On a PlannedDisk `load_log` only plans: kcli.log.disk.file_changes applies its `changes()`. On a LiveDisk, at a broker's start,
 it changes the files (kcli.log.disk.load_disk). It does what Kafka does, not what would be best; LogRefusedError is raised where
 Kafka fails to load the log. There are two deliberate differences: producers do not expire, and *.deleted files do not wait for
-file.delete.delay.ms.
+file.delete.delay.ms. A broker of kcli differs in three more (LoadSettings.is_broker).
+
+With `is_broker` the mark of a clean stop counts only if the files agree with it. If the last entry of the last `.index` is not
+of a batch of its segment, if bytes follow the last batch, or if a snapshot, a leader epoch or a checkpoint is above the log end
+offset, a file was cut, emptied or put back after the stop: the last segment is recovered, as after a crash. Kafka believes the
+mark. It appends behind bytes that are not a batch, or at an offset that the index has at another position, so that records
+which it has acknowledged cannot be read.
 """
 
 from __future__ import annotations
@@ -59,16 +65,18 @@ _Result = TypeVar("_Result")
 class LoadSettings(NamedTuple):
     """How a log is loaded; the offsets are those in the checkpoint files of its log directory, 0 if they have none.
 
-    With `keeps_batches` the producers read from the last segment keep five batches each, of which a snapshot has only the last.
-    Kafka continues from the snapshot, and does not detect duplicates of a client's older batches in flight. And a batch with a
-    torn offset is removed alone, not with its segment (RecoveringSegment.recover).
+    `known_end` is the highest of them that the log has reached. With `is_broker` the producers read from the last segment keep
+    five batches each, of which a snapshot has only the last. Kafka continues from the snapshot, and does not detect duplicates
+    of a client's older batches in flight. And a batch with a torn offset is removed alone, not with its segment
+    (RecoveringSegment.recover). And the mark of a clean stop is compared with the files.
     """
 
     had_clean_shutdown: bool = False
     log_start_offset: int = 0
     recovery_point: int = 0
     indexes: IndexSettings = IndexSettings()
-    keeps_batches: bool = False
+    is_broker: bool = False
+    known_end: int = 0
 
 
 class LoadedLog(NamedTuple):
@@ -207,7 +215,7 @@ class _LogLoader:
         producers = self._producer_state_manager()
         log_start_offset = self.settings.log_start_offset
         yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
-        keeps_order = self.settings.keeps_batches
+        keeps_order = self.settings.is_broker
         recovering = segment.recover(producers, self.epochs, keeps_order=keeps_order, before_cut=before_cut)
         truncated_bytes = (yield from recovering).truncated_bytes
         # So that recovering the next segment need not read this one again.
@@ -236,6 +244,12 @@ class _LogLoader:
 
     def _recover_log(self) -> Slices[tuple[int, int]]:
         """Recover the segments that may not be on the device; return the log end offset and the recovery point."""
+        settings = self.settings
+        if settings.had_clean_shutdown and settings.is_broker and self.segments and (why := self._contradiction()):
+            self.journal.contradicted(self.directory, why)
+            # What was written before the last segment was flushed long ago.
+            recovery_point = max(settings.recovery_point, self._active.base_offset)
+            self.settings = settings._replace(had_clean_shutdown=False, recovery_point=recovery_point)
         if not self.settings.had_clean_shutdown:
             yield from self._recover_segments()
         log_end_offset = yield from self._empty_if_it_ends_before_its_start()
@@ -246,6 +260,24 @@ class _LogLoader:
         if log_end_offset is None:
             log_end_offset = self._active.read_next_offset()
         return log_end_offset, min(self.settings.recovery_point, log_end_offset)
+
+    def _contradiction(self) -> str:
+        """Return which file cannot be of a clean stop at the end of the log, and why; "" if all can."""
+        active = self._active
+        try:
+            end_offset = active.read_clean_end()
+        except FormatError as error:
+            return f"{active.log_path}: {error.message}"
+        names = map(parse_file_name, self.disk.list_directory(self.directory))
+        snapshots = (name.base_offset or 0 for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT)
+        epochs = (entry.start_offset for entry in self.epochs.entries)
+        witnesses = (
+            ("a checkpoint of the log directory", self.settings.known_end),
+            ("the name of a snapshot", max(snapshots, default=0)),
+            (FileKind.LEADER_EPOCH_CHECKPOINT.value, max(epochs, default=0)),
+        )
+        above = [f"{what} has offset {offset}" for what, offset in witnesses if offset > end_offset]
+        return f"{active.log_path} ends at offset {end_offset}, and {' and '.join(above)}" if above else ""
 
     @property
     def _active(self) -> RecoveringSegment:
@@ -369,7 +401,7 @@ class _LogLoader:
         self.epochs.truncate_from_start(settings.log_start_offset)
         log_start_offset = max(settings.log_start_offset, min(self.segments))
         recovery_point = max(recovery_point, log_start_offset)
-        kept = self.recovered if settings.keeps_batches else None
+        kept = self.recovered if settings.is_broker else None
         producers = kept or self._producer_state_manager()
         producers.remove_stray_snapshots(self.segments)
         yield from rebuild_in_slices(

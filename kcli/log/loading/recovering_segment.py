@@ -39,6 +39,7 @@ from kcli.log.files.indexes import (
     IndexAppender,
     IndexSettings,
     close_index,
+    last_index_entry,
     open_offset_index,
     open_time_index,
     open_transaction_index,
@@ -214,6 +215,23 @@ class RecoveringSegment:
         if start is not None:
             for batch in self._batches_to_find(start.position):
                 next_offset = batch.header.next_offset
+        return next_offset
+
+    def last_index_entry(self) -> tuple[int, int]:
+        """Return the last entry of the `.index` on the disk; see kcli.log.files.indexes.last_index_entry."""
+        return last_index_entry(self._disk, self.offset_index_path, self.base_offset, self.size_bytes)
+
+    def read_clean_end(self) -> int:
+        """Return the next offset after the last batch. Raises FormatError if a clean stop does not leave such files."""
+        relative_offset, start = self.last_index_entry()
+        offset, end_position, next_offset = self.base_offset + relative_offset, start, self.base_offset
+        for batch in self.batches(start):
+            header, end_position, next_offset = batch.header, batch.end_position, batch.header.next_offset
+            is_first = start and batch.position == start
+            if is_first and isinstance(header, RecordBatch) and not header.base_offset <= offset <= header.last_offset:
+                raise FormatError(f"the batch at byte {start} does not have offset {offset}, which the offset index names")
+        if end_position != self.size_bytes:
+            raise FormatError(f"the last {self.size_bytes - end_position} bytes are not a complete batch")
         return next_offset
 
     def fits(self, offset: int) -> bool:

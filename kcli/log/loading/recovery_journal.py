@@ -13,6 +13,8 @@
     an .index that was lost (not one never written)       ERROR  no    Could not find offset index file
     a .txnindex or a .snapshot that is damaged            WARN   no    Found a corrupted index file; Failed to load snapshot
 
+Files that contradict the mark of a clean stop are logged as WARN before the log is recovered.
+
 A line has the partition, the segment's file, the position, the number of bytes, the lost offsets, and the reason. The lost
 offsets begin after the last sound batch. They end at the next segment, else at the highest offset in the headers of the removed
 bytes, the names of the snapshots, the high watermark and the recovery point.
@@ -126,6 +128,9 @@ class LoadJournal:
 
     def damaged(self, path: str, why: str) -> None:
         """Note that a damaged file is about to be rebuilt from the log."""
+
+    def contradicted(self, directory: str, why: str) -> None:
+        """Note that the last segment is about to be recovered, though the broker stopped cleanly."""
 
 
 class RecoveryCounts:
@@ -384,6 +389,11 @@ class RecoveryJournal(LoadJournal):
         """See LoadJournal."""
         text = f"{self._name}: {path} is damaged and is rebuilt from the log: {why}"
         self._report(WarningLine(text, path=path, error=why, **self._fields))
+
+    def contradicted(self, directory: str, why: str) -> None:
+        """See LoadJournal."""
+        text = f"{self._name}: the files do not agree with the clean stop of the broker: {why}"
+        self._report(WarningLine(f"{text}; recovering the log as after a crash", path=directory, error=why, **self._fields))
 
 
 def quarantine_in(disk: Disk, folder: str, log_directory: str) -> Quarantine | None:

@@ -269,6 +269,7 @@ class LogRegistry:
         clean_shutdown: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = 0,
         journal: LoadJournal | None = None,
     ) -> Slices[UnifiedLog]:
         """Open the log in a partition's directory; see kcli.log.log_opener.open_in_slices."""
@@ -283,6 +284,7 @@ class LogRegistry:
             clean_shutdown=clean_shutdown,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             topic_id=topic_id,
             rng=self._rng,
             journal=journal,

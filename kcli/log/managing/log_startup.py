@@ -241,6 +241,7 @@ class LogStartup:
             clean_shutdown=log_dir.had_clean_shutdown,
             recovery_point=recovery_point,
             log_start_offset=loading.offset(FileKind.LOG_START_OFFSET_CHECKPOINT, key),
+            high_watermark=high_watermark,
             journal=journal,
         )
         journal.loaded(log.log_end_offset)
