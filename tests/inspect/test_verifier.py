@@ -8,9 +8,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -160,6 +161,72 @@ def test_a_file_that_vanishes(name: str, tmp_path: Path) -> None:
     assert "file-shrank" in codes(report) and report.partitions[1].data_records == 3
     with locked(tmp_path / ".lock"):
         assert codes(verify(tmp_path, disk=disk)) == {"directory-live"}
+
+
+class ChangingDisk(OsDisk):
+    """A disk of a running broker, which changes its files right before the n-th call."""
+
+    def __init__(self, calls_left: int, change: Callable[[], object]) -> None:
+        self.calls_left = calls_left
+        self.change = change
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ("calls_left", "change") or name.startswith("_") or not callable(found):
+            return found
+
+        def run(*args: Any) -> Any:
+            self.calls_left -= 1
+            if self.calls_left == -1:
+                self.change()
+            return found(*args)
+
+        return run
+
+    def is_locked(self, path: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("way", ["removed", "renamed", "added", "a segment less"])
+def test_topics_come_and_go_while_a_running_broker_is_verified(way: str, tmp_path: Path) -> None:
+    """Before each call to the disk, one after the other: nothing but notes."""
+    for calls in range(1000):
+        root = tmp_path / str(calls)
+        path = partition(root, "t-0", [batch(0, 5)], [batch(5, 5)], snapshots={5: []})
+        root_files(root, recovery_point={"t-0": 10}, replication={"t-0": 10})
+        (root / ".lock").write_bytes(b"")
+
+        def change(root: Path = root, path: Path = path) -> None:
+            if way == "removed":
+                shutil.rmtree(path)
+            elif way == "renamed":
+                path.rename(root / f"t-0.{'0' * 32}-delete")
+            elif way == "added":
+                partition(root, "u-0", [batch(0, 5)])
+            else:
+                for file in path.glob(f"{0:020d}.*"):
+                    file.rename(f"{file}.deleted")
+
+        disk = ChangingDisk(calls, change)
+        report = verify(root, disk=disk)
+        assert report.is_sound, (calls, report.findings)
+        if disk.calls_left >= 0:
+            assert calls > 20
+            return
+    pytest.fail("the verification never ended")
+
+
+def test_a_topic_that_was_being_deleted_at_a_clean_stop(tmp_path: Path) -> None:
+    """Its preallocated indexes and missing files are no findings: the next start removes the directory."""
+    partition(tmp_path, "u-0", [batch(0, 2), batch(2)])
+    path = partition(tmp_path, f"t-0.{'0' * 32}-delete", [batch(0, 2), b"garbage"], [batch(9)])
+    (path / f"{0:020d}.index").write_bytes(bytes(8 * 1000))
+    (path / f"{9:020d}.timeindex").unlink()
+    (path / f"{9:020d}.log").unlink()
+    root_files(tmp_path, recovery_point={"u-0": 3})
+    report = verify(tmp_path)
+    assert codes(report) == {"leftover-deleted"} and report.is_sound
+    assert not verify(path).is_sound  # asked for by its name, it is read as any other
 
 
 class Shrinking(OsDisk):

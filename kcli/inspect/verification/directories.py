@@ -189,6 +189,8 @@ def check_log_directory(
             message = f"{name!r} is not in the form <topic>-<partition>"
             findings.add("directory-name", join_path(directory.path, name), message)
     for file in directory.files:
+        if root.is_live and not disk.exists(file.path):
+            continue  # a temporary file, or the directory of a topic that was deleted
         _check_file(disk, file, findings, is_live=root.is_live)
     _check_states(directory, findings)
     if not root.is_live:

@@ -34,7 +34,8 @@ class PartitionOptions(NamedTuple):
     `is_whole` is False where single segments are verified without the checks of the whole partition. `is_clean`: the log
     directory was stopped cleanly, None where the log directory is not known. `is_compacted`: the topic's own cleanup.policy
     has compact. `is_never_compacted`: the cluster's metadata have the topic, and it is not compacted. Offsets are None where
-    no checkpoint has one. `lost` are the offsets that repairs of the log directory have named as lost.
+    no checkpoint has one. `lost` are the offsets that repairs of the log directory have named as lost. `is_being_deleted`: a
+    broker was deleting the files when it stopped, and removes the rest at its start, whatever they contain.
     """
 
     is_whole: bool = True
@@ -47,6 +48,7 @@ class PartitionOptions(NamedTuple):
     high_watermark: int | None = None
     cleaner_offset: int | None = None
     lost: tuple[LostOffsets, ...] = ()
+    is_being_deleted: bool = False
 
 
 class SegmentOptions(NamedTuple):

@@ -309,8 +309,8 @@ class PartitionVerifier:
             committed_transactions=counts.committed,
             aborted_transactions=counts.aborted,
             open_transactions=open_transactions,
-            findings=self.findings.finish(),
-            missing=self._missing.ranges,
+            findings=[] if self.options.is_being_deleted else self.findings.finish(),
+            missing=[] if self.options.is_being_deleted else self._missing.ranges,
         )
 
 

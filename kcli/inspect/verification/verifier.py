@@ -12,7 +12,7 @@ any other file of Kafka   that it can be read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.quantities import format_count
@@ -44,6 +44,9 @@ from kcli.log.files.log_directory import (
     read_partition,
 )
 from kcli.log.files.quarantine import default_folder
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.metadata_view import ClusterTopics
 
 _MOST_NAMES = 3
 
@@ -159,7 +162,9 @@ class Verifier:
         if root.path not in {directory.path for directory in self._directories}:
             # The directory may have been copied without .kafka_cleanshutdown.
             options = options._replace(is_clean=False if root.is_live else options.is_clean or None)
-            check_topic_id(self._disk, partition, root, None, self._findings)
+            self._check_topic_id(partition, root, None)
+        elif partition.state is DirectoryState.DELETE:
+            options = options._replace(is_being_deleted=True)
         self._jobs.append(Job(partition, options, log_bytes(self._disk, partition)))
 
     def _add_file(self, file: FoundFile) -> None:
@@ -211,10 +216,17 @@ class Verifier:
         with_metadata_log = [root.owner for root in roots if root.topics is not None]
         for directory, root in zip(self._directories, roots, strict=True):
             elsewhere = self._elsewhere(directory, root)
-            check_log_directory(self._disk, directory, root, self._findings, elsewhere=elsewhere)
+            found = FindingList(is_live=root.is_live)
+            check_log_directory(self._disk, directory, root, found, elsewhere=elsewhere)
+            self._findings.extend(found.finish())
             # Each node has its own copy of the metadata log, and another cluster may have other topics of the same names.
             serving = metadata_owners(root.owner, with_metadata_log)
             topics = self._roots[serving[0].directory].topics if serving else None
             for partition in directory.partitions:
-                check_topic_id(self._disk, partition, root, topics, self._findings)
+                self._check_topic_id(partition, root, topics)
         check_across(self._directories, roots, self._findings)
+
+    def _check_topic_id(self, partition: PartitionDirectory, root: Root, topics: ClusterTopics | None) -> None:
+        found = FindingList(is_live=root.is_live)
+        check_topic_id(self._disk, partition, root, topics, found)
+        self._findings.extend(found.finish())
