@@ -208,7 +208,7 @@ class PartitionControlManager:
                     index = named.partition_index
                     code = _assignment_fault(topic, index, broker_id)
                     if code == error_codes.NONE and topic is not None:
-                        change = self._state.change(topic, index)
+                        change = self._state.change(topic, index, election=Election.ONLINE)
                         change.target_directories[broker_id] = directory.id
                         record = change.build()
                         records += [] if record is None else [record]
@@ -259,12 +259,12 @@ class PartitionControlManager:
         partition = topic.partitions[index]
         self._state.check_assignment(index, target, None, is_new=False)
         before = _original_replicas(partition)
-        if not may_change_factor and len(target) != len(before):
-            text = (
-                f"{topic.name}-{index} has {len(before)} replicas and would have {len(target)}; the request does not allow this"
-            )
+        # A reassignment that is in progress counts as complete.
+        factor = len({*partition.replicas, *partition.adding_replicas} - {*partition.removing_replicas})
+        if not may_change_factor and len(target) != factor:
+            text = f"{topic.name}-{index} has {factor} replicas and would have {len(target)}; the request does not allow this"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
-        change = self._state.change(topic, index)
+        change = self._state.change(topic, index, election=Election.ONLINE)
         removing = sorted(replica for replica in partition.replicas if replica not in target)
         adding = sorted(replica for replica in target if replica not in before)
         # Replicas to be removed stay, behind the new ones, until the reassignment is complete.

@@ -127,6 +127,34 @@ def test_partitions_move_and_come_back(node: ControllerNode) -> None:
     assert partition(node).replicas == [1]
 
 
+def test_the_factor_of_a_reassignment_under_way_is_that_of_its_target(node: ControllerNode) -> None:
+    """Without a change of the factor, what is compared is what the partition will have, not what it had before."""
+    for broker_id in (2, 3):
+        node.register(broker_id, broker_id)
+        node.beat(broker_id)
+    node.create_topic("orders", 1, 3)
+    node.beat(3, want_fence=True)
+    assert move(node, [3, 1]) == 0
+    assert move(node, [1, 2, 3], allow_replication_factor_change=False) == error_codes.INVALID_REPLICATION_FACTOR
+    assert move(node, [3, 2], allow_replication_factor_change=False) == 0
+
+
+def test_a_reassignment_never_elects_the_replica_that_it_adds(node: ControllerNode) -> None:
+    """Where unclean elections are allowed, too: the added replica is empty, and the one that is offline has the records."""
+    node.register(2, 2)
+    node.beat(2)
+    node.create_topic("orders", 1, 2, unclean_leader_election_enable="true")
+    assert move(node, [2]) == 0
+    elect(node, 0)
+    node.beat(2, want_fence=True)
+    node.run(1)
+    before = partition(node)
+    assert (before.replicas, before.leader) == ([2], -1)
+    assert move(node, [1, 2]) == 0
+    assert moving(node) == [([1, 2], [1], [])]
+    assert partition(node).leader == -1
+
+
 def test_replicas_are_assigned_to_directories(node: ControllerNode) -> None:
     """What a broker says of its replicas is kept; a directory that is not online takes the broker out of the ISR."""
     node.create_topic("orders", 2)
