@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -290,6 +291,33 @@ def test_a_lost_answer_is_sent_again(groups: Groups) -> None:
     assert groups.heartbeat("m1", 2, owned={ORDERS: [0, 1]}).member_epoch == 3
     assert groups.heartbeat("m1", 2, owned={ORDERS: [0, 1]}).member_epoch == 3
     assert not groups.written
+
+
+def test_a_revoked_partition_comes_back_in_the_same_heartbeat(groups: Groups) -> None:
+    """Its new owner left before it had it: the member that reports the revocation is its owner again, and no time is lost."""
+    groups.heartbeat("m1")
+    groups.heartbeat("m2")
+    epoch = groups.heartbeat("m1", 2).member_epoch
+    groups.heartbeat("m2", -1)
+    back = groups.heartbeat("m1", epoch, owned={ORDERS: [0, 1]})
+    assert back.assignment == {ORDERS: [0, 1, 2]}
+    assert groups.group().members["m1"].state == "STABLE"
+
+
+def test_of_two_assignors_with_as_many_votes_the_earlier_one_is_used(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka's maps are ordered: what had votes before the heartbeat is first; of both, uniform is (Kafka 4.3.1)."""
+    chosen: list[str] = []
+
+    def recorded(name: str, assign: Any, *args: Any) -> Any:
+        chosen.append(name)
+        return assign(*args)
+
+    for name, assign in list(ASSIGNORS.items()):
+        monkeypatch.setitem(ASSIGNORS, name, partial(recorded, name, assign))
+    groups.heartbeat("m1", assignor="range")
+    groups.heartbeat("m2", assignor="uniform")
+    groups.heartbeat("m3")
+    assert chosen == ["range", "range", "uniform"]
 
 
 def test_a_member_that_joins_again_keeps_its_epoch(groups: Groups) -> None:

@@ -177,9 +177,15 @@ class ConsumerGroupChange:
         self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
 
     def preferred_assignor(self, default: str) -> str:
-        """Return the assignor that most members ask for, `default` if none does."""
+        """Return the assignor that most members ask for, `default` if none does.
+
+        Of two with as many votes, the first one that had votes before this change: the order of Kafka's hash maps.
+        """
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor in ASSIGNORS)
-        return votes.most_common(1)[0][0] or default if votes else default
+        if not votes:
+            return default
+        before = {member.server_assignor for member in self.group.members.values()}
+        return max(sorted(ASSIGNORS, key=lambda name: name not in before), key=votes.__getitem__)
 
     def reconcile(
         self, member: ConsumerGroupMember, reported: Partitions | None, has_new_subscription: bool
@@ -189,9 +195,10 @@ class ConsumerGroupChange:
             return member
         partitions = self._targets.get(member.member_id, {})
         target = Target(self._target_epoch, partitions, self._topic_ids(member))
-        owners = self.group.owners
+        # What the member itself has not revoked yet is free for it: it may get it back.
+        free, owners = (None, member.member_id), self.group.owners
         moved = next_assignment(
-            member, target, lambda topic_id, index: (topic_id, index) in owners, reported, has_new_subscription
+            member, target, lambda topic_id, index: owners.get((topic_id, index)) not in free, reported, has_new_subscription
         )
         if moved != member:
             self.records.append(current_record(self.group.group_id, moved))

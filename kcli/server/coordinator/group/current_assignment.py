@@ -8,7 +8,8 @@
                            partitions that other members have
 
 A partition has an owner from its assignment until the owner has revoked it, so that no two members have it. Each partition
-keeps the epoch in which its member got it: offsets are accepted from that epoch on (KIP-1251).
+keeps the epoch in which its member got it: offsets are accepted from that epoch on (KIP-1251). A partition that a member has
+just revoked, and that its new target gives back to it, is assigned again at once.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def next_assignment(
 ) -> ConsumerGroupMember:
     """Return the member with its next assignment, the same member if nothing changes.
 
-    `is_owned` says whether a member has a partition; `reported` are the partitions that the member says it has, if it does.
-    Raises CoordinatorError for a state of a later Kafka.
+    `is_owned` says whether another member has a partition; `reported` are the partitions that the member says it has, if it
+    does. Raises CoordinatorError for a state of a later Kafka.
     """
     if member.state == STABLE and member.member_epoch == target.epoch:
         return _drop_unsubscribed(member, target, reported) if has_new_subscription else member
