@@ -333,8 +333,7 @@ def begin_append(producers: ProducerStateManager, batch: ValidBatch, origin: App
         if marker is not None and origin is not AppendOrigin.REPLICATION:
             check_marker(entry, batch, marker, batch.base_offset, transaction_version)
         return _in_transaction(producers, batch, marker)
-    verification = producers.verifications.get(batch.producer_id) if batch.is_transactional else None
-    check_data_batch(entry, batch, batch.base_offset, origin, verification)
+    check_data_batch(entry, batch, batch.base_offset, origin, producers.verifications.get(batch.producer_id))
     if batch.is_transactional or entry.current_txn_first_offset is not None:
         return _in_transaction(producers, batch, None)
     return entry
@@ -438,9 +437,7 @@ def check_data_batch(
         )
     if origin is AppendOrigin.CLIENT:
         sequence = batch.base_sequence
-        # A fenced producer may wait for its verification while the transaction of the next epoch is open (not so in Kafka).
-        is_first = entry.current_txn_first_offset is None or epoch != known_epoch
-        if verification is not None and verification.producer_epoch == epoch and is_first:
+        if verification is not None:
             _check_first_sequence(entry, batch, offset, verification)
         if epoch != known_epoch:
             if sequence != 0 and known_epoch != NO_PRODUCER_EPOCH:
@@ -460,13 +457,16 @@ def check_data_batch(
 def _check_first_sequence(
     entry: ProducerStateEntry, batch: ValidBatch, offset: int, verification: VerificationStateEntry
 ) -> None:
-    """Check the first batch of a transaction (KIP-890): it is the first one that was sent."""
+    """Check a batch while a batch of its producer waits for its verification (KIP-890): none is appended before that one.
+
+    As in Kafka, this holds for all batches of the producer, whatever their epoch, also for those of no transaction.
+    """
     is_new = verification.is_epoch_bumped and not entry.batches
     lowest = 0 if is_new else verification.lowest_sequence
     if batch.base_sequence > lowest:
         raise OutOfOrderSequenceError(
-            f"producer {batch.producer_id} begins a transaction at offset {offset} with sequence {batch.base_sequence}, "
-            f"not {lowest}"
+            f"the sequence of producer {batch.producer_id} at offset {offset} is {batch.base_sequence}; the first one that "
+            f"waits for the verification of its transaction is {lowest}"
         )
 
 

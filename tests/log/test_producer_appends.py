@@ -267,15 +267,12 @@ def test_markers_are_checked(live: LiveLog) -> None:
     )
 
 
-def test_a_fenced_producer_that_is_verified_does_not_disturb_the_transaction(live: LiveLog) -> None:
-    """Its batch waits with sequence 0, but only the first batch of a transaction is compared with that."""
-    live.append(of_producer(7, 0, 3, epoch=5, transactional=True))
-    waiting = VerificationStateEntry(4, NOW_MS, 0, is_epoch_bumped=True)
-    live.log.producers.verifications[7] = waiting
-    live.append(of_producer(7, 3, 3, epoch=5, transactional=True))
-    live.append(marker(7, abort=False, epoch=6))
-    live.log.producers.verifications[7] = waiting
-    assert type(live.refused(of_producer(7, 3, 1, epoch=6, transactional=True))) is OutOfOrderSequenceError
+@pytest.mark.parametrize(("epoch", "transactional"), [(5, True), (6, True), (5, False)])
+def test_no_batch_of_a_producer_is_appended_before_the_one_that_waits(live: LiveLog, epoch: int, transactional: bool) -> None:
+    """Not one of another epoch, nor one of no transaction, as in Kafka (ProducerAppendInfo.checkSequence)."""
+    live.log.producers.verifications[7] = VerificationStateEntry(6, NOW_MS, 2, is_epoch_bumped=False)
+    assert type(live.refused(of_producer(7, 3, 1, epoch=epoch, transactional=transactional))) is OutOfOrderSequenceError
+    live.append(of_producer(7, 2, 1, epoch=epoch, transactional=transactional))
 
 
 def test_snapshots_are_taken_when_segments_are_rolled(tmp_path: Path) -> None:

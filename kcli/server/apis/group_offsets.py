@@ -184,6 +184,7 @@ class _TxnOffsetCommit:
         self._index = context.broker.groups.partition_for(request.group_id)
         self._operation = _OPERATIONS[min(max(context.version, 3), 5)]
         self._guard: VerificationStateEntry | None = None
+        self._refusal_code = error_codes.NONE  # before the transaction coordinator was asked
 
     def start(self) -> None:
         """Verify the transaction, unless it is open in the group's partition."""
@@ -196,7 +197,9 @@ class _TxnOffsetCommit:
             self._failed(error_codes.NOT_COORDINATOR)
             return
         self._begin()
-        if self._guard is None:
+        if self._refusal_code:
+            self._failed(self._refusal_code)
+        elif self._guard is None:
             self._write()
         else:
             context.broker.txn_verification.verify(
@@ -204,14 +207,17 @@ class _TxnOffsetCommit:
             )
 
     def _begin(self) -> None:
-        """Take a guard if the transaction has to be verified."""
+        """Take a guard if the transaction has to be verified; a fenced producer is refused."""
         broker = self._context.broker
         partition = broker.replica_manager.partition(GROUP_TOPIC, self._index)
         if partition is not None and partition.log is not None:
-            self._guard = broker.txn_verification.begin(partition.log.producers, self._producer, self._operation)
+            try:
+                self._guard = broker.txn_verification.begin(partition.log.producers, self._producer, self._operation)
+            except PartitionError as error:
+                self._refusal_code = error.code
 
     def _verified(self, codes: dict[TopicPartition, int], now_ms: int) -> None:
-        code = next(iter(codes.values()))
+        code = self._refusal_code or next(iter(codes.values()))
         if code:
             # Older clients do not retry after NETWORK_EXCEPTION.
             self._failed(error_codes.COORDINATOR_LOAD_IN_PROGRESS if code == error_codes.NETWORK_EXCEPTION else code)

@@ -2,6 +2,7 @@
 
 partition of the request                                 what is done
 -------------------------------------------------------  -----------------------------------------------------------
+the epoch is below that of the producer in it            INVALID_PRODUCER_EPOCH, without a question
 the transaction is open in it                            nothing: later batches of a transaction wait for no one
 the transaction is not open in it                        verified, or from version 12 on added to the transaction; the
                                                          request waits, with copies of its batches (HoldMemory)
@@ -83,7 +84,7 @@ def _producer_of(records: memoryview | ValidBatch) -> tuple[Producer, int]:
 class TransactionalProduce:
     """The transactional batches of one ProduceRequest; `effects` is the node's list of effects."""
 
-    __slots__ = ("_codes", "_context", "_effects", "_guards", "_operation", "_request")
+    __slots__ = ("_codes", "_context", "_effects", "_guards", "_operation", "_refused", "_request")
 
     def __init__(self, context: RequestContext, request: Message, effects: list[Effect]) -> None:
         self._context = context
@@ -92,6 +93,7 @@ class TransactionalProduce:
         self._operation = _OPERATIONS[min(max(context.version, 10), 12)]
         self._guards: dict[TopicPartition, VerificationStateEntry] = {}
         self._codes: dict[TopicPartition, int] = {}
+        self._refused: dict[TopicPartition, PartitionError] = {}  # before the coordinator was asked
 
     def verify(self, proceed: Callable[[int], None]) -> None:
         """Verify what has to be verified, then call `proceed(now_ms)`, which appends the batches."""
@@ -129,7 +131,11 @@ class TransactionalProduce:
                 producer, sequence = _producer_of(data.records)
                 if producer.producer_id <= NO_PRODUCER_ID:
                     continue
-                guard = broker.txn_verification.begin(partition.log.producers, producer, self._operation, sequence)
+                try:
+                    guard = broker.txn_verification.begin(partition.log.producers, producer, self._operation, sequence)
+                except PartitionError as error:
+                    self._refused[partition.key] = error
+                    continue
                 if guard is not None:
                     self._guards[partition.key] = guard
                     producers.add(producer)
@@ -156,6 +162,9 @@ class TransactionalProduce:
 
     def check(self, partition: Partition, records: memoryview | ValidBatch) -> None:
         """Check that a transactional batch may be appended now. Raises PartitionError."""
+        refused = self._refused.get(partition.key)
+        if refused is not None:
+            raise refused
         code = self._codes.get(partition.key)
         if code is not None:
             text = f"the transaction of {partition.topic}-{partition.index} could not be verified: {error_codes.NAMES[code]}"

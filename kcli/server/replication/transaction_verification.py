@@ -5,7 +5,8 @@ was aborted opens one that no coordinator ends.
 
     step                         what happens
     ---------------------------  ---------------------------------------------------------------------------------------
-    begin                        a transaction that is open in the partition needs no verification; else a guard is kept
+    begin                        an epoch below the partition's is refused with INVALID_PRODUCER_EPOCH; a transaction that
+                                 is open in the partition needs no verification; else a guard is kept
     verify                       AddPartitionsToTxn to the coordinator, with those of other producers in one request
     check_verified, then append  refused with INVALID_TXN_STATE unless the transaction is open by now, or the guard is the
                                  same: a marker that was appended concurrently removes it
@@ -141,17 +142,26 @@ class AddPartitionsToTxnManager:
         operation: TransactionSupportedOperation,
         sequence: int = NO_SEQUENCE,
     ) -> VerificationStateEntry | None:
-        """Return the guard if a batch of the producer has to be verified, None if it need not be; `sequence` is its first."""
+        """Return the guard if a batch of the producer has to be verified, None if it need not be; `sequence` is its first.
+
+        Raises PartitionError for an epoch below the partition's: the coordinator need not be asked.
+        """
         if operation is not TransactionSupportedOperation.ADD and not self.is_enabled:
             return None
+        entry = producers.producers.get(producer.producer_id)
+        if entry is not None and producer.producer_epoch < entry.producer_epoch:
+            text = f"the epoch of producer {producer.producer_id} is {producer.producer_epoch}, below {entry.producer_epoch}"
+            raise PartitionError(error_codes.INVALID_PRODUCER_EPOCH, text)
         if is_transaction_open(producers, producer):
             return None
         guard = producers.verifications.get(producer.producer_id)
-        if guard is None or guard.producer_epoch < producer.producer_epoch:
+        if guard is None:
             created_ms, is_bumped = self._timer.wall.at(self._timer.clock_ms), operation is TransactionSupportedOperation.ADD
             guard = VerificationStateEntry(producer.producer_epoch, created_ms, sequence, is_epoch_bumped=is_bumped)
             producers.verifications[producer.producer_id] = guard
-        if guard.producer_epoch == producer.producer_epoch:  # not a fenced producer, whose batches are refused
+        elif guard.producer_epoch < producer.producer_epoch:
+            guard.producer_epoch, guard.lowest_sequence = producer.producer_epoch, sequence
+        elif guard.producer_epoch == producer.producer_epoch:
             guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
 

@@ -248,8 +248,8 @@ def test_a_batch_after_the_abort_does_not_open_a_transaction_again(node: WholeNo
     assert fetched(node)[0] == 2
 
 
-def test_a_late_batch_of_an_older_epoch_does_not_disturb_an_open_transaction(node: WholeNode) -> None:
-    """It is verified at the same time as later batches of the transaction are appended."""
+def test_a_late_batch_of_an_older_epoch_is_refused_before_its_coordinator_is_asked(node: WholeNode) -> None:
+    """So it does not wait for a verification, during which batches of the open transaction would be compared with it."""
     find(node, 1, "x")
     client = Client(node)
     client.init()
@@ -258,8 +258,30 @@ def test_a_late_batch_of_an_older_epoch_does_not_disturb_an_open_transaction(nod
     assert client.producer.producer_epoch > old.producer_epoch
     log = partition(node).log
     assert log is not None
-    late = node.broker.parts.txn_verification.begin(log.producers, old, TransactionSupportedOperation.ADD, 0)
-    assert late is not None and client.send(b"c") == client.end() == "NONE"
+    with pytest.raises(PartitionError) as refused:
+        node.broker.parts.txn_verification.begin(log.producers, old, TransactionSupportedOperation.ADD, 0)
+    assert refused.value.code == error_codes.INVALID_PRODUCER_EPOCH
+    client.producer, current = old, client.producer
+    for version in (3, 11, 12):
+        assert client.send(b"z", version=version) == "INVALID_PRODUCER_EPOCH"
+    client.name, name = "another", client.name
+    assert client.send(b"z", version=11) == "INVALID_PRODUCER_EPOCH"
+    client.producer, client.name = current, name
+    assert client.send(b"c") == client.end() == "NONE"
+
+
+def test_an_older_epoch_commits_no_offsets_where_the_groups_partition_has_a_newer_one(node: WholeNode) -> None:
+    """It is refused before the transaction coordinator is asked, as a produce is."""
+    find(node, 1, "x")
+    find(node, 0, "g")
+    client = Client(node)
+    client.init()
+    old = client.producer
+    assert client.commit_offset(1) == client.end() == client.commit_offset(2) == "NONE"
+    current, client.producer, client.name, name = client.producer, old, "another", client.name
+    assert client.commit_offset(3) == "INVALID_PRODUCER_EPOCH"
+    client.producer, client.name = current, name
+    assert client.end() == "NONE"
 
 
 def test_the_next_transaction_begins_while_the_last_one_is_completed(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
