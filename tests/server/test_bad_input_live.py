@@ -61,8 +61,6 @@ def head(key: int, version: int, body: bytes = b"") -> bytes:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it uses HTTP"),
         (b"OPTIONS * HTTP/1.1\r\n\r\n", "it uses HTTP"),
-        (head(17, 1, b"\0\5PLAIN"), "it uses SASL, but the listener is PLAINTEXT"),
-        (head(36, 0, b"\0\0\0\0"), "it uses SASL, but the listener is PLAINTEXT"),
         (b"\xff\xff\xff\xff\0\0\0\0", "-1 bytes"),
         (b"\x06\x40\x00\x01", "socket.request.max.bytes"),
         (b"\0\0\0\0", "RequestHeader"),

@@ -71,6 +71,11 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.READ_SHARE_GROUP_STATE_SUMMARY: ("share_state", "handle_read_share_group_state_summary"),
     apis.GET_TELEMETRY_SUBSCRIPTIONS: ("telemetry", "handle_get_telemetry_subscriptions"),
     apis.PUSH_TELEMETRY: ("telemetry", "handle_push_telemetry"),
+    apis.SASL_HANDSHAKE: ("security", "handle_security"),
+    apis.SASL_AUTHENTICATE: ("security", "handle_security"),
+    apis.DESCRIBE_ACLS: ("security", "handle_security"),
+    apis.CREATE_ACLS: ("security", "handle_security"),
+    apis.DELETE_ACLS: ("security", "handle_security"),
 }
 # Served by objects of the broker.
 BROKER_OBJECTS = frozenset((apis.PRODUCE, apis.FETCH))

@@ -35,7 +35,6 @@ from kcli.server.events import (
     SendFile,
     SendResponse,
 )
-from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import fault_line
 
 # Their answers have regions of files.
@@ -74,7 +73,7 @@ class RequestRouter:
         try:
             key, version, correlation_id, client_id, position = read_request_header(frame)
             if key not in SERVED:
-                raise MessageError(foreign_protocol_by_api(key) or f"a request {API_KEYS[key].name}, which is not served")
+                raise MessageError(f"a request {API_KEYS[key].name}, which is not served")
             api = API_KEYS[key]
             if version > highest_version(key, self._has_unstable_versions) and key != API_VERSIONS:
                 raise MessageError(f"a request {api.name} of version {version}, which is not stable")

@@ -9,6 +9,7 @@
     DescribeQuorum                       this module, from the raft client
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
                                          it is committed; if it is reverted, the connection is closed
+    those of SASL and ACLs               kcli.server.apis.security, at once
     all in DECIDED                       the quorum controller, once their records are committed
     any other                            not served: MessageError, which closes the connection or
                                          becomes an error of the envelope
@@ -35,12 +36,12 @@ from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import describe_api_versions, refusal
+from kcli.server.apis.security import WITHOUT_SECURITY, answer_security
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection, Respond
-from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
@@ -48,7 +49,7 @@ from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 
 _DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
-SERVED = _DESCRIBED | DECIDED
+SERVED = _DESCRIBED | DECIDED | frozenset(WITHOUT_SECURITY)
 # The number of configurations that are described in one time slice, about 3 ms of work.
 SLICE_CONFIGS = 100
 _CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
@@ -81,8 +82,7 @@ class ControllerApis:
         """
         key, version, correlation_id, _, position = read_request_header(frame)
         if key not in SERVED:
-            unserved = f"a request {API_KEYS[key].name}, which the controller does not serve"
-            raise MessageError(foreign_protocol_by_api(key) or unserved)
+            raise MessageError(f"a request {API_KEYS[key].name}, which the controller does not serve")
         api = API_KEYS[key]
 
         def answer(response: Message) -> None:
@@ -102,7 +102,9 @@ class ControllerApis:
             answer(api.response.new(error_code=code) if code else self._api_versions(version))
             return
         read = self._controller.read
-        if key == DESCRIBE_QUORUM:
+        if key in WITHOUT_SECURITY:
+            answer(answer_security(key, request))
+        elif key == DESCRIBE_QUORUM:
             from kcli.server.raft.describe_quorum import describe_quorum
 
             answer(describe_quorum(request, self._raft, now_ms))
