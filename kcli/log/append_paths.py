@@ -64,6 +64,7 @@ from kcli.log.errors import (
     InvalidProducerEpochError,
     InvalidRecordsError,
     InvalidTransactionStateError,
+    NotOneBatchError,
     OutOfOrderSequenceError,
     RecordListTooLargeError,
     UnexpectedAppendOffsetError,
@@ -142,9 +143,9 @@ def check_carefully(
     """
     size = whole_batch(records)
     if not size:
-        raise InvalidRecordsError("the records contain no complete batch")
+        raise NotOneBatchError("the records contain no complete batch")
     if len(records) > size and whole_batch(records, size):
-        raise InvalidRecordsError("the records contain more than one batch")
+        raise NotOneBatchError("the records contain more than one batch")
     batch = check_batch(records, size, config, origin)
     validate_records(batch, config, now_ms, is_hurried=is_hurried)
     return batch

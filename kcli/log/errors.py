@@ -108,6 +108,10 @@ class InvalidRecordsError(AppendError):
     code = 87
 
 
+class NotOneBatchError(InvalidRecordsError):
+    """INVALID_RECORD: not exactly one complete batch of magic 2, which Kafka refuses before it looks for the log."""
+
+
 class UnreadableCompressionError(AppendError):
     """UNKNOWN_SERVER_ERROR: compressed records that cannot be decompressed."""
 

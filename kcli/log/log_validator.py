@@ -2,9 +2,9 @@
 
 checked, in this order                                     else
 ---------------------------------------------------------  -----------------------------------------------------------
-exactly one complete batch (from clients)                  InvalidRecordsError
+exactly one complete batch (from clients)                  NotOneBatchError
 size at least that of a header, magic 0 to 2               CorruptMessageError
-magic is 2                                                 InvalidRecordsError from clients (as Kafka's produce
+magic is 2                                                 NotOneBatchError from clients (as Kafka's produce
                                                            handler), else UnsupportedMessageFormatError
 base offset is 0 (from clients)                            InvalidRecordsError
 at most max.message.bytes                                  MessageTooLargeError
@@ -38,6 +38,7 @@ from kcli.log.errors import (
     CorruptMessageError,
     InvalidRecordsError,
     MessageTooLargeError,
+    NotOneBatchError,
     UnsupportedMessageFormatError,
 )
 from kcli.log.log_config import LogConfig
@@ -127,7 +128,7 @@ def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin:
     """Check header, size and CRC of the batch at the start of `records`. Raises AppendError."""
     if records[MAGIC_POSITION] != MAGIC:
         message = f"cannot append a batch with magic {records[MAGIC_POSITION]}: Kafka 4.x writes magic {MAGIC} only"
-        raise InvalidRecordsError(message) if origin is AppendOrigin.CLIENT else UnsupportedMessageFormatError(message)
+        raise NotOneBatchError(message) if origin is AppendOrigin.CLIENT else UnsupportedMessageFormatError(message)
     if size_bytes < HEADER_BYTES:
         raise CorruptMessageError(f"a batch of {size_bytes} bytes is shorter than its header of {HEADER_BYTES} bytes")
     data = records if len(records) == size_bytes else records[:size_bytes]

@@ -268,6 +268,10 @@ class UnifiedLog:
             return EMPTY_FETCH
         return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 
+    def are_in_other_segments(self, offset: int, later_offset: int) -> bool:
+        """Return whether `offset` is in an older segment than `later_offset`."""
+        return self._local.floor(offset) != self._local.floor(later_offset)
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions with records in [start_offset, end_offset)."""
         found: list[AbortedTxn] = []

@@ -16,6 +16,7 @@ from kcli.log.errors import (
     InvalidRecordsError,
     InvalidTimestampError,
     MessageTooLargeError,
+    NotOneBatchError,
     RecordListTooLargeError,
     UnreadableCompressionError,
     UnsupportedCompressionError,
@@ -70,12 +71,12 @@ def test_headers_that_cannot_be_are_refused(live: LiveLog) -> None:
         (new_batch(producer=(5, 0, -1)), InvalidRecordsError, "sequence"),
         (patched(17, b"\0\0\0\0", seal=False), CorruptMessageError, "CRC"),
         (patched(16, b"\3", seal=False), CorruptMessageError, "magic"),
-        (patched(16, b"\1", seal=False), InvalidRecordsError, "with magic 1"),
+        (patched(16, b"\1", seal=False), NotOneBatchError, "with magic 1"),
         (patched(8, (13).to_bytes(4, "big"), seal=False), CorruptMessageError, "length field of a batch is 13"),
         (patched(8, (48).to_bytes(4, "big"), seal=False)[:60], CorruptMessageError, "shorter than its header"),
-        (patched(8, (2**31 - 1).to_bytes(4, "big"), seal=False), InvalidRecordsError, "no complete batch"),
-        (memoryview(bytearray()), InvalidRecordsError, "no complete batch"),
-        (memoryview(bytearray(16)), InvalidRecordsError, "no complete batch"),
+        (patched(8, (2**31 - 1).to_bytes(4, "big"), seal=False), NotOneBatchError, "no complete batch"),
+        (memoryview(bytearray()), NotOneBatchError, "no complete batch"),
+        (memoryview(bytearray(16)), NotOneBatchError, "no complete batch"),
     ]
     for batch, error, words in cases:
         found = live.refused(batch)

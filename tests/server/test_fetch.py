@@ -111,6 +111,44 @@ def test_min_bytes_are_waited_for_over_all_partitions(node: WholeNode) -> None:
     assert sizes == {0: 2 * len(ONE), 1: 0, 2: len(ONE)}
 
 
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_the_end_of_an_older_segment_is_not_waited_for(node: WholeNode, isolation_level: int) -> None:
+    """More follows, in the next segment, which the next fetch reads; nothing that is appended can make this answer larger."""
+    node.create_topic("small", segment_bytes="1048576")
+    large = batch(b"x" * 500_000)
+    for _ in range(4):
+        node.produce("small", 0, large)
+    options = {"min_bytes": 900_000, "max_wait_ms": 1000, "isolation_level": isolation_level}
+    sizes = {offset: len(only(node.fetch({("small", 0): offset}, **options)).records) for offset in (0, 1)}
+    assert sizes == {0: 2 * len(large), 1: len(large)}
+    waiting = node.fetch({("small", 0): 3}, **options)
+    assert waiting.answer is None, "the last segment grows"
+    node.produce("small", 0, large)
+    assert waiting.answer is not None
+
+
+@pytest.mark.parametrize("version", [11, 14, 15, 17])
+def test_a_broker_that_is_no_replica_cannot_follow(node: WholeNode, version: int) -> None:
+    """Nor can the leader itself; a consumer is -1."""
+    classes = API_KEYS[FETCH].request.classes
+    topic_id = node.broker.image.topic_ids["t"]
+
+    def code_for(replica_id: int) -> int:
+        named = {"topic_id": topic_id} if version >= 13 else {"topic": "t"}
+        topic = classes["FetchTopic"](**named, partitions=[classes["FetchPartition"](partition=0, partition_max_bytes=1)])
+        state = (
+            {"replica_state": classes["ReplicaState"](replica_id=replica_id)} if version >= 15 else {"replica_id": replica_id}
+        )
+        request = API_KEYS[FETCH].request.new(topics=[topic], session_epoch=-1, **state)
+        return int(only(node.send(FETCH, version, request)).error_code)
+
+    assert [code_for(replica_id) for replica_id in (-1, node.broker.node_id, 5)] == [
+        error_codes.NONE,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+    ]
+
+
 def test_time_runs_out_with_what_there_is(node: WholeNode) -> None:
     waiting = node.fetch({("t", 0): 0}, min_bytes=10_000, max_wait_ms=300)
     node.produce("t", 0, ONE)

@@ -99,6 +99,15 @@ def test_what_is_not_one_whole_batch_is_refused(node: WholeNode, records: bytes 
     assert only(node.produce("t", 0, batch(b"a"))).base_offset == 0
 
 
+def test_the_log_start_of_a_refused_batch_is_known_where_kafka_has_looked_for_the_log(node: WholeNode) -> None:
+    """What is not one batch of magic 2 is refused before that: -1."""
+    for records in (b"", batch(b"a") + batch(b"b"), batch(b"a")[:-1], batch(b"a")[:16] + b"\1" + batch(b"a")[17:]):
+        answer = only(node.produce("t", 0, records))
+        assert (answer.error_code, answer.log_start_offset) == (error_codes.INVALID_RECORD, -1)
+    answer = only(node.produce("t", 0, batch(b"a", producer_id=7, producer_epoch=0, base_sequence=-1)))
+    assert (answer.error_code, answer.log_start_offset) == (error_codes.INVALID_RECORD, 0)
+
+
 def test_records_that_lie_name_themselves(node: WholeNode) -> None:
     """KIP-467: which record of the batch is wrong, and how."""
     node.create_topic("compacted", 1, cleanup_policy="compact")

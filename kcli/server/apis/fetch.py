@@ -8,8 +8,8 @@
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
-at once               min_bytes are there (or fetch.max.bytes, if that is less); a partition has an error; the client's log
-                      diverges; no requested partition exists here; max_wait_ms is 0
+at once               min_bytes are there (or fetch.max.bytes, if that is less); what there is ends with an older segment; a
+                      partition has an error; the client's log diverges; no requested partition exists here; max_wait_ms is 0
 later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
                       over
 never                 the connection ends first
@@ -22,7 +22,8 @@ many partitions is read in slices, and what has records is read a second time wh
 Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.apis.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that states the epoch of its last record is
-answered with the offset at which its log diverges. From 16 on the answer to a wrong leader names the right one.
+answered with the offset at which its log diverges. A fetch with the id of a broker is a follower's: one that is not a replica
+of the partition gets NOT_LEADER_OR_FOLLOWER. From 16 on the answer to a wrong leader names the right one.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ TOPIC_IDS_VERSION = 13
 # From this version on the answer to a wrong leader or an old epoch names the right leader (KIP-951).
 NAMES_LEADER_VERSION = 16
 READ_COMMITTED = 1
+# From this version on the id of a follower is in replica_state, before in replica_id; a consumer's is -1.
+REPLICA_STATE_VERSION = 15
 _WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
 # The errors of a partition that has no log on this broker.
 _NO_LOG = (
@@ -167,9 +170,9 @@ class _Fetch:
         "_make",
         "_max_bytes",
         "_max_files",
-        "_names",
         "_plan",
         "_refused",
+        "_replica_id",
         "_replica_manager",
         "_uses_ids",
         "answers",
@@ -189,7 +192,9 @@ class _Fetch:
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._make = context.api.response.classes["PartitionData"]
         self._refused: set[TopicKey] = set()
-        self._names = self._find_names()
+        self._find_names()
+        by_state = context.version >= REPLICA_STATE_VERSION
+        self._replica_id = request.replica_state.replica_id if by_state else request.replica_id
         self.answers: list[Message] = []
         self.is_enough = False
 
@@ -204,7 +209,7 @@ class _Fetch:
         sizes = []
         for target, answer in zip(self._plan.targets, self.answers):
             if not answer.error_code:
-                targets[self._names[target.topic], target.partition.partition] = target
+                targets[target.name, target.partition.partition] = target
                 sizes.append(len(answer.records))
         return targets, sizes
 
@@ -213,8 +218,8 @@ class _Fetch:
         known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
         grown = []
         for key, target in targets.items():
-            name, answer = self._names[target.topic], known[id(target)]
-            partition = None if name is None else self._replica_manager.partition(name, target.partition.partition)
+            answer = known[id(target)]
+            partition = self._partition(target)
             if partition is None or not partition.is_leader or partition.log is None or self._is_another(partition, target):
                 grown.append(key)
                 continue
@@ -223,17 +228,21 @@ class _Fetch:
                 grown.append(key)
         return grown
 
-    def _find_names(self) -> dict[TopicKey, str | None]:
-        """Return the names of the topics, None for an unknown id; note those that the client may not read."""
+    def _find_names(self) -> None:
+        """Find the names of topics whose ids were unknown until now; note the topics that the client may not read."""
         topic_name = self._handler.broker.metadata.topic_name
-        names: dict[TopicKey, str | None] = {}
+        seen: set[TopicKey] = set()
         for target in self._plan.targets:
-            topic = target.topic
-            if topic not in names:
-                name = names[topic] = topic if isinstance(topic, str) else topic_name(topic)
-                if name is not None and not self._context.is_allowed("READ", "TOPIC", name):
-                    self._refused.add(topic)
-        return names
+            if target.name is None and not isinstance(target.topic, str):
+                target.name = topic_name(target.topic)
+            if target.name is not None and target.topic not in seen:
+                seen.add(target.topic)
+                if not self._context.is_allowed("READ", "TOPIC", target.name):
+                    self._refused.add(target.topic)
+
+    def _partition(self, target: FetchTarget) -> Partition | None:
+        """Return the hosted partition of a target."""
+        return None if target.name is None else self._replica_manager.partition(target.name, target.partition.partition)
 
     def read(self) -> Iterator[None]:
         """Read all targets: make a PartitionData of each in `answers`, and decide whether that `is_enough` for an answer."""
@@ -264,16 +273,30 @@ class _Fetch:
                 is_decided = True
             may_grow = True
         self.answers = answers
-        self.is_enough = is_decided or not may_grow or read_bytes >= self.min_bytes
+        is_enough = is_decided or not may_grow or read_bytes >= self.min_bytes
+        self.is_enough = is_enough or any(map(self._is_in_older_segment, self._plan.targets, answers))
 
     def available_bytes(self, target: FetchTarget) -> int | None:
-        """Return how many bytes of a target can be read now; None if the answer for it is an error or a diverging epoch."""
+        """Return how many bytes of a target can be read now; None if the fetch is to be answered whatever they are."""
         answer = self._read_one(target, min(target.partition.partition_max_bytes, self._max_bytes), True)
-        return None if answer.error_code or answer.diverging_epoch.epoch >= 0 else len(answer.records)
+        if answer.error_code or answer.diverging_epoch.epoch >= 0 or self._is_in_older_segment(target, answer):
+            return None
+        return len(answer.records)
+
+    def _is_in_older_segment(self, target: FetchTarget, answer: Message) -> bool:
+        """Return whether what was read ends with its segment, and more follows: that is not waited for."""
+        limit_offset = answer.last_stable_offset if self._is_committed else answer.high_watermark
+        if answer.error_code or target.partition.fetch_offset >= limit_offset:
+            return False
+        partition = self._partition(target)
+        return (
+            partition is not None
+            and partition.log is not None
+            and partition.log.are_in_other_segments(target.partition.fetch_offset, limit_offset)
+        )
 
     def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool) -> Message:
-        wanted = target.partition
-        name = self._names[target.topic]
+        wanted, name = target.partition, target.name
         if name is None:
             return self._failed(wanted, error_codes.UNKNOWN_TOPIC_ID)
         if target.topic in self._refused:
@@ -285,6 +308,8 @@ class _Fetch:
             return self._failed(wanted, error_codes.INCONSISTENT_TOPIC_ID)
         try:
             log = partition.leader_log(wanted.current_leader_epoch)
+            if self._replica_id >= 0:
+                partition.check_follower(self._replica_id)
             if wanted.last_fetched_epoch >= 0:
                 diverging = self._diverging(log, wanted)
                 if diverging is not None:
@@ -400,10 +425,9 @@ class _Fetch:
         broker = self._handler.broker
         metrics, known = broker.metrics, broker.metadata.image.topic_ids
         for target, answer in zip(self._plan.targets, answers):
-            name = self._names[target.topic]
             # Counters are kept for existing topics only: clients could fill the memory with invented names.
-            if name is not None and name in known:
-                topic = metrics.topic(name)
+            if target.name is not None and target.name in known:
+                topic = metrics.topic(target.name)
                 topic.total_fetch_requests += 1
                 topic.bytes_out += len(answer.records)
                 if answer.error_code:

@@ -3,10 +3,11 @@
     request (session id, epoch)   means                                                          answered with
     ----------------------------  -------------------------------------------------------------  -------------------------
     any, -1                       no session; the session with that id ends                      all partitions
-    any, 0                        a new session of the named partitions; that with the id ends   all partitions, its id
+    any, 0                        a new session of the named partitions, which may be none;      all partitions, its id
+                                  that with the id ends
     id, n > 0                     the partitions of the session. The request adds or changes     those with news
                                   partitions, and forgotten_topics_data removes some; n must be
-                                  the next epoch
+                                  the next epoch. A session without partitions ends
 
 A partition has news if it has records, an error, a diverging epoch, or another high watermark or log start offset than the
 client received last. Partitions that had records move to the end of the session's order, so that all are served equally. A
@@ -46,12 +47,17 @@ class SessionError(Exception):
 
 
 class FetchTarget:
-    """One partition of a fetch: the client's request for it, and the offsets that the client received last."""
+    """One partition of a fetch: the client's request for it, and the offsets that the client received last.
 
-    __slots__ = ("high_watermark", "log_start_offset", "partition", "topic")
+    `name` is the topic's, None while the id is unknown. A session keeps it after the topic is deleted, as in Kafka: its reader
+    learns that the topic is gone or is another one, and not that the id was never there.
+    """
+
+    __slots__ = ("high_watermark", "log_start_offset", "name", "partition", "topic")
 
     def __init__(self, topic: TopicKey, partition: Message) -> None:
         self.topic = topic
+        self.name = topic if isinstance(topic, str) else None
         self.partition = partition
         self.high_watermark = -1
         self.log_start_offset = -1
@@ -163,7 +169,7 @@ class FetchSessionCache:
     def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int) -> int:
         """Begin a session and return its id, or 0 if the cache is full."""
         by_key = {(target.topic, target.partition.partition): target for target in targets}
-        if not by_key or not self._make_room(now_ms):
+        if not self._make_room(now_ms):
             return NO_SESSION_ID
         session_id = self._rng.randint(1, INT32_MAX)
         while session_id in self._sessions:

@@ -33,7 +33,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES
 from kcli.format.structs import BATCH_ATTRIBUTES_AT
 from kcli.log.append_paths import check_carefully
-from kcli.log.errors import AppendError
+from kcli.log.errors import AppendError, NotOneBatchError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import ValidBatch
 from kcli.log.record_validator import LongCheckError
@@ -283,7 +283,7 @@ class _Produce:
             return
         except (AppendError, PartitionError) as error:
             self._refused(name, size_bytes, answer, error)
-            if is_checked and error.code not in _NO_LOG_START and partition.log is not None:
+            if is_checked and _has_log_start(error) and partition.log is not None:
                 answer.log_start_offset = partition.log.log_start_offset
             return
         except OSError as error:
@@ -364,7 +364,7 @@ class _Produce:
                 if isinstance(result, AppendError):
                     self._refused(name, len(records), answer, result)
                     partition = self._replica_manager.partition(name, index)
-                    if result.code not in _NO_LOG_START and partition is not None and partition.log is not None:
+                    if _has_log_start(result) and partition is not None and partition.log is not None:
                         answer.log_start_offset = partition.log.log_start_offset
                 elif isinstance(result, Exception):
                     raise result
@@ -415,6 +415,11 @@ class _Produce:
                 self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
                 return
         context.respond(response)
+
+
+def _has_log_start(error: AppendError | PartitionError) -> bool:
+    """Return whether the answer to a refused batch has the log start offset."""
+    return error.code not in _NO_LOG_START and not isinstance(error, NotOneBatchError)
 
 
 def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | Exception:

@@ -123,6 +123,12 @@ class Partition:
             raise PartitionError(error_codes.KAFKA_STORAGE_ERROR, message)
         return self.log
 
+    def check_follower(self, replica_id: int) -> None:
+        """Raise PartitionError if the broker that fetches is not a replica that follows this one."""
+        if replica_id == self.node_id or replica_id not in self.replicas:
+            text = f"broker {replica_id} does not follow {self.topic}-{self.index}, whose replicas are {self.replicas}"
+            raise PartitionError(error_codes.NOT_LEADER_OR_FOLLOWER, text)
+
     def check_end_is_known(self, log: UnifiedLog) -> None:
         """Raise PartitionError while the high watermark is below the log end of the time when this broker became the leader.
 

@@ -186,6 +186,36 @@ def test_a_session_is_told_only_what_is_new(node: WholeNode) -> None:
     assert partitions_of(third) == {}
 
 
+def test_a_session_keeps_the_names_of_deleted_topics(node: WholeNode) -> None:
+    """Its reader learns that the topic is gone, or that another one has its name; to a full fetch the id is unknown."""
+    topic_id = node.create_topic("gone")
+    session_id = node.fetch({(topic_id, 0): 0}, version=13, session_epoch=0).result().session_id
+
+    def codes(epoch: int, offsets: dict[tuple[Any, int], int]) -> list[int]:
+        answer = node.fetch(offsets, version=13, session_id=session_id if epoch else 0, session_epoch=epoch or -1).result()
+        return [part.error_code for part in partitions_of(answer, "topic_id").values()]
+
+    assert codes(1, {}) == []
+    node.delete_topic("gone")
+    node.until(lambda: node.broker.replica_manager.partition("gone", 0) is None)
+    assert codes(2, {}) == [error_codes.UNKNOWN_TOPIC_OR_PARTITION]
+    node.create_topic("gone")
+    assert codes(3, {}) == [error_codes.INCONSISTENT_TOPIC_ID]
+    assert codes(0, {(topic_id, 0): 0}) == [error_codes.UNKNOWN_TOPIC_ID]
+
+
+def test_a_full_fetch_of_nothing_begins_a_session(node: WholeNode) -> None:
+    """To which partitions are added; while there are none, the next request ends it."""
+    first = node.fetch({}, session_epoch=0).result()
+    assert first.session_id
+    second = node.fetch({("t", 0): 0}, session_id=first.session_id, session_epoch=1).result()
+    assert second.session_id == first.session_id and len(partitions_of(second)) == 1
+    empty = node.fetch({}, session_epoch=0).result()
+    assert node.fetch({}, session_id=empty.session_id, session_epoch=1).result().session_id == 0
+    ended = node.fetch({}, session_id=empty.session_id, session_epoch=2).result()
+    assert ended.error_code == error_codes.FETCH_SESSION_ID_NOT_FOUND
+
+
 def test_a_session_waits_as_any_fetch_does(node: WholeNode) -> None:
     session_id = node.fetch({("t", index): 0 for index in range(3)}, session_epoch=0).result().session_id
     waiting = node.fetch({}, session_id=session_id, session_epoch=1, max_wait_ms=500)
