@@ -259,7 +259,7 @@ class ControllerState:
         """Return the builder of one partition's change; by default active brokers may lead.
 
         By default the election is unclean if the topic allows that. A change that only adds or moves replicas must state
-        ONLINE: it would elect an added replica, which is empty, and give up the records of those that are offline.
+        ONLINE: it would elect an added replica, which is empty, and lose the records of those that are offline.
         """
         partition = topic.partitions[index]
         accepted = self.is_active if may_lead is None else may_lead
