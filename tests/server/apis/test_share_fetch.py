@@ -62,6 +62,14 @@ class ShareNode:
         return member
 
 
+def test_the_first_fetch_of_a_group_has_records_without_a_wait(tmp_path: Path) -> None:
+    """With max_wait_ms=0, too: the states of the share partitions are read first, which takes some ms after a start."""
+    shared = ShareNode(tmp_path)
+    shared.produce(3)
+    member = ShareMember(shared.node, "member")
+    assert acquired_of(member.fetch([shared.first, shared.second], max_wait_ms=0)) == {0: [(0, 2, 1)], 1: []}
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> ShareNode:
     """The node of a test."""

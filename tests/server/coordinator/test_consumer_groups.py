@@ -6,7 +6,6 @@ Clients are models: they revoke what they are no longer assigned, late at times,
 from __future__ import annotations
 
 import random
-import sys
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -239,7 +238,6 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_what_is_refused_changes_nothing(groups: Groups, wrong: Wrong) -> None:
     """A wrong heartbeat gets Kafka's error, and no record is written."""
-    pytest.importorskip("re2")
     groups.heartbeat("m1")
     groups.heartbeat("s1", instance_id="i1")
     assert groups.heartbeat("m1", 2).assignment == {ORDERS: [0, 1]}
@@ -385,7 +383,6 @@ def test_a_static_member_comes_back(groups: Groups) -> None:
 
 def test_patterns_follow_the_topics(groups: Groups) -> None:
     """A pattern finds topics that are made later, 10 s after the last look; its record goes with its last subscriber."""
-    pytest.importorskip("re2")
     epoch = groups.heartbeat("m1", topic_names=[], topic_regex="ord.*|pay").member_epoch
     assert groups.kinds() == ["5", "3", "7", "6", "8"]
     groups.settle()
@@ -406,15 +403,6 @@ def test_patterns_follow_the_topics(groups: Groups) -> None:
     result = groups.heartbeat("m1", epoch + 2, topic_names=["orders"], topic_regex="")
     assert groups.kinds()[:2] == ["5", "-16"]
     assert result.assignment == {ORDERS: [0, 1, 2]}
-
-
-def test_patterns_need_a_package(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without google-re2 a pattern is refused, and the sentence says what to install."""
-    monkeypatch.setitem(sys.modules, "re2", None)
-    with pytest.raises(CoordinatorError, match="pip install google-re2") as caught:
-        groups.heartbeat("m1", topic_names=None, topic_regex="orders")
-    assert caught.value.code == error_codes.INVALID_REGULAR_EXPRESSION
-    assert not groups.log
 
 
 def test_a_changed_subscription_revokes_before_the_next_target() -> None:

@@ -12,7 +12,6 @@ from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.operation import CoordinatorError
 from tests.server.coordinator.test_consumer_groups import Groups
 
-pytest.importorskip("re2")
 COUNT = 2_000
 RETRY_MS = 10_000
 

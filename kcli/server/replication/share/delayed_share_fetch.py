@@ -5,6 +5,8 @@
     min_bytes can be read from the partitions that have records to     what can be acquired of them
       acquire; or one of them cannot be read
     max_wait_ms are over                                               what can be acquired then
+    max_wait_ms is 0, and the states of share partitions that were     what can be acquired then
+      being read are there, or LOAD_WAIT_MS are over
 
 A partition has records to acquire if some in flight are available, or fewer are in flight than its limit. max_bytes are
 divided evenly among these partitions; the first one with records returns at least one batch. The answer has whole batches of
@@ -34,8 +36,12 @@ from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.acknowledgement import ShareError
 from kcli.server.replication.share.acquisition import AcquiredRecords, AcquireRequest, FetchedBatch
-from kcli.server.replication.share.share_partition import SharePartition
+from kcli.server.replication.share.share_partition import SharePartition, ShareStatus
 from kcli.server.replication.share.share_session import ShareTarget
+
+# How long a fetch with max_wait_ms=0 waits for the states of share partitions that are being read. In Kafka such a fetch waits
+# for its own expiration by a timer, and the states are usually there before.
+LOAD_WAIT_MS = 100
 
 
 class ShareFetchParams(NamedTuple):
@@ -100,7 +106,9 @@ class DelayedShareFetch(DelayedOperation):
         self._reads: list[_Read] | None = None
 
     def can_complete(self, now_ms: int) -> bool:
-        """Return whether enough can be acquired now, or a partition cannot be read."""
+        """Return whether enough can be acquired now, or a partition cannot be read, or nothing is to be waited for."""
+        if self._params.max_wait_ms <= 0:
+            return not any(found.status is ShareStatus.INITIALIZING for found in self._partitions.values())
         reads = self._read_all()
         if not reads:
             return False

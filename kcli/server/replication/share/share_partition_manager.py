@@ -29,6 +29,7 @@ from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
 from kcli.server.replication.share.dead_letters import DeadLetterQueue
 from kcli.server.replication.share.delayed_share_fetch import (
+    LOAD_WAIT_MS,
     DelayedShareFetch,
     Results,
     ShareFetchParams,
@@ -117,12 +118,13 @@ class SharePartitionManager:
             failed(error)
 
         fetch = DelayedShareFetch(params, found, errors, self._replica_manager, completed, ended)
-        if fetch.can_complete(now_ms) or params.max_wait_ms <= 0:
+        if fetch.can_complete(now_ms):
             fetch.on_complete(now_ms)
             return
         self._waiting[connection] = fetch
         keys = [key for target, topic in params.targets for key in (ShareKey(params.group_id, *target), (topic, target[1]))]
-        self._replica_manager.share_fetch_purgatory.watch(fetch, keys, now_ms + params.max_wait_ms)
+        wait_ms = params.max_wait_ms if params.max_wait_ms > 0 else LOAD_WAIT_MS
+        self._replica_manager.share_fetch_purgatory.watch(fetch, keys, now_ms + wait_ms)
 
     def renew(self, results: Results) -> Results:
         """Return results that had to wait for their answer, with the records that are in closed files read again."""
