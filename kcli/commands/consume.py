@@ -280,7 +280,7 @@ class _Reading:
         if not unread or self._empty_polls < EMPTY_POLLS:
             return set()
         from kcli.client.errors import ClientError
-        from kcli.replay.fetch_client import FetchClient
+        from kcli.replay.fetching import FetchClient
 
         self._empty_polls = 0
         isolation = int(self._properties.get("isolation.level") == READ_COMMITTED)

@@ -1,4 +1,19 @@
-"""One run of `kcli replay`: the source, the clients on their threads, the tables and sentences."""
+"""One run of `kcli replay`: the source, the clients on their threads, the tables and sentences.
+
+The tables: what would go (--dry-run) and what has gone.
+
+column           meaning
+---------------  --------------------------------------------------------------------------------------------------------
+topic            of the source
+partition        of the source and the target
+target           the topic's name in the target
+records          those sent by all runs of this replay
+this run         those sent by this run
+size             of the batches that this run has sent, with their headers, as in the target's log (unless it compresses
+                 them in another way)
+source offsets   the first and the last of the selected records
+target offsets   from the first of them to the end of the log after the last one: describe's `end offset` of that partition
+"""
 
 from __future__ import annotations
 
@@ -6,11 +21,11 @@ import argparse
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kcli.client.client_config import SCHEME
 from kcli.client.errors import ClientError
@@ -23,6 +38,7 @@ from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import progress_bar
 from kcli.commands.replay import JOIN_BYTES
 from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.renderers.terminal_text import table_lines
 from kcli.log.disk.os_disk import OsDisk
 from kcli.network.shell.clock import Clock
 from kcli.replay.batch_maker import MOST_JOIN_BYTES
@@ -30,12 +46,12 @@ from kcli.replay.checking import Checker
 from kcli.replay.cluster_source import ClusterSource
 from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.group_offsets import GroupProgress
+from kcli.replay.partition_replay import PartitionReplay
 from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
 from kcli.replay.replayer import Replayer
-from kcli.replay.report import plan, plan_lines, result_lines
 from kcli.replay.scheduling import AtOnce, Schedule, parse_bytes
-from kcli.replay.source import CommittedOffset, TopicPartition
+from kcli.replay.source import CommittedOffset, Source, TopicPartition
 from kcli.replay.topic_mapping import TopicMapping
 from kcli.selecting.selection import Selection
 
@@ -249,3 +265,76 @@ class ReplayRun:
                         done = now
                 except ClientError as error:
                     return error
+
+
+class PlannedRow(NamedTuple):
+    """What a partition of the source would send."""
+
+    source: TopicPartition
+    target: TopicPartition
+    records: int
+    batches: int
+    bytes: int
+    first_offset: int | None
+    last_offset: int | None
+
+
+def plan(source: Source, names: Mapping[str, str], wait: Callable[[], None]) -> Iterator[PlannedRow]:
+    """Yield what each partition would send; all is read, nothing is sent. `wait` is called while a source has nothing yet."""
+    for where in source.partitions():
+        stream = source.open(where, 0, [])
+        records = batches = size = 0
+        first: int | None = None
+        last: int | None = None
+        while not stream.is_ended:
+            batch = stream.peek()
+            if batch is None:
+                wait()
+                continue
+            stream.take()
+            records += batch.record_count
+            batches += 1
+            size += len(batch.data)
+            first = batch.first_offset if first is None else first
+            last = batch.next_offset - 1
+        stream.close()
+        yield PlannedRow(where, (names[where[0]], where[1]), records, batches, size, first, last)
+
+
+def plan_lines(rows: Iterable[PlannedRow]) -> Iterator[str]:
+    """Yield the table of a dry run."""
+    columns = ("topic", "partition", "target", "records", "batches", "size", "source offsets")
+    cells = [
+        (
+            row.source[0],
+            str(row.source[1]),
+            row.target[0],
+            f"{row.records:,}",
+            f"{row.batches:,}",
+            format_bytes(row.bytes),
+            "" if row.first_offset is None else f"{row.first_offset} to {row.last_offset}",
+        )
+        for row in rows
+    ]
+    yield from table_lines(columns, cells)
+
+
+def result_lines(partitions: Iterable[PartitionReplay]) -> Iterator[str]:
+    """Yield the table of a run."""
+    columns = ("topic", "partition", "target", "records", "this run", "size", "next source offset", "target offsets")
+    cells = []
+    for one in partitions:
+        progress = one.progress
+        cells.append(
+            (
+                one.source[0],
+                str(one.source[1]),
+                one.target[0],
+                f"{progress.records:,}",
+                f"{one.records:,}",
+                format_bytes(one.bytes),
+                str(progress.source_offset),
+                f"{progress.start_offset} to {progress.target_offset}" if progress.records else f"end {progress.target_offset}",
+            )
+        )
+    yield from table_lines(columns, cells)

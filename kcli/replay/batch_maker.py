@@ -2,7 +2,7 @@
 
     batch of the source                                   what is sent
     ----------------------------------------------------  ------------------------------------------------------------------
-    format 2, all records selected, no gaps, CreateTime   its bytes; only the header changes (kcli.replay.outgoing_batch)
+    format 2, all records selected, no gaps, CreateTime   its bytes; only the header changes (kcli.replay.source)
     format 2, else                                        its selected records, not decoded, with the offset deltas 0, 1, 2,
                                                           compressed again with the same codec; of LogAppendTime each record
                                                           gets the broker's timestamp, as CreateTime
@@ -16,7 +16,7 @@
 A broker refuses a batch whose offsets have gaps, such as one that a cleaner has left, and one with LogAppendTime.
 
 The batches depend on the log and the selection only: a run that goes on makes the same ones, which is how it finds out what the
-target has (kcli.replay.recovery).
+target has (kcli.replay.preparation).
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_F
 from kcli.format.record_copy import renumber_records
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
-from kcli.replay.outgoing_batch import OutgoingBatch, WatchedOffset
-from kcli.replay.source import EarlierRun
+from kcli.replay.source import EarlierRun, OutgoingBatch, WatchedOffset
 from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
 from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS, Budget, crc_damage
 from kcli.selecting.selection import Range, Selection

@@ -22,9 +22,8 @@ from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.replay.fetching import FetchedFile, OffsetOutOfRangeError, batches_in, fetch_some
-from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.partition_replay import PartitionReplay
-from kcli.replay.source import BatchStream, EarlierRun, Source
+from kcli.replay.source import BatchStream, EarlierRun, OutgoingBatch, Source
 from kcli.replay.steps import Steps, next_batch
 
 MOST_DIFFERENCES = 20

@@ -39,11 +39,21 @@ from kcli.replay.batch_maker import BatchMaker, Joining
 from kcli.replay.directory_source import Problems
 from kcli.replay.fetching import MOST_EMPTY_ANSWERS, Aborted, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.group_offsets import GroupOffsets
-from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceTopic, TopicPartition
-from kcli.replay.steps import Done, Pause, ReplayError, StepRunner, Steps, as_client_error, execute
-from kcli.replay.target import connect, list_offsets, refresh, topic_id
+from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceTopic, TopicPartition
+from kcli.replay.steps import (
+    Done,
+    Pause,
+    ReplayError,
+    StepRunner,
+    Steps,
+    as_client_error,
+    connect,
+    execute,
+    list_offsets,
+    refresh,
+    topic_id,
+)
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget
 from kcli.selecting.selection import Range, Selection

@@ -55,9 +55,17 @@ from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, Joining
-from kcli.replay.outgoing_batch import OutgoingBatch
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, SourceError, SourceTopic, TopicPartition
+from kcli.replay.source import (
+    NO_RUN,
+    Bounds,
+    CommittedOffset,
+    EarlierRun,
+    OutgoingBatch,
+    SourceError,
+    SourceTopic,
+    TopicPartition,
+)
 from kcli.selecting.lookup import find_tail, segments_in_range, start_position
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget, Limit, Selector

@@ -2,6 +2,17 @@
 
 A commit is that of a client that is not a member (generation -1), which Kafka accepts of a group without members.
 OffsetCommit and OffsetFetch name topics by their ids from version 10 on.
+
+`place_earlier` finds the places in the target of offsets that an earlier run has passed: the consumers of the source have
+continued since then.
+
+    step                                  result
+    ------------------------------------  ----------------------------------------------------------------------------------
+    OffsetFetch of each group             the groups whose offset in the target may be too small; one that has reached the
+                                          end of the replay is not
+    the source is read from its start     the number of records of the replay below each offset, which is a sequence
+    the target is read from the start of  the offset of the record with that sequence; if the target has deleted it, the
+    the replay                            offset of the next one
 """
 
 from __future__ import annotations
@@ -9,17 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.client.admin.partitions import by_topic
+from kcli.client.admin.partitions import OffsetSpec, by_topic
 from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
+from kcli.format.record_batch import RecordBatch
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
+from kcli.replay.fetching import batches_in, fetch_some
+from kcli.replay.partition_replay import PartitionReplay, truncated
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
-from kcli.replay.source import TopicPartition
-from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ToCoordinator
-from kcli.replay.target import refresh, topic_id
+from kcli.replay.source import SEQUENCES, CommittedOffset, Source, TopicPartition
+from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ToCoordinator, list_offsets, next_batch, refresh, topic_id
 
 _IDS_FROM_VERSION = 10
 _GROUPS_FROM_VERSION = 8
@@ -183,3 +196,72 @@ class GroupProgress:
             for where, one in progress.items()
         }
         yield from self._offsets.commit(commits)
+
+
+def place_earlier(
+    network: NetworkClient,
+    source: Source,
+    partition: PartitionReplay,
+    committed: Iterable[CommittedOffset],
+    problems: dict[str, str],
+) -> Steps[list[str]]:
+    """Place the offsets below the progress that the run began with; return the groups that are beyond the replay in the target.
+
+    `problems` gets the errors of groups, which are then left out. Raises ClientError.
+    """
+    missing, beyond = set(), []
+    for one in committed:
+        if one.offset in partition.passed and one.group not in problems:
+            try:
+                own = (yield from GroupOffsets(network, one.group).fetch([partition.target])).get(partition.target)
+            except ClientError as error:
+                problems[one.group] = str(error)
+                continue
+            if own is None or own.offset < partition.progress.target_offset:
+                missing.add(one.offset)
+            elif own.offset > partition.progress.target_offset:
+                beyond.append(one.group)
+    if missing:
+        sequences = yield from _sequences(source, partition, sorted(missing))
+        yield from _find(network, partition, sequences)
+    return beyond
+
+
+def _sequences(source: Source, partition: PartitionReplay, offsets: list[int]) -> Steps[dict[int, int]]:
+    """Return the number of records below each offset."""
+    stream = source.open(partition.source, 0, offsets)
+    found: dict[int, int] = {}
+    records = 0
+    while len(found) < len(offsets) and (batch := (yield from next_batch(stream))) is not None:
+        for watched in batch.watched:
+            found[watched.offset] = records + watched.slot
+        records += batch.record_count
+    stream.close()
+    return found
+
+
+def _find(network: NetworkClient, partition: PartitionReplay, sequences: dict[int, int]) -> Steps[None]:
+    """Find the records with these numbers in the target."""
+    progress = partition.progress
+    starts = yield from list_offsets([partition.target], OffsetSpec.EARLIEST)
+    offset = max(progress.start_offset, starts[partition.target])
+    wraps, last_sequence = 0, 0
+    while sequences and offset < progress.target_offset:
+        fetched = yield from fetch_some(network, *partition.target, offset)
+        before, offset = offset, fetched.skip_missing(offset)
+        for batch in batches_in(fetched.records, offset):
+            header = batch.header
+            offset = header.last_offset + 1
+            if not isinstance(header, RecordBatch) or header.producer_id != progress.producer_id:
+                continue
+            wraps += header.base_sequence < last_sequence
+            last_sequence = header.base_sequence
+            first = wraps * SEQUENCES + header.base_sequence
+            for source_offset, sequence in list(sequences.items()):
+                if sequence - first <= header.last_offset_delta:
+                    partition.place(source_offset, header.base_offset + max(sequence - first, 0))
+                    del sequences[source_offset]
+        if offset == before:
+            raise truncated(partition.target, offset, progress.target_offset)
+    for source_offset in sequences:
+        partition.place(source_offset, progress.target_offset)

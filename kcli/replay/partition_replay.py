@@ -16,16 +16,48 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from typing import NamedTuple
 
 from kcli.format.primitives import INT64_MAX
 from kcli.inspect.quantities import format_count
-from kcli.replay.outgoing_batch import UNKNOWN_CRC, OutgoingBatch, sequence_after
 from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
-from kcli.replay.recovery import UNKNOWN_OFFSET, Found, FoundBatch
-from kcli.replay.source import BatchStream, EarlierRun, Source, TopicPartition
+from kcli.replay.source import (
+    UNKNOWN_CRC,
+    BatchStream,
+    EarlierRun,
+    OutgoingBatch,
+    Source,
+    TopicPartition,
+    sequence_after,
+)
 from kcli.replay.steps import RESTART, ReplayError
 
 MAX_IN_FLIGHT = 5
+MAX_MESSAGE_BYTES = "max.message.bytes"
+UNKNOWN_OFFSET = -1
+
+
+class FoundBatch(NamedTuple):
+    """A batch of the replay that the target has; `base_offset` is UNKNOWN_OFFSET if only its sequence is known."""
+
+    sequence: int
+    record_count: int
+    base_offset: int
+
+
+class Found(NamedTuple):
+    """The batches of the replay after the saved progress, or, without them, the number of their records."""
+
+    batches: list[FoundBatch]
+    records: int = 0
+
+
+def truncated(where: TopicPartition, end_offset: int, expected: int) -> ReplayError:
+    """Return the error of a target that has lost records."""
+    return ReplayError(
+        f"{where[0]}-{where[1]}: the target's log ends at {end_offset}, but the records up to {expected} were "
+        f"acknowledged: it was truncated; {RESTART}"
+    )
 
 
 class BatchState(Enum):

@@ -19,7 +19,7 @@ The last three are missing in the progress of older versions, and are then not c
 
 The progress is saved before the first record is sent, then each second and at the end. It is behind what the target has; the
 next run reads the headers of the target's batches from `target offset` on and finds its own by the producer id. It makes the
-same batches again, and the sequences show which of them are there (kcli.replay.recovery). That is why no transaction is
+same batches again, and the sequences show which of them are there (kcli.replay.preparation). That is why no transaction is
 needed. Every consumer sees each record once, even with read_uncommitted, and the target's log has no transaction markers.
 
     kept in                                  as
@@ -38,8 +38,7 @@ from kcli.format import limits
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.log.disk.port import Disk
-from kcli.replay.outgoing_batch import UNKNOWN_CRC
-from kcli.replay.source import TopicPartition
+from kcli.replay.source import UNKNOWN_CRC, TopicPartition
 from kcli.replay.steps import RESTART, ReplayError, Steps
 
 _KIND = "kcli-replay"

@@ -30,15 +30,12 @@ from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.message import Message
-from kcli.replay.earlier_offsets import place_earlier
-from kcli.replay.group_offsets import Commit, GroupOffsets
-from kcli.replay.outgoing_batch import OutgoingBatch
-from kcli.replay.partition_replay import MAX_IN_FLIGHT, BatchState, InFlightBatch, PartitionReplay
+from kcli.replay.group_offsets import Commit, GroupOffsets, place_earlier
+from kcli.replay.partition_replay import MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, BatchState, InFlightBatch, PartitionReplay
 from kcli.replay.progress import ProgressStore
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
-from kcli.replay.source import CommittedOffset, Source, TopicPartition
-from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error
-from kcli.replay.target import MAX_MESSAGE_BYTES, refresh
+from kcli.replay.source import CommittedOffset, OutgoingBatch, Source, TopicPartition
+from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error, refresh
 
 # A request gets no further batch then. One of 4 MB was half as fast: memory for it is new each time, here and in the broker.
 REQUEST_BYTES = 512 * 1024

@@ -10,24 +10,30 @@
 A `StepRunner` runs any number of generators at once over one NetworkClient. `execute` raises the error of an operation, and
 `ask` sends a request again until it is answered or the time for it (default.api.timeout.ms) is over. Any exception ends its
 steps, and `done` gets it.
+
+Below it are the requests that all of a replay uses: the first contact with a cluster, its metadata, offsets of partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from kcli.client.admin import partitions as admin_partitions
 from kcli.client.admin.driver import AdminCore
 from kcli.client.admin.operation import Operation, value_of
+from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
+from kcli.client.client_config import FIRST_CONTACT_MS
 from kcli.client.coordinator_lookup import CoordinatorLookup
-from kcli.client.errors import ClientError, KafkaTimeoutError
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.network.peer_request import Answer, PeerFailure, Request
-from kcli.protocol.apis import API_KEYS
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
-from kcli.replay.outgoing_batch import OutgoingBatch
-from kcli.replay.source import BatchStream
+from kcli.replay.source import BatchStream, OutgoingBatch, TopicPartition
 
 _Result = TypeVar("_Result")
 STREAM_PAUSE_MS = 5
@@ -163,3 +169,53 @@ def ask(
         if network.timer.clock_ms >= deadline_ms:
             raise KafkaTimeoutError(f"{API_KEYS[api_key].name} was not answered in time: {network.failure_reason()}")
         yield Pause(config.retry_backoff_ms)
+
+
+def connect(network: NetworkClient, what: str) -> Steps[None]:
+    """Ask for metadata for the first time; `what` names the cluster. Raises ReplayError if it cannot be reached in time."""
+    limit_ms = min(FIRST_CONTACT_MS, network.config.default_api_timeout_ms)
+    try:
+        yield from refresh(network, limit_ms)
+    except KafkaTimeoutError as error:
+        servers = ",".join(network.config.bootstrap_servers)
+        reason = error if isinstance(error, NoBrokersError) else network.failure_reason()
+        raise ReplayError(f"the {what} {servers} cannot be reached: {reason}") from None
+
+
+class NoBrokersError(KafkaTimeoutError):
+    """Metadata that had no broker in any answer, such as those of a broker that is starting."""
+
+
+def refresh(network: NetworkClient, limit_ms: int | None = None) -> Steps[None]:
+    """Ask for the metadata of the topics that are wanted. Raises KafkaTimeoutError."""
+    limit_ms = network.config.default_api_timeout_ms if limit_ms is None else limit_ms
+    deadline_ms = network.timer.clock_ms + limit_ms
+    while True:
+        answer = yield from ask(network, METADATA, network.metadata.request, limit_ms=limit_ms)
+        if answer.brokers:
+            network.metadata.update(answer, network.timer.clock_ms)
+            return
+        if network.timer.clock_ms >= deadline_ms:
+            code = f", but {error_codes.NAMES.get(answer.error_code, answer.error_code)}" if answer.error_code else ""
+            raise NoBrokersError(f"the answers to Metadata had no brokers for {limit_ms} ms{code}")
+        yield Pause(network.config.retry_backoff_ms)
+
+
+def list_offsets(
+    partitions: Iterable[TopicPartition],
+    spec: OffsetSpec = OffsetSpec.LATEST,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Steps[dict[TopicPartition, int]]:
+    """Return the first offsets or the ends of partitions. Raises KafkaError, KafkaTimeoutError."""
+    wanted = dict.fromkeys(partitions, spec)
+    found = {}
+    for where, outcome in (yield from execute(admin_partitions.list_offsets(wanted, isolation_level=isolation))).items():
+        if isinstance(outcome, KafkaError):
+            raise KafkaError(outcome.code, f"{where[0]}-{where[1]}")
+        found[where] = value_of(outcome).offset
+    return found
+
+
+def topic_id(network: NetworkClient, name: str) -> Uuid:
+    """Return the id of a topic, zero if it is not known."""
+    return Uuid(network.metadata.topic_ids.get(name, ZERO_UUID))

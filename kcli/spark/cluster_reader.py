@@ -28,9 +28,8 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, is_abort
-from kcli.replay.fetch_client import FetchClient
-from kcli.replay.fetching import Aborted, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in
-from kcli.replay.target import topic_id
+from kcli.replay.fetching import Aborted, FetchClient, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in
+from kcli.replay.steps import topic_id
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.read_options import ReadOptions
 from kcli.spark.report import Report

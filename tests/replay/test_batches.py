@@ -11,8 +11,7 @@ from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import Header, read_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.replay.directory_source import DirectorySource, Problems
-from kcli.replay.outgoing_batch import OutgoingBatch
-from kcli.replay.source import SourceError
+from kcli.replay.source import OutgoingBatch, SourceError
 from kcli.selecting.selection import Selection, parse_selection
 from tests.conftest import SHARED
 from tests.log_builder import PartitionBuilder

@@ -22,8 +22,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.replay import batch_maker
 from kcli.replay.batch_maker import BatchMaker
 from kcli.replay.directory_source import DirectorySource, Problems
-from kcli.replay.outgoing_batch import OutgoingBatch
-from kcli.replay.source import EarlierRun
+from kcli.replay.source import EarlierRun, OutgoingBatch
 from kcli.selecting.selection import Range, Selection
 from tests.log_builder import PartitionBuilder
 
