@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED_MODULES = [
     "kcli/format/record_scan.py",
     "kcli/format/batch_header.py",
-    "kcli/format/plain_batch.py",
+    "kcli/format/batch_scan.py",
     "kcli/format/batch_scan.py",
     "kcli/format/record_copy.py",
     "kcli/format/batch_join.py",

@@ -62,3 +62,9 @@ cpdef Py_ssize_t match_offset_index(
 cpdef Py_ssize_t match_time_index(
     batches, Py_ssize_t index, Py_ssize_t count, const long long[::1] timestamps, const int[::1] relative_offsets,
     Py_ssize_t slot, long long base_offset, long long[::1] scratch) except? -9
+
+cdef class PlainBatch(batch_header.BatchHeader):
+    cdef public record_scan.RecordColumns records
+
+    @cython.locals(records=record_scan.RecordColumns, size=Py_ssize_t, status=cython.int)
+    cpdef bint check(self, const unsigned char[::1] buffer, view, crc32c) except? -9

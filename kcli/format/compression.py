@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kcli.format import codec_streams, limits
-from kcli.format.byte_source import ByteSource
-from kcli.format.codec_streams import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from kcli.format.codec_streams import GZIP, LZ4, NONE, SNAPPY, ZSTD, ByteSource
 from kcli.format.primitives import Buffer, FormatError, InflationLimitError
 
 CODECS: dict[int, str] = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}

@@ -14,17 +14,30 @@
     LEADER_EPOCH_CHECKPOINT               leader-epoch-checkpoint            kcli.format.checkpoint
 
 construct takes 50 ms to import, so kcli imports this module only when a declaration is asked for, never at its start. From the
-layouts of fixed size `python -m kcli.format.struct_writer` writes kcli/format/structs.py, which has a `struct.Struct` for each
+layouts of fixed size `python -m kcli.format.layouts` writes kcli/format/structs.py, which has a `struct.Struct` for each
 layout and the position of each field, and structs.pxd with the same positions for the compiled modules. A test fails if these
 files are not what the writer would write. Property tests hold the readers of the other layouts to their declarations. The
 readers are stricter than construct, as Kafka is.
 
 Integers are big-endian. The text after a field is its meaning.
+
+The generated files:
+
+    in structs.py                     from RECORD_BATCH_HEADER
+    --------------------------------  -------------------------------------------------------------------------
+    a struct.Struct                   RECORD_BATCH_HEADER = Struct(">qiibIhiqqqhii")
+    its size                          RECORD_BATCH_HEADER_BYTES = 61
+    the position of each field        BATCH_CRC_AT = 17
+
+A .pxd has the numbers of its module as a C enum, so that compiled modules have them as constants. The files are
+checked in, and a test fails if they are not what this module writes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import construct as c
 
@@ -224,3 +237,76 @@ FIXED: dict[str, tuple[str, Any]] = {
     "PRODUCER_SNAPSHOT_HEADER": ("SNAPSHOT", PRODUCER_SNAPSHOT_HEADER),
     "PRODUCER_SNAPSHOT_ENTRY": ("SNAPSHOT_ENTRY", PRODUCER_SNAPSHOT_ENTRY),
 }
+
+
+_HEAD = "Generated from kcli.format.layouts: change them, then run `python -m kcli.format.layouts`."
+_PXD_HEAD = "Generated from the module of the same name: run `python -m kcli.format.layouts` after a change."
+# construct's format character -> that of `struct` for the same big-endian integer, and its name.
+_TYPES = {"b": ("b", "int8"), "h": ("h", "int16"), "l": ("i", "int32"), "q": ("q", "int64"), "L": ("I", "uint32")}
+
+
+class StructField(NamedTuple):
+    """One field of a fixed layout: its format character for `struct`, its type, its first byte."""
+
+    name: str
+    code: str
+    type: str
+    position: int
+
+
+def fields_of(layout: Any) -> list[StructField]:
+    """Return the fields of a layout of big-endian integers. Raises AttributeError or KeyError for any other layout."""
+    fields: list[StructField] = []
+    position = 0
+    for subcon in layout.subcons:
+        number = subcon.subcon
+        code, type_name = _TYPES[number.fmtstr.removeprefix(">")]
+        fields.append(StructField(subcon.name, code, type_name, position))
+        position += number.sizeof()
+    return fields
+
+
+def structs_py() -> str:
+    """Return the text of structs.py."""
+    lines = [f'"""The layouts of fixed size as structs, and the positions of their fields in bytes.\n\n{_HEAD}\n"""', ""]
+    lines += ["from struct import Struct", ""]
+    for name, (prefix, layout) in FIXED.items():
+        fields = fields_of(layout)
+        lines += [
+            f'{name} = Struct(">{"".join(field.code for field in fields)}")',
+            f"{name}_BYTES = {layout.sizeof()}",
+            *(f"{position_name(prefix, field)} = {field.position}  # {field.type}" for field in fields),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def enum_pxd(source: str) -> str:
+    """Return a .pxd with the numbers that a module's `source` assigns to names in capitals."""
+    numbers = re.findall(r"^([A-Z][A-Z0-9_]*) = ([0-9]+)\b", source, re.MULTILINE)
+    return "\n".join([f"# {_PXD_HEAD}", "cdef enum:", *(f"    {name} = {number}" for name, number in numbers), ""])
+
+
+def position_name(prefix: str, field: StructField) -> str:
+    """Return the name in structs.py of a field's position."""
+    return f"{prefix}_{field.name.upper().removeprefix(prefix + '_')}_AT"
+
+
+def generated() -> dict[Path, str]:
+    """Return the text of each generated file."""
+    folder = Path(__file__).parent
+    return {
+        folder / "structs.py": structs_py(),
+        folder / "structs.pxd": enum_pxd(structs_py()),
+        folder / "loop_results.pxd": enum_pxd((folder / "loop_results.py").read_text("utf-8")),
+    }
+
+
+def main() -> None:
+    """Write the files next to this module."""
+    for path, text in generated().items():
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -29,8 +29,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from kcli.format import limits, structs
-from kcli.format.byte_source import ByteSource
-from kcli.format.codec_streams import NONE, ZSTD
+from kcli.format.codec_streams import NONE, ZSTD, ByteSource
 from kcli.format.compression import codec_name, inflate, inflate_stream
 from kcli.format.java_integers import wrap_int64
 from kcli.format.primitives import (

@@ -13,7 +13,7 @@
     OUTSIDE_WINDOW                stopped at a batch with offsets outside of the cleaner's window of retained offsets
     EMPTY, UNCHANGED, REWRITTEN   filtered a batch of which no record, every record or some records are retained
 
-`kcli.format.struct_writer` generates loop_results.pxd from this module, so that compiled modules have the numbers as constants.
+`kcli.format.layouts` generates loop_results.pxd from this module, so that compiled modules have the numbers as constants.
 """
 
 COMPLETE = 0

@@ -1,6 +1,6 @@
 """The layouts of fixed size as structs, and the positions of their fields in bytes.
 
-Generated from kcli.format.layouts by kcli.format.struct_writer: change the layouts, then run the writer.
+Generated from kcli.format.layouts: change them, then run `python -m kcli.format.layouts`.
 """
 
 from struct import Struct

@@ -38,10 +38,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from struct import Struct
 
+from kcli.format.batch_scan import PlainBatch
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.plain_batch import PlainBatch
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_paths import LogAppendInfo, append_checked, append_replicated, check_carefully

@@ -21,7 +21,7 @@
     unstable     latest-unstable: brokers offer the newest version only with unstable.api.versions.enable
     on           the listeners that serve a request: broker, controller (both options are read by kcli.protocol.apis)
 
-A declaration is parsed into `Schema`, `Struct` and `Field`; kcli.protocol.decoder_source and encoder_source generate Python
+A declaration is parsed into `Schema`, `Struct` and `Field`; kcli.protocol.source_generator and encoder_source generate Python
 code from these for each version, when the version is first used.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format import layouts, struct_writer, structs
+from kcli.format import layouts, structs
 from kcli.format.checkpoint import (
     EpochStart,
     PartitionOffset,
@@ -22,8 +22,8 @@ from kcli.format.checkpoint import (
 
 
 def test_the_generated_files_are_what_the_writer_writes() -> None:
-    """Whoever changes a layout runs `python -m kcli.format.struct_writer`."""
-    for path, text in struct_writer.generated().items():
+    """Whoever changes a layout runs `python -m kcli.format.layouts`."""
+    for path, text in layouts.generated().items():
         assert path.read_text("utf-8") == text, path.name
 
 
@@ -31,7 +31,7 @@ def test_the_generated_files_are_what_the_writer_writes() -> None:
 def test_a_struct_reads_what_its_declaration_writes(name: str) -> None:
     """Size, order, sign and width of each field; the position of a field is where its bytes are."""
     prefix, layout = layouts.FIXED[name]
-    packer, fields = getattr(structs, name), struct_writer.fields_of(layout)
+    packer, fields = getattr(structs, name), layouts.fields_of(layout)
     rng = random.Random(name)
     for _ in range(50):
         data = rng.randbytes(packer.size)
@@ -46,7 +46,7 @@ def test_a_struct_reads_what_its_declaration_writes(name: str) -> None:
             assert [one.name for one, old, new in zip(fields, values, found, strict=True) if old != new] == [field.name]
     assert getattr(structs, f"{name}_BYTES") == packer.size == layout.sizeof()
     for field in fields:
-        assert getattr(structs, struct_writer.position_name(prefix, field)) == field.position
+        assert getattr(structs, layouts.position_name(prefix, field)) == field.position
 
 
 def test_every_field_of_the_batch_header_has_its_meaning_beside_it() -> None:

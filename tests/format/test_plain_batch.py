@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format import loop_results, record_scan
-from kcli.format.plain_batch import PlainBatch
+from kcli.format.batch_scan import PlainBatch
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_record, encode_records

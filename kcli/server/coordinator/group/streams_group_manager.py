@@ -72,7 +72,7 @@ from kcli.server.coordinator.group.streams_topology import (
 from kcli.server.coordinator.group.topology_descriptions import TopologyDescriptions
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
-from kcli.state.group_records import subtopologies
+from kcli.state.group_state import subtopologies
 from kcli.state.groups import NO_EPOCH, StreamsGroup, StreamsGroupMember
 
 
