@@ -17,7 +17,7 @@ offsets below the log start offset. Options that choose topics, partitions and o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -217,14 +217,24 @@ def _index_rows(reader: RangeReader) -> Iterator[Row]:
     data, base_offset = _read(reader), _base_offset(file)
     rows: Iterator[Row]
     if reader.options.table == tables.TIME_INDEX:
-        times = TimeIndex.decode(data, base_offset).entries()
-        rows = ({"timestamp": micros(entry.timestamp), "offset": entry.offset} for entry in times)
+        times = TimeIndex.decode(data, base_offset)
+        found = () if _is_preallocated(times.relative_offsets, times.timestamps) else times.entries()
+        rows = ({"timestamp": micros(entry.timestamp), "offset": entry.offset} for entry in found)
     else:
-        positions = OffsetIndex.decode(data, base_offset).entries()
-        rows = ({"offset": entry.offset, "position": entry.position} for entry in positions)
+        index = OffsetIndex.decode(data, base_offset)
+        entries = () if _is_preallocated(index.relative_offsets, index.positions) else index.entries()
+        rows = ({"offset": entry.offset, "position": entry.position} for entry in entries)
     segment = file[: file.rindex(".")] + ".log"
     for number, row in enumerate(rows):
         yield {"segment": segment, "file": file, "entry": number} | row
+
+
+def _is_preallocated(relative_offsets: Sequence[int], others: Sequence[int]) -> bool:
+    """Return True for the index of an active segment without entries: its zeros would look like an entry for the base offset.
+
+    A closed time index may have one entry of zeros: the segment's only record has the timestamp 0.
+    """
+    return len(relative_offsets) > 1 and not any(relative_offsets[:2]) and not any(others[:2])
 
 
 def _aborted_rows(reader: RangeReader) -> Iterator[Row]:

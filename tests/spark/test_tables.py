@@ -85,6 +85,20 @@ def test_time_index_and_leader_epochs(tmp_path: Path) -> None:
     assert [(row["leaderEpoch"], row["startOffset"]) for row in rows_of(tmp_path, table="leader_epochs")] == [(0, 0), (3, 4)]
 
 
+def test_the_index_of_an_active_segment_has_no_entry_of_zeros(tmp_path: Path) -> None:
+    """A broker preallocates an index: without entries it has no row, with one it has that row."""
+    for number, batches in enumerate((1, 3)):
+        log = PartitionBuilder(tmp_path / f"t-{number}", index_every=2)
+        for _ in range(batches):
+            log.append([(b"k", b"v")])
+        log.flush()
+        for suffix in (".index", ".timeindex"):
+            path = log.path(suffix)
+            path.write_bytes((path.read_bytes() if batches > 1 else b"") + bytes(1200))
+    assert [(row["partition"], row["offset"]) for row in rows_of(tmp_path, table="offset_index")] == [(1, 1)]
+    assert {row["partition"] for row in rows_of(tmp_path, table="time_index")} == {1}
+
+
 def test_internal_records_are_decoded() -> None:
     """Group, transaction and metadata records as JSON that says what they say; each record that Kafka shows has a row."""
     for log_set in every_log_set():
