@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from kcli.inspect.quantities import format_bytes, format_count, format_offsets
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
 
     from kcli.log.files.checkpoint_files import TopicPartition
     from kcli.spark.incremental import IncrementalRun
@@ -248,7 +251,7 @@ def _export(
     args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]
 ) -> tuple[ExportResult, list[TopicPartition], list[OffsetRange]]:
     """Export, by Spark if there is anything to read; return the result, the chosen partitions and the offsets read."""
-    from kcli.spark.parquet_export import begin_run, finish_without_rows
+    from kcli.spark.parquet_export import begin_run, check_value_schema, finish_without_rows
 
     partitions = [part.partition.key for part in wanted]
     if not options.incremental:
@@ -259,6 +262,10 @@ def _export(
             print_message(sentence)
         wanted = run.plan.new_ranges
         if not wanted:
+            if run.is_schema_unknown(options.value_schema):
+                # Only Spark can parse the schema and compare it.
+                with _session(args, wanted) as spark:
+                    check_value_schema(spark, options, run)
             return finish_without_rows(run), partitions, wanted
         return _with_spark(args, wanted, options, run), partitions, wanted
 
@@ -268,15 +275,22 @@ def _with_spark(
 ) -> ExportResult:
     """Start Spark, export, show the progress, and stop Spark."""
     from kcli.spark.parquet_export import export
+
+    with _session(args, wanted) as spark:
+        options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
+        with progress_bar(0 if _progress(args.master) else _size_bytes(wanted)) as bar:
+            return export(spark, options, print_message, run, None if bar is None else bar.advance)
+
+
+@contextmanager
+def _session(args: argparse.Namespace, wanted: list[OffsetRange]) -> Iterator[SparkSession]:
+    """Start Spark for an export of these offsets, and stop it. Raises SparkError."""
     from kcli.spark.session import start_session
 
-    progress = _progress(args.master)
-    conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **progress, **_pairs("--conf", args.conf)}
-    spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
+    conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_progress(args.master)}
+    spark = start_session(args.master, "kcli to-parquet", conf | _pairs("--conf", args.conf), log_level="OFF")
     try:
-        options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
-        with progress_bar(0 if progress else _size_bytes(wanted)) as bar:
-            return export(spark, options, print_message, run, None if bar is None else bar.advance)
+        yield spark
     finally:
         spark.stop()
 
@@ -326,6 +340,9 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         "endingTimestamp": _instant("--ending-time", args.ending_time),
         "columns": args.columns,
     }
+    for end in ("starting", "ending"):
+        if getattr(args, f"{end}_time") is not None and getattr(args, f"{end}_offsets") is not None:
+            raise CannotRun(f"--{end}-time and --{end}-offsets exclude each other: each says where the read is {end}")
     source |= {name: value for name, value in given.items() if value}
     if args.command_config is not None:
         from kcli.client.client_config import SCHEME
@@ -334,7 +351,12 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
             raise CannotRun(f"--command-config is for {SCHEME}HOST:PORT; log directories are read without a client")
         settings = common_settings(read_properties(args.command_config))
         source |= {f"kafka.{name}": value for name, value in settings.items()}
-    source |= _pairs("--option", args.option)
+    more = _pairs("--option", args.option)
+    own = {name.lower(): name for name, value in given.items() if value}
+    if twice := next((name for name in more if name.lower() in own), None):
+        raise CannotRun(f"--option {twice} repeats another option of the command line; use one of the two")
+    replaced = {name.lower() for name in more}
+    source = {name: value for name, value in source.items() if name.lower() not in replaced} | more
     return ExportOptions(
         out=args.out,
         source=source,
@@ -353,11 +375,13 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise CannotRun(f"{option} must be NAME=VALUE, not {text!r}")
+        if name.strip().lower() in (known.lower() for known in pairs):
+            raise CannotRun(f"{option} {name.strip()} is given twice; use it once")
         pairs[name.strip()] = value
     return pairs
 

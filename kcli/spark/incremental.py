@@ -43,12 +43,20 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark import table_schemas as tables
+from kcli.spark.json_schema import INFERRED
 from kcli.spark.left_out import PlanCounts, count_plan
-from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, retry_planning
+from kcli.spark.log_partitions import (
+    DATA_LOSS_HINT,
+    LogPartition,
+    PlanError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    retry_planning,
+)
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
 from kcli.spark.planning import OffsetRange, earliest_offset, find_partitions, offset_ranges
 from kcli.spark.read_options import ALL, EARLIEST, SKIP, ReadOptions
-from kcli.spark.run_commit import Recovery, RunError, RunOutput
+from kcli.spark.run_commit import Recovery, RunError, RunOutput, state_of
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
 from kcli.spark.streaming import TopicIds, is_other_topic, losses, recreated, topic_ids
 
@@ -142,10 +150,43 @@ def check_options(before: RunState, now: Mapping[str, str], out: str) -> None:
 # ----------------------------------------------------------------------------------------------------------------- plan
 
 
+def state_before(disk: Disk, out: str) -> RunState | None:
+    """Return the state of the runs before this one, without a lock on the output. Raises RunError, OSError."""
+    local = local_path(out)
+    return None if local is None else state_of(disk, local, SUFFIXES)
+
+
+def known_partitions(disk: Disk, read: ReadOptions, before: RunState | None) -> list[LogPartition]:
+    """Return the partitions that the options choose; with failOnDataLoss=false without those that are gone since `before`.
+
+    The starting offsets apply to the first run only, so later runs may name a partition that is gone in them.
+    Raises PlanError, UnknownTopicError, OSError.
+    """
+    if before is not None:
+        read = _from_earliest(read)
+    try:
+        return find_partitions(disk, read)
+    except (UnknownTopicError, UnknownPartitionError) as error:
+        gone = set(error.missing)
+        known = set() if before is None else {*before.topics, *before.offsets}
+        if read.fail_on_data_loss or not gone <= known:
+            raise
+    topics = tuple(topic for topic in read.topics if topic not in gone)
+    named = {topic: [at for at in numbers if (topic, at) not in gone] for topic, numbers in (read.assignment or {}).items()}
+    if not topics and not any(named.values()):
+        return []
+    return find_partitions(disk, read._replace(topics=topics, assignment=named or None))
+
+
+def _from_earliest(read: ReadOptions) -> ReadOptions:
+    """Return the options of a later run: a new partition begins at its earliest offset."""
+    return read._replace(starting_offsets=EARLIEST, starting_timestamp=None, starting_by_timestamp=None)
+
+
 @retry_planning
 def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
     """Decide what a run reads. Raises PlanError for losses with failOnDataLoss, and for logs of another cluster; OSError."""
-    partitions = find_partitions(disk, read)
+    partitions = known_partitions(disk, read, before)
     ids, clusters = topic_ids(partitions), _cluster_ids(partitions)
     lost: list[str] = []
     if before is None:
@@ -157,11 +198,9 @@ def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
         lost += losses(partitions, begun, read)
         if lost and read.fail_on_data_loss:
             raise PlanError(lost[0] + DATA_LOSS_HINT)
-        # The starting offsets apply to the first run only; a new partition begins at its earliest offset.
-        from_earliest = read._replace(starting_offsets=EARLIEST, starting_timestamp=None, starting_by_timestamp=None)
         ranges = [
             OffsetRange(part, max(begun.get(part.key, 0), earliest_offset(part, read)), end)
-            for part, _, end in offset_ranges(partitions, from_earliest)
+            for part, _, end in offset_ranges(partitions, _from_earliest(read))
         ]
     ranges = [wanted._replace(end=max(wanted.first, wanted.end)) for wanted in ranges]
     reached = begun | {wanted.partition.key: _next_offset(wanted, read) for wanted in ranges}
@@ -255,6 +294,11 @@ class IncrementalRun:
         elif self.recovery.removed_staging:
             found.insert(0, f"an earlier run on {self.directory(ROWS)} was interrupted; its staged files have been removed")
         return found
+
+    def is_schema_unknown(self, value_schema: str) -> bool:
+        """Return True if Spark must compare a schema of --value-schema with that of the runs before."""
+        known = self.before.value_schema if self.before is not None else None
+        return known is not None and value_schema not in (INFERRED, known)
 
     def directory(self, suffix: str) -> str:
         """Return the path of a table's directory."""

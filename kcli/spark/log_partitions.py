@@ -60,6 +60,14 @@ class UnknownTopicError(PlanError):
         self.known = known
 
 
+class UnknownPartitionError(PlanError):
+    """The partitions `missing`, named by the option assign, are not in the paths."""
+
+    def __init__(self, message: str, missing: tuple[TopicPartition, ...]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
 class LogPartition:
     """One partition to be read: its directory, and values that are determined when they are needed."""
 
@@ -293,21 +301,29 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
 
 
 def check_names(there: Collection[TopicPartition], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
-    """Raise UnknownTopicError or PlanError if a topic or partition that the options name does not exist."""
+    """Raise UnknownTopicError, UnknownPartitionError or PlanError if a topic or partition of the options does not exist.
+
+    With exactOffsets nothing is checked: what was deleted since the plan is a loss of data.
+    """
+    if options.exact_offsets:
+        return
     where = ", ".join(paths)
     missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
         raise UnknownTopicError(f"no partition of the topic {', '.join(missing)} is in {where}", missing, known)
 
-    def absent(named: Mapping[str, Iterable[int]]) -> str:
-        numbers = ((topic, partition) for topic, partitions in named.items() for partition in partitions)
-        return ", ".join(f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there)
+    def absent(named: Mapping[str, Iterable[int]]) -> tuple[TopicPartition, ...]:
+        keys = ((topic, partition) for topic, partitions in named.items() for partition in partitions)
+        return tuple(key for key in keys if key not in there)
+
+    def text(keys: Iterable[TopicPartition]) -> str:
+        return ", ".join(f"{topic}-{partition}" for topic, partition in keys)
 
     if found := absent(options.assignment or {}):
-        raise PlanError(f"the partition {found} is not in {where}")
+        raise UnknownPartitionError(f"the partition {text(found)} is not in {where}", found)
     for option, named in options.named_by_partition().items():
         if found := absent(named):
-            raise PlanError(f"{option} names {found}, which is not read from {where}")
+            raise PlanError(f"{option} names {text(found)}, which is not read from {where}")
 
 
 def _check_topic_identity(disk: Disk, chosen: list[PartitionDirectory]) -> None:

@@ -30,7 +30,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import table_schemas as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows, with_all_decoded
-from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
+from kcli.spark.incremental import IncrementalRun, check_incremental, known_partitions, start_run, state_before
 from kcli.spark.json_schema import (
     INFERRED,
     SchemaTextError,
@@ -122,11 +122,15 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         raise
     except ValueError as error:
         raise ExportError(str(error)) from None
-    if not found and read.pattern is not None:
+    # A later run may find that all partitions of the runs before it are gone: its plan decides.
+    may_be_empty = options.incremental and state_before(OsDisk(), options.out) is not None
+    if not found and not may_be_empty and read.pattern is not None:
         message = f"no topic in {', '.join(given_paths(OsDisk(), read))} matches {read.pattern!r}"
         raise UnknownTopicError(message, (), frozenset())
-    if not found:
+    if not found and not may_be_empty:
         raise ExportError(f"the options choose no partition of {', '.join(given_paths(OsDisk(), read))}")
+    if read.read_committed and read.table not in (tables.RECORDS, tables.INTERNAL_RECORDS):
+        raise ExportError(f"--isolation read_committed is for records: the table {read.table} has everything in the files")
     _check_decoding(options, names, read.table)
     fields = (f"{VALUE}_",) if options.flatten else ()
     if unknown := [name for name in options.partition_by if name not in {*names, DATE} and not name.startswith(fields)]:
@@ -143,17 +147,28 @@ def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None
     for column, how in (("key", options.decode_key), (VALUE, options.decode_value)):
         if how is not None and (column not in names or table != tables.RECORDS):
             raise ExportError(f"there is no column {column} to decode")
-    if options.decode_value != JSON:
-        for option, given in (("--flatten", options.flatten), ("--save-schema", options.save_schema is not None)):
-            if given:
-                raise ExportError(f"{option} is for JSON values: add --decode-value json")
+    of_json = {
+        "--flatten": options.flatten,
+        "--save-schema": options.save_schema is not None,
+        "--value-schema": options.value_schema != INFERRED,
+        "--infer-from": options.infer_from is not None,
+    }
+    for option, given in of_json.items():
+        if given and options.decode_value != JSON:
+            raise ExportError(f"{option} is for JSON values: add --decode-value json")
+    if options.infer_from is not None and options.value_schema != INFERRED:
+        raise ExportError("--infer-from is for an inferred schema; --value-schema states it: use one of the two")
+    if options.infer_from is not None and options.infer_from < 1:
+        raise ExportError(f"--infer-from must be 1 or more, not {options.infer_from}")
 
 
 @retry_planning
 def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
     """Return the offsets of each partition; all offsets for an incremental run, since its plan needs the lock of its output."""
-    partitions = find_partitions(OsDisk(), read)
-    return [OffsetRange(part, 0, INT64_MAX) for part in partitions] if options.incremental else offset_ranges(partitions, read)
+    if options.incremental:
+        partitions = known_partitions(OsDisk(), read, state_before(OsDisk(), options.out))
+        return [OffsetRange(part, 0, INT64_MAX) for part in partitions]
+    return offset_ranges(find_partitions(OsDisk(), read), read)
 
 
 def begin_run(options: ExportOptions) -> IncrementalRun:
@@ -391,6 +406,11 @@ def _decodings(
         elif how is not None:
             found.append(Decoding(column, how))
     return tuple(found)
+
+
+def check_value_schema(spark: SparkSession, options: ExportOptions, run: IncrementalRun) -> None:
+    """Check that a run without new records has the schema of the runs before it. Raises ExportError."""
+    _decodings(spark, options, lambda sentence: None, run)
 
 
 def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callable[[str], None]) -> StructType:

@@ -18,6 +18,7 @@ An output that is not on this machine's file system (s3a://, hdfs://) cannot be 
     the job succeeds                         renamed: OUT.kcli-old   renamed: OUT      removed
     a crash between the two renames          missing                 complete          renamed to OUT by the next run
 
+If OUT is a symbolic link, this is done to the directory that it names, and the link stays.
 With spark.sql.sources.partitionOverwriteMode=dynamic Spark itself stages the partitions that it replaces, and writes to OUT.
 """
 
@@ -49,7 +50,8 @@ def check_output(out: str, mode: str, inputs: Iterable[str], *, incremental: boo
     Raises OutputError, OSError as the file system does.
     """
     read = [(given, _identity(given), _ancestors(given)) for given in inputs]
-    for path in ((out.rstrip("/") or out) + suffix for suffix in _WRITTEN):
+    named = out.rstrip("/") or out
+    for path in (place + suffix for place in dict.fromkeys((named, _target(named))) for suffix in _WRITTEN):
         local = local_path(path)
         if local is None:
             continue
@@ -120,6 +122,12 @@ def local_path(path: str) -> str | None:
     return path[found.end() :] if found[1].lower() == "file" else None
 
 
+def _target(path: str) -> str:
+    """Return the path that a symbolic link of this machine names, so that the link stays and its target is replaced."""
+    local = local_path(path)
+    return str(Path(local).resolve()) if local is not None and Path(local).is_symlink() else path
+
+
 def kafka_file(directory: str) -> str | None:
     """Return the first file in or below a directory that has the name of a file of Kafka, or None."""
     for path in Path(directory).rglob("*"):
@@ -155,7 +163,7 @@ class OutputDirectory:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark.sparkContext._jvm
-        self.path = path.rstrip("/") or path
+        self.path = _target(path.rstrip("/") or path)
         self._spark = spark
         self._path = jvm.org.apache.hadoop.fs.Path
         self._files = self._path(self.path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

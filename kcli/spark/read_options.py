@@ -211,12 +211,18 @@ def _check_together(options: ReadOptions) -> None:
         for offset in offsets.values()
     ):
         raise OptionError("exactOffsets needs offsets of 0 or more: earliest (-2) and latest (-1) are not exact")
+    if options.table in tables.OF_FILES and (options.is_start_a_time or options.is_end_a_time or _names_offsets(options)):
+        raise OptionError(f"the table {options.table} has all entries of its files: offsets and times choose none of them")
     if options.ending_offsets == EARLIEST:
         raise OptionError("endingOffsets cannot be earliest")
     if isinstance(options.ending_offsets, dict) and any(
         offset == EARLIEST_OFFSET for offsets in options.ending_offsets.values() for offset in offsets.values()
     ):
         raise OptionError("endingOffsets cannot be earliest (-2) for a partition")
+
+
+def _names_offsets(options: ReadOptions) -> bool:
+    return options.starting_offsets != EARLIEST or options.ending_offsets != LATEST
 
 
 def _unknown(name: str) -> str:

@@ -55,6 +55,24 @@ def has_state(disk: Disk, out: str) -> bool:
     return any(disk.exists(join_path(folder, name)) for name in (STATE_FILE, PENDING_FILE))
 
 
+def state_of(disk: Disk, out: str, suffixes: tuple[str, ...]) -> RunState | None:
+    """Return the state of an output that is not locked, also that of a run whose commit was interrupted; None if it has none.
+
+    Raises RunError, OSError.
+    """
+    paths = (join_path(join_path(out, STATE_DIRECTORY), name) for name in (PENDING_FILE, STATE_FILE))
+    return next((found for path in paths if (found := _read_state(disk, path, suffixes)) is not None), None)
+
+
+def _read_state(disk: Disk, path: str, suffixes: tuple[str, ...]) -> RunState | None:
+    if not disk.exists(path):
+        return None
+    try:
+        return decode_state(disk.read_file(path, MAX_STATE_BYTES), suffixes)
+    except RunStateError as error:
+        raise RunError(f"cannot read {path}: {error}; restore it, or write to a new directory") from None
+
+
 class RunOutput:
     """An output directory and its side tables, locked for one run; `suffixes` are those of all tables, ROWS among them."""
 
@@ -126,12 +144,7 @@ class RunOutput:
             raise RunError(f"the output {path} exists and is not a directory; choose another path")
 
     def _read(self, path: str) -> RunState | None:
-        if not self._disk.exists(path):
-            return None
-        try:
-            return decode_state(self._disk.read_file(path, MAX_STATE_BYTES), self._suffixes)
-        except RunStateError as error:
-            raise RunError(f"cannot read {path}: {error}; restore it, or write to a new directory") from None
+        return _read_state(self._disk, path, self._suffixes)
 
     # ---------------------------------------------------------------------------------------------------------- commit
 

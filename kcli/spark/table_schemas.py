@@ -39,6 +39,8 @@ PRODUCERS = "producers"
 LEADER_EPOCHS = "leader_epochs"
 INTERNAL_RECORDS = "internal_records"
 CORRUPT = "corrupt"
+# Read from other files than segments.
+OF_FILES = (OFFSET_INDEX, TIME_INDEX, ABORTED_TRANSACTIONS, PRODUCERS, LEADER_EPOCHS)
 
 _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),

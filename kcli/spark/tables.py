@@ -12,7 +12,8 @@
     leader_epochs         leader-epoch-checkpoint                          leader epoch
 
 `batches`, `corrupt` and the tables of other files have everything in the files, also control batches, aborted transactions and
-offsets below the log start offset. Options that choose topics, partitions and offsets apply to all tables.
+offsets below the log start offset. Options that choose topics and partitions apply to all tables, those that choose offsets and
+times to the tables that are read from segments; the others refuse them.
 """
 
 from __future__ import annotations
@@ -58,8 +59,6 @@ CORRUPT_ROWS_PER_BATCH = 8
 # The column `bytes` has the first bytes of a corrupt place; `endPosition` has its whole extent.
 MAX_CORRUPT_BYTES = 1024 * 1024
 
-_OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.CORRUPT)
-
 
 @retry_planning
 def plan_table(disk: Disk, options: ReadOptions, columns: set[str]) -> list[LogSplit]:
@@ -67,7 +66,7 @@ def plan_table(disk: Disk, options: ReadOptions, columns: set[str]) -> list[LogS
     partitions = find_partitions(disk, options)
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
-    if options.table not in _OF_SEGMENTS:
+    if options.table in tables.OF_FILES:
         return pack([found for part in partitions for found in _files(part, options.table)], options.max_partition_bytes)
     if options.table in (tables.BATCHES, tables.CORRUPT):
         options = options._replace(include_below_log_start=True, isolation="", stop_at_high_watermark=FALSE)

@@ -286,6 +286,30 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
     assert run_once(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"startingOffsets": '{"t":{"0":2,"1":0}}'},
+        {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":5}}'},
+        {"assign": '{"t":[0,1]}'},
+        {"subscribe": "t,u"},
+    ],
+)
+def test_a_partition_that_the_options_name_is_gone(tmp_path: Path, named: dict[str, str]) -> None:
+    """The options of the first run stay on the command line; with failOnDataLoss=false the runs go on with what is there."""
+    log_of(tmp_path)
+    other = log_of(tmp_path, "t-1")
+    log_of(tmp_path, "u-0")
+    run_once(tmp_path, **named)
+    append(other, 2)
+    for name in ("t-0", "u-0"):
+        shutil.rmtree(tmp_path / "logs" / name)
+    with pytest.raises(PlanError, match=r"t-0|topic u"):
+        start(tmp_path, **named)
+    assert run_once(tmp_path, **named, failOnDataLoss="false") == rows(8, 6, partition=1)
+    assert run_once(tmp_path, **named, failOnDataLoss="false") == []
+
+
 def test_logs_of_another_cluster(tmp_path: Path) -> None:
     """Refused in any case: both topics have the name, and a row has only the name of its topic."""
     log_of(tmp_path)

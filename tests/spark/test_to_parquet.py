@@ -62,6 +62,13 @@ def build(root: Path) -> PartitionBuilder:
         ({"compression": "zstd:23"}, "level of zstd must be 1 to 22, not '23'"),
         ({"compression": "zstd:"}, "not ''"),
         ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
+        ({"value_schema": "id bigint"}, "--value-schema is for JSON values: add --decode-value json"),
+        ({"infer_from": 5, "decode_value": "utf8"}, "--infer-from is for JSON values: add --decode-value json"),
+        ({"infer_from": 5, "decode_value": "json", "value_schema": "id bigint"}, "use one of the two"),
+        ({"infer_from": 0, "decode_value": "json"}, "--infer-from must be 1 or more, not 0"),
+        ({"source": {"table": "batches", "kafka.isolation.level": "read_committed"}}, "has everything in the files"),
+        ({"source": {"table": "time_index", "startingTimestamp": "0"}}, "offsets and times choose none of them"),
+        ({"source": {"table": "producers", "startingOffsets": '{"text":{"0":1}}'}}, "offsets and times choose none of them"),
         ({"source": {"assign": '{"text":[]}'}}, "the options choose no partition of"),
     ],
 )
@@ -155,6 +162,21 @@ def test_words_that_make_no_sense(tmp_path: Path) -> None:
     for words in (("--option", "novalue"), ("--starting-time", "yesterday")):
         with pytest.raises(CannotRun, match=r"novalue|yesterday"):
             to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--starting-time", "2023-11-14", "--starting-offsets", '{"t":{"0":5}}'), "--starting-time and --starting-offsets"),
+        (("--ending-time", "2023-11-14", "--ending-offsets", "latest"), "--ending-time and --ending-offsets"),
+        (("--option", "minPartitions=2", "--option", "minpartitions=3"), "--option minpartitions is given twice"),
+        (("--starting-offsets", "earliest", "--option", "startingoffsets=latest"), "--option startingoffsets repeats"),
+    ],
+)
+def test_options_of_which_one_would_be_ignored(words: tuple[str, ...], says: str) -> None:
+    """Two options for one setting: which one counts would be a guess."""
+    with pytest.raises(CannotRun, match=says):
+        to_parquet._export_options(parse("logs", "--out", "x", *words))
 
 
 def test_a_day_is_read_to_its_end(tmp_path: Path) -> None:
