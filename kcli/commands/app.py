@@ -60,7 +60,7 @@ Kafka and of kcli, with no broker running, and tools that write, read and admini
 EPILOG = """\
 Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group has the name, or
 the cluster refused the request; 2 the command could not run, a path is missing, or no broker answers;
-3 no damage, but offsets are missing (verify); 130 interrupted.
+3 no damage, but offsets are missing (verify); 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 docs/ and the README have examples."""
 
 

@@ -10,7 +10,8 @@ exit code  meaning
            is missing or cannot be opened (the other paths are done); or no broker
            answers
 3          done, no damage, but offsets are missing (verify and repair)
-130        interrupted
+128 + N    ended by signal N: 130 interrupted, 143 terminated, 129 hung up. The command ends in order: a member
+           leaves its group, records that were read are sent
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_CANNOT_RUN = 2
 EXIT_HOLES = 3
-EXIT_INTERRUPTED = 130
+EXIT_SIGNAL = 128
+EXIT_INTERRUPTED = EXIT_SIGNAL + 2
 # After an interrupt that the interpreter has ignored, until the next one.
 AGAIN_S = 0.01
 
@@ -42,6 +44,14 @@ def exit_code(*, is_sound: bool, all_opened: bool) -> int:
 
 class CannotRun(Exception):
     """The command cannot run; the message is the sentence for the user."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: the command ends as after an interrupt."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 class ReaderGone(Exception):
@@ -93,6 +103,7 @@ def guarded(run: Callable[[], int]) -> int:
     A closed pipe is not an error: the reader does not want more. An interrupt ends it wherever it comes.
     """
     hook, sys.unraisablehook = sys.unraisablehook, _unraisable
+    handled = _handle_signals()
     try:
         return run()
     except CannotRun as error:
@@ -102,6 +113,8 @@ def guarded(run: Callable[[], int]) -> int:
         # The interpreter flushes stdout when it exits; with /dev/null that cannot fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_OK
+    except Terminated as signal:
+        return EXIT_SIGNAL + signal.number
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
@@ -119,6 +132,30 @@ def guarded(run: Callable[[], int]) -> int:
         return EXIT_CANNOT_RUN
     finally:
         sys.unraisablehook = hook
+        _set_default(handled)
+
+
+def _handle_signals() -> list[int]:
+    """Have SIGTERM and SIGHUP raise Terminated, unless the parent process ignores them (nohup); return which do."""
+    from signal import SIG_DFL, SIGHUP, SIGTERM, getsignal, signal
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated(number)
+
+    found: list[int] = [number for number in (SIGTERM, SIGHUP) if getsignal(number) is SIG_DFL]
+    try:
+        for number in found:
+            signal(number, end)
+    except ValueError:  # another thread than the main one
+        return []
+    return found
+
+
+def _set_default(numbers: list[int]) -> None:
+    from signal import SIG_DFL, signal
+
+    for number in numbers:
+        signal(number, SIG_DFL)
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:

@@ -42,7 +42,9 @@ def _begin_worker(counter: Any) -> None:
     global _done_bytes
     _done_bytes = counter
     # The terminal interrupts the whole group; the parent ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def count_bytes(count: int) -> None:

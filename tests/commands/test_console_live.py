@@ -6,6 +6,7 @@ The commands run as processes against `kcli serve`; librdkafka judges what they 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -176,6 +177,26 @@ def test_a_closed_pipe_ends_the_command_without_a_word(server: LiveServer) -> No
     line = f"{sys.executable} -m kcli consume --bootstrap-server 127.0.0.1:{server.port} --topic t | head -1"
     found = subprocess.run(["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"], capture_output=True, timeout=60)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"\n", b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_member_that_is_ended_by_a_signal_leaves_its_group(server: LiveServer, number: int) -> None:
+    """The next member would wait for session.timeout.ms, 45 s by default, for the partitions of one that did not leave."""
+    group = f"ended-{number}"
+    words = ["--topic", "t", "--group", group, "--follow", "--bootstrap-server", f"127.0.0.1:{server.port}"]
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+        "from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, "consume", *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(60) == 128 + number
+    words = ["describe", "--group", group, "--state", "--output", "json", "--bootstrap-server", f"127.0.0.1:{server.port}"]
+    found = subprocess.run([sys.executable, "-m", "kcli", "groups", *words], capture_output=True, timeout=60)
+    assert json.loads(found.stdout)["memberCount"] == 0, found
 
 
 # --------------------------------------------------------------------------------------------------------------- produce
