@@ -20,6 +20,7 @@ A number whose field is `Annotated[int, Range(...)]` must be in the range.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -140,9 +141,21 @@ def is_like_protocol(name: str) -> bool:
 
 
 def parse_address(text: str) -> PeerAddress:
-    """Return the address that `host:port` or `[IPv6]:port` names. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
+    """Return the address that `host:port` or `[IPv6]:port` names. Raises ConfigError.
+
+    A listener's name before it is passed by, as by Kafka (PLAINTEXT://host:port): security.protocol decides.
+    """
+    listener, found, address = text.rpartition("://")
+    if not found or not re.fullmatch(r"[0-9A-Za-z%._-]*", listener):
+        address = text
+    host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
+    if (
+        not colon
+        or not re.fullmatch(r"[^\s/]+", host)
+        or not port.isascii()
+        or not port.isdigit()
+        or not 0 < int(port) <= MAX_PORT
+    ):
         raise ConfigError(f"{text!r} is not an address: write HOST:PORT, such as localhost:9092")
     return PeerAddress(host, int(port))

@@ -7,7 +7,8 @@ effects, which a shell executes (kcli.client.shell, or the simulator); it never 
     ---------------------  ------------------------------------------------------------------------------------------------
     `send(node_id, ...)`   a broker; `COORDINATOR` connections are apart from `DATA`, so that no fetch delays a heartbeat
     `send_to_any(...)`     the broker with the fewest requests under way that does not back off (Kafka: leastLoadedNode);
-                           before the first metadata, an address of bootstrap.servers
+                           before the first metadata, an address of bootstrap.servers; the next one if it has not
+                           answered within HURRIED_SETUP_MS (kcli.network.peer_connection)
 
     the metadata are asked for           when
     -----------------------------------  ----------------------------------------------------------------------------------
@@ -95,6 +96,8 @@ class NetworkClient:
         )
         self._refusal_listeners: list[RefusalListener] = []
         self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
+        if len(self._bootstrap) > 1:
+            self.peers.hurried_listener = BOOTSTRAP
         self._backoff = config.retry_backoff()
         self._is_asking = False
         self._is_update_wanted = False
@@ -226,6 +229,8 @@ class NetworkClient:
             known = []
         if not known:
             known = [(address, BOOTSTRAP) for address in self._bootstrap]
+            fewest = min(self.peers.failure_count(*one) for one in known)
+            known = [one for one in known if self.peers.failure_count(*one) == fewest]
             usable = [one for one in known if not self.peers.is_backing_off(*one)]
         candidates = usable or known
         fewest = min(self.peers.in_flight_count(*one) for one in candidates)

@@ -82,7 +82,7 @@ class Closing(Enum):
     CLOSED = 1  # the peer closed it
     CLOSED_IN_HANDSHAKE = 2  # the peer closed it during the TLS handshake
     EXPECTS_TLS = 3  # the peer answered plain bytes with those of TLS
-    REFUSED = 4  # TLS failed in a way that another attempt does not change, such as a wrong certificate
+    REFUSED = 4  # another attempt would fail, too: TLS with a wrong certificate, or a server of HTTP or SSH
 
 
 class PeerClosed(NamedTuple):

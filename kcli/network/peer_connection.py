@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 CLIENT_SOFTWARE_NAME = "kcli"
 CLOSES_OF_A_REFUSAL = 3
+# The time to set up a connection for which there is another address, at first; it doubles with each failure. A server that
+# accepts connections and does not answer would otherwise take all the time of a caller, whose timeout may be as long.
+HURRIED_SETUP_MS = 1000
 _SETUP_APIS = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 # The part of a session's lifetime after which a client authenticates again: at random from 85 to 95 %, as Kafka's.
 REAUTHENTICATION_FACTOR, REAUTHENTICATION_JITTER = 0.85, 0.10
@@ -115,6 +118,11 @@ class PeerConnection:
     def in_flight_count(self) -> int:
         """How many requests wait or were sent, and have no answer yet."""
         return len(self._waiting) + len(self._sent)
+
+    @property
+    def failure_count(self) -> int:
+        """How many connections in a row have failed."""
+        return self._failures
 
     @property
     def is_backing_off(self) -> bool:
@@ -187,6 +195,12 @@ class PeerConnection:
         message = api.request.new(client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=__version__)
         self._set_up(api, message, partial(self._negotiated, version), version)
 
+    def _setup_timeout_ms(self) -> int:
+        """Return how long the peer may take: socket.connection.setup.timeout.ms, less where another peer can be asked."""
+        most_ms = self._peers.settings.connection_setup_timeout_ms
+        is_hurried = self.peer.listener == self._peers.hurried_listener
+        return min(most_ms, HURRIED_SETUP_MS << min(self._failures, 10)) if is_hurried else most_ms
+
     def _set_up(self, api: Api, message: Message, callback: AnswerCallback, version: int) -> None:
         """Send a request that sets up the connection, before those that wait.
 
@@ -195,7 +209,7 @@ class PeerConnection:
         """
         request = PeerRequest(api, message, callback)
         request.version = version
-        deadline_ms = self._peers.timer.clock_ms + self._peers.settings.connection_setup_timeout_ms
+        deadline_ms = self._peers.timer.clock_ms + self._setup_timeout_ms()
         before = [one.deadline.at_ms for one in self._sent.values() if one.deadline is not None]
         self._register(request, max([deadline_ms, *before]))
         self._write(request)

@@ -86,6 +86,8 @@ class Peers:
         self.obtain_token = obtain_token
         self.on_refusal = on_refusal
         self.has_worked = False  # a request of a caller has had an answer
+        # The listener whose connections are given up early if they are not set up, since there are other addresses.
+        self.hurried_listener: str | None = None
         self.outstanding = Outstanding[bytes | bytearray | PeerFailure]()
         self.tokens = Outstanding[TokenObtained]()
         # The finalized features of the cluster by the newest answer to ApiVersions (KIP-584), and its epoch.
@@ -163,6 +165,11 @@ class Peers:
         """Return whether the last connection to a destination failed, and the next one waits for the backoff."""
         connection = self._connections.get((destination, listener))
         return connection is not None and connection.is_backing_off
+
+    def failure_count(self, destination: PeerNode | PeerAddress, listener: str) -> int:
+        """Return how many connections to a destination have failed since one was ready."""
+        connection = self._connections.get((destination, listener))
+        return 0 if connection is None else connection.failure_count
 
     def failure_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
         """Return why the last connection to a destination ended, or what this one waits for; None if it is ready."""

@@ -218,6 +218,9 @@ def test_settings_have_kafkas_names() -> None:
     assert config.bootstrap_servers == ("a:1", "[::1]:2")
     assert (config.allow_auto_create_topics, config.retry_backoff_ms, config.client_id) == (False, 7, "kcli")
     assert parse_address("[::1]:2") == PeerAddress("::1", 2)
+    # As Kafka's clients, and as brokers print their listeners.
+    assert parse_address("PLAINTEXT://b:9092") == parse_address("b:9092") == PeerAddress("b", 9092)
+    assert parse_address("SASL_SSL://[::1]:2") == PeerAddress("::1", 2)
     refuse_unknown(properties, ClientConfig)
 
 
@@ -236,7 +239,7 @@ def test_a_wrong_setting_is_named(name: str, value: str, message: str) -> None:
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("text", ["localhost", ":9092", "h:", "h:0", "h:65536", "h:9x", ""])
+@pytest.mark.parametrize("text", ["localhost", ":9092", "h:", "h:0", "h:65536", "h:9x", "", "A B://h:1", "X://h"])
 def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         parse_address(text)

@@ -6,6 +6,7 @@ What they print of real clusters is judged by tests/oracle/test_client_admin.py.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -58,7 +59,6 @@ def closing(connection: socket.socket) -> None:
 
 
 SERVERS: dict[str, tuple[Callable[[socket.socket], None], str]] = {
-    "http": (http, "it is an HTTP server and not a Kafka broker"),
     "nonsense": (nonsense, "its answer to ApiVersions cannot be read"),
     "huge": (huge, "no broker answered"),
     "silent": (silent, "no broker answered"),
@@ -84,11 +84,28 @@ def test_a_server_that_is_not_a_broker(name: str, capfd: pytest.CaptureFixture[s
     assert code == 2 and reason in err and f"{TIMEOUT_S * 1000:.0f} ms" in err, err
 
 
-def test_a_server_that_expects_tls(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (tls, "it expects TLS: set security.protocol=SSL, or use another port"),
+        (http, "it is an HTTP server and not a Kafka broker"),
+    ],
+)
+def test_a_server_of_another_protocol(
+    answer: Callable[[socket.socket], None], reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """No other attempt is made: it would fail as well."""
-    with answering_server(tls) as address:
+    with answering_server(answer) as address:
         code, err = ran(capfd, "topics", "list", "--bootstrap-server", address)
-    assert code == 2 and f"{address}: it expects TLS: set security.protocol=SSL, or use another port" in err
+    assert code == 2 and f"{address}: {reason}" in err and "within" not in err
+
+
+def test_a_bootstrap_server_that_does_not_answer_is_left_for_another(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its time to set up a connection is that of the whole command: half of the runs ended without asking the other server."""
+    for _ in range(4):  # the first server is chosen at random
+        with answering_server(silent) as first, answering_server(http) as second:
+            code = main(["topics", "list", "--bootstrap-server", f"{first},{second}"])
+        assert code == 2 and f"{second}: it is an HTTP server" in capfd.readouterr().err
 
 
 COMMANDS = [
@@ -223,12 +240,14 @@ def test_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert code == 2 and "none: No such file or directory" in err
 
 
-def test_an_interrupt_ends_it_at_once() -> None:
-    """Ctrl-C while a broker does not answer."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupt_ends_it_at_once(number: int, code: int) -> None:
+    """Ctrl-C, a kill or the end of the terminal while a broker does not answer."""
     with answering_server(silent) as address:
         # Tests that a shell runs in the background inherit that SIGINT is ignored, and so would the command.
         program = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)]; "
             "from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
         )
         command = [sys.executable, "-c", program, "topics", "list", "--bootstrap-server", address, "--timeout", "60"]
@@ -238,8 +257,8 @@ def test_an_interrupt_ends_it_at_once() -> None:
             deadline = time.monotonic() + 30
             while process.poll() is None and time.monotonic() < deadline and not _has_peer(address):
                 connected.wait(0.02)  # a poll of another process, which gives no other sign
-            process.send_signal(2)
-            assert process.wait(20) == 130
+            process.send_signal(number)
+            assert process.wait(20) == code
 
 
 def _has_peer(address: str) -> bool:

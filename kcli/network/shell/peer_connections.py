@@ -63,6 +63,13 @@ def other_protocol(first_bytes: bytes) -> str | None:
     return next((what for start, what in _OTHER_PROTOCOLS.items() if first_bytes.startswith(start)), None)
 
 
+def _closing_of(reason: str) -> Closing:
+    """Return how the connection to a server of another protocol ends: another attempt would end in the same way."""
+    if reason == _EXPECTS_TLS:
+        return Closing.EXPECTS_TLS
+    return Closing.REFUSED if reason in _OTHER_PROTOCOLS.values() else Closing.ENDED
+
+
 class PeerConnections:
     """The connections of one node; `dispatch` takes events."""
 
@@ -276,7 +283,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             size = int.from_bytes(self._small[start : start + SIZE_BYTES], "big", signed=True)
             wrong = self._wrong_frame(size)
             if wrong is not None:
-                self._connections.lost(self, wrong, Closing.EXPECTS_TLS if wrong == _EXPECTS_TLS else Closing.ENDED)
+                self._connections.lost(self, wrong, _closing_of(wrong))
                 return
             begin = start + SIZE_BYTES
             if self._end - begin < size:
