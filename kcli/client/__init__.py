@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kcli.client.consumer.consumer_protocol import TopicPartition
     from kcli.client.consumer.consumer_record import ConsumerRecord
     from kcli.client.consumer.share_records import AcknowledgeType
-    from kcli.client.consumer.subscription_state import OffsetAndMetadata
     from kcli.client.errors import AuthenticationError, ClientError, KafkaError
     from kcli.client.producer.producer_batch import RecordMetadata
     from kcli.client.shell.admin import Admin, AsyncAdmin
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from kcli.client.shell.consumer import Consumer
     from kcli.client.shell.producer import AsyncProducer, Producer
     from kcli.client.shell.share_consumer import ShareConsumer
+    from kcli.client.value_checks import OffsetAndMetadata
 
 __all__ = [
     "AcknowledgeType",
@@ -68,7 +68,7 @@ _MODULES = {
     "ConsumerRecord": "consumer.consumer_record",
     "KafkaError": "errors",
     "NewTopic": "admin.topics",
-    "OffsetAndMetadata": "consumer.subscription_state",
+    "OffsetAndMetadata": "value_checks",
     "PartitionInfo": "cluster",
     "Producer": "shell.producer",
     "RecordMetadata": "producer.producer_batch",

@@ -27,6 +27,7 @@ from kcli.client import Admin, AsyncAdmin
 from kcli.client.admin import cluster, configs, group_offsets, groups, log_dirs, partitions, security, topics
 from kcli.client.admin.operation import value_of
 from kcli.client.errors import KafkaError, UnsupportedVersionError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.commands.app import main
 from tests.conftest import ROOT
 from tests.oracle.brokers import new_broker
@@ -235,7 +236,7 @@ def test_groups_are_those_of_librdkafka(place: Place) -> None:
         ]
     offsets = value_of(place.admin.list_consumer_group_offsets({"was": None})["was"])
     (future,) = place.theirs.list_consumer_group_offsets([ConsumerGroupTopicPartitions("was")]).values()
-    assert {at: one.offset for at, one in offsets.items() if isinstance(one, group_offsets.OffsetAndMetadata)} == {
+    assert {at: one.offset for at, one in offsets.items() if isinstance(one, OffsetAndMetadata)} == {
         (one.topic, one.partition): one.offset for one in future.result(PATIENCE_S).topic_partitions
     }
 
@@ -513,9 +514,7 @@ def test_groups_of_all_types_are_those_of_the_java_client(
     for group in ("live-classic", "live-consumer"):
         mine = value_of(place.admin.describe_consumer_groups([group])[group])
         offsets = value_of(place.admin.list_consumer_group_offsets({group: None})[group])
-        committed = {
-            f"{at[0]}-{at[1]}": one.offset for at, one in offsets.items() if isinstance(one, group_offsets.OffsetAndMetadata)
-        }
+        committed = {f"{at[0]}-{at[1]}": one.offset for at, one in offsets.items() if isinstance(one, OffsetAndMetadata)}
         assert (mine.type, mine.state) == (theirs[group]["kind"], theirs[group]["state"])
         assert (members_of(mine.members), committed) == (theirs[group]["members"], theirs[group]["offsets"])
     shared = value_of(place.admin.describe_share_groups(["live-share"])["live-share"])

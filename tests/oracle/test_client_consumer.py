@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import KafkaTimeoutError, RecordDeserializationError
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
+from kcli.client.value_checks import OffsetAndMetadata
 from tests.oracle.conftest import Served
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]

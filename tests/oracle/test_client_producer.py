@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kcli.client import AsyncProducer, Producer
 from kcli.client.cluster import Cluster
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import (
     IllegalStateError,
     KafkaError,
@@ -31,6 +30,7 @@ from kcli.client.errors import (
 )
 from kcli.client.producer.producer import Record
 from kcli.client.producer.producer_batch import RecordMetadata
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 from tests.oracle.brokers import KcliBroker
 from tests.oracle.conftest import Served

@@ -20,12 +20,12 @@ from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResou
 from kcli.client.admin.operation import value_of
 from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.admin.topics import NewTopic
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import AuthenticationError, ClientError, UnsupportedVersionError
 from kcli.client.shell.admin import Admin
 from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.producer import Producer
 from kcli.client.shell.share_consumer import ShareConsumer
+from kcli.client.value_checks import OffsetAndMetadata
 from tests.certificates import Authority
 from tests.conftest import FIXTURES
 from tests.oracle.peer import Peer, free_ports

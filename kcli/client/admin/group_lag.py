@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from kcli.client.admin.error_sentences import kafka_error
 from kcli.client.admin.group_offsets import (
-    OffsetAndMetadata,
     SharePartitionOffset,
     list_consumer_group_offsets,
     list_share_group_offsets,
@@ -39,6 +38,7 @@ from kcli.client.admin.streams import StreamsGroupDescription, describe_streams_
 from kcli.client.admin.topics import describe_topics
 from kcli.client.cluster import NO_LEADER, TopicPartition
 from kcli.client.errors import ClientError, KafkaError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 
 # The errors of partitions whose ends nothing knows at the moment.

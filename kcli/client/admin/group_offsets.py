@@ -22,8 +22,9 @@ from kcli.client.admin.driver import refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.admin.partitions import by_topic
-from kcli.client.cluster import NO_EPOCH, TopicPartition
+from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
+from kcli.client.value_checks import OffsetAndMetadata, check_offsets
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_SHARE_GROUP_OFFSETS,
@@ -40,14 +41,6 @@ _WITH_TOPIC_NAMES = 9  # the last version of OffsetFetch and OffsetCommit
 _GROUPS_SINCE = 8
 _STABLE_SINCE = 7
 _ALTER_RETRIED = TRIED_AGAIN | {error_codes.REBALANCE_IN_PROGRESS}
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed offset, the next one that is read, with what the group's consumer wrote next to it."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = NO_EPOCH
 
 
 class SharePartitionOffset(NamedTuple):
@@ -107,7 +100,7 @@ def _read_fetched(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, G
             for one in topic.partitions:
                 committed = None
                 if one.committed_offset >= 0:
-                    committed = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
+                    committed = OffsetAndMetadata(one.committed_offset, one.committed_leader_epoch, one.metadata or "")
                 offsets[topic.name, one.partition_index] = outcome_error(one.error_code) or committed
         yield key, offsets
 
@@ -115,7 +108,11 @@ def _read_fetched(keys: Sequence[str], answer: Message) -> Iterator[tuple[str, G
 def alter_consumer_group_offsets(
     group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> Operation[Outcomes[TopicPartition, None]]:
-    """Commit offsets for a group without members; a group that does not exist is created."""
+    """Commit offsets for a group without members; a group that does not exist is created.
+
+    Raises TypeError, ValueError and KafkaError for offsets that cannot be.
+    """
+    check_offsets(offsets)
 
     def request(keys: Sequence[TopicPartition], _context: RequestContext) -> Message:
         kind = API_KEYS[OFFSET_COMMIT].request
@@ -124,13 +121,13 @@ def alter_consumer_group_offsets(
         for name, indexes in by_topic(keys).items():
             parts = []
             for index in indexes:
-                offset, metadata, epoch = offsets[name, index]
+                one = offsets[name, index]
                 parts.append(
                     partition(
                         partition_index=index,
-                        committed_offset=offset,
-                        committed_leader_epoch=epoch,
-                        committed_metadata=metadata,
+                        committed_offset=one.offset,
+                        committed_leader_epoch=one.leader_epoch,
+                        committed_metadata=one.metadata,
                     )
                 )
             topics.append(topic(name=name, partitions=parts))

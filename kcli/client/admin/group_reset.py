@@ -22,7 +22,6 @@ from typing import NamedTuple
 from kcli.client.admin.error_sentences import kafka_error
 from kcli.client.admin.group_lag import AnyDescription, check_partitions
 from kcli.client.admin.group_offsets import (
-    OffsetAndMetadata,
     SharePartitionOffset,
     alter_consumer_group_offsets,
     alter_share_group_offsets,
@@ -33,6 +32,7 @@ from kcli.client.admin.operation import Operation, Outcomes, value_of
 from kcli.client.admin.partitions import NO_OFFSET, ListedOffset, OffsetSpec, list_offsets
 from kcli.client.cluster import NO_EPOCH, TopicPartition
 from kcli.client.errors import ClientError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 
 
@@ -154,5 +154,5 @@ def commit_plan(
     """Set the offsets of a plan."""
     if is_share:
         return (yield from alter_share_group_offsets(group_id, {at: one.new for at, one in plan.items()}))
-    offsets = {at: OffsetAndMetadata(one.new, one.metadata, one.leader_epoch) for at, one in plan.items()}
+    offsets = {at: OffsetAndMetadata(one.new, one.leader_epoch, one.metadata) for at, one in plan.items()}
     return (yield from alter_consumer_group_offsets(group_id, offsets))

@@ -22,10 +22,11 @@ as kcli.format.record_scan does; its C types are in completed_fetch.pxd.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from kcli.client.consumer import arrow_records, consumer_record, general_batches
 from kcli.client.errors import FetchedRecordError, RecordDeserializationError
+from kcli.client.serializers import Deserializer
 from kcli.format import batch_header, byte_address, compression, loop_results, record_scan
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import Buffer, CorruptRecordError, FormatError, InvalidRecordError, crc32c
@@ -36,8 +37,6 @@ MIN_ENTRY_BYTES = general_batches.MIN_ENTRY_BYTES
 SIZE_AT = 8
 OVERHEAD_BYTES = 12
 MIN_ENTRY_SIZE = 14
-
-Deserializer = Callable[[bytes], object]
 
 
 class CompletedFetch:

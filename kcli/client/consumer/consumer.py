@@ -29,7 +29,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.arrow_records import ArrowColumns
-from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.fetcher import Fetcher
@@ -42,14 +41,17 @@ from kcli.client.consumer.subscription_state import (
     ConsumerRebalanceListener,
     FetchPosition,
     NoOffsetForPartitionError,
-    OffsetAndMetadata,
     OffsetResetStrategy,
     SubscriptionState,
     SubscriptionType,
     parse_reset_strategy,
 )
 from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
-from kcli.client.consumer.value_checks import (
+from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
+from kcli.client.network_client import NetworkClient
+from kcli.client.serializers import Deserializer
+from kcli.client.value_checks import (
+    OffsetAndMetadata,
     check_offset,
     check_offsets,
     check_timestamps,
@@ -57,8 +59,6 @@ from kcli.client.consumer.value_checks import (
     checked_partitions,
     checked_topics,
 )
-from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
-from kcli.client.network_client import NetworkClient
 from kcli.protocol import error_codes
 
 MakeMembership = Callable[[NetworkClient, ConsumerConfig, SubscriptionState], Membership]
@@ -290,7 +290,7 @@ class ConsumerCore:
 
     def reset(self, partitions: Iterable[TopicPartition], strategy: OffsetResetStrategy, now_ms: int) -> None:
         """Continue at the beginning or end of partitions, of all assigned ones if there is none. Raises IllegalStateError."""
-        for partition in list(partitions) or self.subscriptions.assigned_partitions:
+        for partition in checked_partitions(partitions) or self.subscriptions.assigned_partitions:
             self.subscriptions.request_reset(partition, strategy)
             self._forget_position(partition)
 
@@ -314,7 +314,7 @@ class ConsumerCore:
 
     def pause(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """Fetch and return no more records of partitions. Raises IllegalStateError."""
-        wanted = list(partitions)
+        wanted = checked_partitions(partitions)
         self.subscriptions.pause(wanted)
         self.give_back(wanted)
 
@@ -326,7 +326,7 @@ class ConsumerCore:
 
     def resume(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """Fetch and return records of paused partitions again. Raises IllegalStateError."""
-        self.subscriptions.resume(partitions)
+        self.subscriptions.resume(checked_partitions(partitions))
         self.fetcher.wake()
 
     # ---------------------------------------------------------------------------------------------------------- records

@@ -21,11 +21,12 @@ from contextlib import contextmanager
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.arrow_records import ArrowBuilder, ArrowColumns
-from kcli.client.consumer.completed_fetch import CompletedFetch, Deserializer
+from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.fetch_metrics import FetchMetrics
 from kcli.client.consumer.subscription_state import FetchPosition, FetchState, SubscriptionState
 from kcli.client.errors import FetchedRecordError
+from kcli.client.serializers import Deserializer
 
 # The size of an empty record; compressed ones may be smaller, for which the columns grow.
 LEAST_RECORD_BYTES = 7

@@ -39,10 +39,11 @@ from kcli.client.consumer.membership import (
 )
 from kcli.client.consumer.offset_commits import OffsetCommits
 from kcli.client.consumer.poll_watch import PollWatch
-from kcli.client.consumer.subscription_state import OffsetAndMetadata, SubscriptionState
+from kcli.client.consumer.subscription_state import SubscriptionState
 from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, ConfigError
 from kcli.client.network_client import NetworkClient
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 
 NO_MEMBER_ID = ""

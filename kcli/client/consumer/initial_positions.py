@@ -23,12 +23,12 @@ from kcli.client.consumer.subscription_state import (
     NONE,
     FetchPosition,
     FetchState,
-    OffsetAndMetadata,
     SubscriptionState,
     TopicPartitionState,
 )
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 
 _NOT_IN_GROUP = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.STALE_MEMBER_EPOCH))

@@ -25,8 +25,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from kcli.client.cluster import TopicPartition
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import ClientError
+from kcli.client.value_checks import OffsetAndMetadata
 
 # Get the result of an operation, or its error, once, and the time.
 CommitDone = Callable[[ClientError | None, int], None]

@@ -24,15 +24,15 @@ from typing import NamedTuple
 
 from kcli.client.cluster import Cluster, TopicPartition
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
-from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.share_config import EXPLICIT, ShareConsumerConfig, check_share_config
 from kcli.client.consumer.share_fetcher import Flushed, ShareFetcher
 from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.consumer.share_session import PartitionId
-from kcli.client.consumer.value_checks import checked_topics
 from kcli.client.errors import AuthenticationError, ClientError, IllegalStateError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
+from kcli.client.serializers import Deserializer
+from kcli.client.value_checks import checked_topics
 from kcli.protocol import error_codes
 
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)

@@ -25,9 +25,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from kcli.client.cluster import TopicPartition
-from kcli.client.consumer.completed_fetch import CompletedFetch, Deserializer
+from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_record import ConsumerRecord, Headers
 from kcli.client.errors import FetchedRecordError, RecordDeserializationError
+from kcli.client.serializers import Deserializer
 from kcli.format.record_scan import RecordColumns
 
 

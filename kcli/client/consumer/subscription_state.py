@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, TopicPartition
 from kcli.client.consumer.held_records import HeldRecords
 from kcli.client.errors import ClientError, ConfigError, IllegalStateError
+from kcli.client.value_checks import OffsetAndMetadata
 
 NO_NODE = -1
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
@@ -55,14 +56,6 @@ class FetchState(Enum):
     FETCHING = 1
     AWAIT_RESET = 2
     AWAIT_VALIDATION = 3
-
-
-class OffsetAndMetadata(NamedTuple):
-    """An offset to commit, or a committed one: that of the next record; `leader_epoch` is that of the record before it."""
-
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str = ""
 
 
 class FetchPosition(NamedTuple):

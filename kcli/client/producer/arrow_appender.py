@@ -95,7 +95,11 @@ def _partitions(array: Any) -> arrow_column.NumberColumn:
 
 
 def record_batches(table: Any) -> Iterable[Any]:
-    """Return the record batches of a table, a record batch, or a reader of record batches."""
+    """Return the record batches of a table, a record batch, or a reader of record batches. Raises TypeError."""
+    if not any(hasattr(table, name) for name in ("to_batches", "num_rows", "read_next_batch", "__next__")) and not (
+        isinstance(table, list) and all(hasattr(one, "num_rows") for one in table)
+    ):
+        raise TypeError(f"produce_arrow takes a table or record batches of Arrow, not {table!r}")
     if hasattr(table, "to_batches"):
         return table.to_batches()  # type: ignore[no-any-return]
     return [table] if hasattr(table, "num_rows") else table

@@ -49,6 +49,7 @@ from kcli.client.producer.record_appender import RecordAppender
 from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import State
 from kcli.client.producer.transaction_requests import CallDone, Left, Offsets, TransactionRequests
+from kcli.client.value_checks import check_offsets
 from kcli.protocol import error_codes
 from kcli.state.topic_names import topic_name_fault
 
@@ -424,6 +425,11 @@ class ProducerCore:
 
     # ------------------------------------------------------------------------------------------------------ transactions
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction was begun and neither committed nor aborted."""
+        return self._is_transactional and self._requests is not None and self._requests.manager.state is State.IN_TRANSACTION
+
     def _of_transactions(self) -> TransactionRequests:
         if self._requests is None or not self._is_transactional:
             raise IllegalStateError("the producer has no transactions: set transactional.id")
@@ -446,7 +452,10 @@ class ProducerCore:
         return self._call(lambda one: self._of_transactions().end(one, is_commit=False), "abort_transaction()", done, now_ms)
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata, done: Done[None], now_ms: int) -> None:
-        """Make offsets of a consumer group a part of the transaction."""
+        """Make offsets of a consumer group a part of the transaction. Raises TypeError, ValueError, KafkaError."""
+        check_offsets(offsets)
+        if not isinstance(group, GroupMetadata):
+            raise TypeError(f"the group is the GroupMetadata of a consumer's group_metadata(), not {group!r}")
         if not offsets:
             done(None, now_ms)
             return

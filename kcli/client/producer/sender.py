@@ -476,11 +476,17 @@ def _result(found: Message) -> PartitionResult:
 
 
 def _record_errors(batch: ProducerBatch, result: PartitionResult) -> dict[int, Exception]:
-    """Return an error for each record of a batch of which the broker refused some; none if it named no record."""
+    """Return an error for each record of a batch of which the broker refused some; none if it named no record.
+
+    The answer has one code for the partition. It is that of the record if only one was refused; of several records each could
+    be the one with that error, so that they have INVALID_RECORD, and the sound ones have no code, as in Kafka
+    (Sender.failBatch).
+    """
     if not result.record_errors:
         return {}
-    others = KafkaError(result.error_code, "the record is sound, but was in a batch with records that the broker refused")
+    others = ClientError("the record is sound, and was not appended: the broker refused other records of its batch")
     errors: dict[int, Exception] = dict.fromkeys(range(batch.record_count), others)
+    code = result.error_code if len(result.record_errors) == 1 else error_codes.INVALID_RECORD
     for index, message in result.record_errors:
-        errors[index] = KafkaError(error_codes.INVALID_RECORD, message or result.message)
+        errors[index] = KafkaError(code, message or result.message)
     return errors

@@ -28,13 +28,13 @@ from functools import partial
 
 from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, TransactionAbortableError, TransactionAbortedError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch
 from kcli.client.producer.transaction_answers import Verdict, verdict_of, worst
 from kcli.client.producer.transaction_manager import State, TransactionManager
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes

@@ -8,7 +8,8 @@
 
 The methods are the operations of the modules of kcli.client.admin, with their arguments. A method about several items returns
 a dict whose values are results or a ClientError, such as a KafkaError with the broker's code; `value_of` raises the latter. A
-method about one thing raises it. Each call ends within default.api.timeout.ms.
+method about one thing raises it. An argument of another type than the operation's
+raises TypeError. Each call ends within default.api.timeout.ms.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from kcli.client.admin import (
 from kcli.client.admin.driver import AdminCore
 from kcli.client.admin.operation import Operation
 from kcli.client.client_config import ClientConfig, refuse_unknown
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
+from kcli.client.shell.client_builder import Setting, build_network, log_line, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
+from kcli.client.value_checks import check_arguments
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ _Result = TypeVar("_Result")
 
 
 def _build_core(
-    settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None] | None, oauth_token: TokenFunction | None
+    settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None], oauth_token: TokenFunction | None
 ) -> AdminCore:
     properties = property_texts(settings)
     refuse_unknown(properties, ClientConfig)
@@ -63,6 +65,7 @@ def _blocking(
 
     @functools.wraps(operation)
     def method(admin: Admin, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        check_arguments(operation, args, kwargs)
         return admin.execute(operation(*args, **kwargs))
 
     return method
@@ -75,6 +78,7 @@ def _awaited(
 
     @functools.wraps(operation)
     def method(admin: AsyncAdmin, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Awaitable[_Result]:
+        check_arguments(operation, args, kwargs)
         return admin.execute(operation(*args, **kwargs))
 
     return method
@@ -87,7 +91,7 @@ class Admin:
         self,
         settings: Mapping[str, Setting],
         *,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] = log_line,
         oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
@@ -102,7 +106,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections; operations under way raise IllegalStateError."""
-        if not self._core.is_closed:
+        if not self._core.is_closed and not self._thread.is_forked:
             self._thread.call(self._core.close)
         self._thread.close()
 
@@ -176,7 +180,7 @@ class AsyncAdmin:
         self,
         settings: Mapping[str, Setting],
         *,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] = log_line,
         oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
@@ -190,6 +194,8 @@ class AsyncAdmin:
 
     def close(self) -> None:
         """Close the connections; operations under way raise IllegalStateError."""
+        if self._loop.is_forked:
+            return
         if not self._core.is_closed:
             self._loop.call(self._core.close)
         self._loop.close()

@@ -32,9 +32,7 @@ from kcli.client.consumer.subscription_state import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ConsumerRebalanceListener,
-    OffsetAndMetadata,
 )
-from kcli.client.consumer.value_checks import check_times
 from kcli.client.errors import IllegalStateError
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -42,6 +40,7 @@ from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name
 from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleTask
+from kcli.client.value_checks import OffsetAndMetadata, check_times
 
 _Result = TypeVar("_Result")
 _CANNOT_AWAIT = "the rebalance listener has coroutine methods, which subscribe([]) cannot await: await unsubscribe() instead"
@@ -86,6 +85,7 @@ class AsyncConsumer(ConsumerBase):
             raise IllegalStateError("the client is closed")
         if self._client is None:
             self._client = ClientLoop(self._core, self._clock)
+        self._client.check_process()
         return self._client
 
     def _call(self, function: Callable[[int], _Result]) -> _Result:
@@ -276,6 +276,9 @@ class AsyncConsumer(ConsumerBase):
     async def close(self, timeout: float = 30.0, option: CloseOption = CloseOption.DEFAULT) -> None:
         """Commit consumed offsets if enable.auto.commit is set, leave the group, and end; this may be called again."""
         if self._is_closed:
+            return
+        if self._client is not None and self._client.is_forked:
+            self._is_closed = True
             return
         loop = self._loop()
         with self._use.used():

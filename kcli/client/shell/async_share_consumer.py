@@ -49,6 +49,7 @@ class AsyncShareConsumer(ShareConsumerBase):
         """Return the shell. Raises IllegalStateError after close."""
         if self._is_closed:
             raise IllegalStateError("the client is closed")
+        self._client.check_process()
         return self._client
 
     def _call(self, function: Callable[[int], _Result]) -> _Result:
@@ -56,6 +57,7 @@ class AsyncShareConsumer(ShareConsumerBase):
 
     async def poll(self, timeout: float = 1.0) -> list[ShareRecord]:
         """Return the next records, after at most `timeout` seconds without records an empty list."""
+        self._loop()  # in another process there is no task
         with self._use.used():
             return await self._poll(timeout)
 
@@ -92,6 +94,7 @@ class AsyncShareConsumer(ShareConsumerBase):
     async def commit(self, timeout: float | None = None) -> Results:
         """Send the acknowledgements and return the error of each partition, None where they succeeded."""
         timeout_ms = milliseconds(timeout, self._api_ms)
+        self._loop()
         with self._use.used():
             commit: Callable[[Done[Results], int], None] = partial(self._core.commit, timeout_ms=timeout_ms)
             waits = self._core.waits
@@ -106,6 +109,9 @@ class AsyncShareConsumer(ShareConsumerBase):
 
     async def close(self, timeout: float = 30.0) -> None:
         """Send explicit acknowledgements, release the other records of the last poll, and leave the group."""
+        if self._client.is_forked:
+            self._is_closed = True
+            return
         with self._use.used():
             if self._is_closed:
                 return

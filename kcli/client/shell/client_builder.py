@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, read_config
 from kcli.client.errors import ConfigError
 from kcli.client.network_client import NetworkClient
+from kcli.log.report_line import Line
 from kcli.network.security import OAUTHBEARER, PLAINTEXT, Security
 from kcli.network.shell.clock import Clock
 
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 FOREVER_S = 10**9
 # The value of a setting, as a caller may write it.
 Setting = str | int | float | bool
+
+
+def log_line(line: str) -> None:
+    """Log a line of a client by Python's logging, as kcli.client: the `log` of a client for which the application has none."""
+    import logging
+
+    level = logging.INFO if type(line) is Line else logging.WARNING
+    logging.getLogger("kcli.client").log(level, "%s", line)
 
 
 def property_texts(settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -8,12 +8,15 @@
     an exception of any of these but     all operations of `start` end with it: they might wait for ever
     the first
 
+In a process that was forked after the client was made, calls raise IllegalStateError: the sockets are those of the parent.
+
 kcli.client.shell.client_thread puts a ClientLoop on a thread of its own, for callers that block.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from kcli.client.shell.tokens import TokenObtainer
 
 _Result = TypeVar("_Result")
+FORKED = "this process was forked after the client was made, and cannot use it; make the client in this process"
 
 
 class ClientCore(Protocol):
@@ -88,16 +92,28 @@ class ClientLoop:
         self._armed_ms: int | None = None
         self._is_execution_due = False
         self._is_closed = False
+        self._process_id = os.getpid()
         self._operations = OpenOperations(_is_awaited)
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
-        """Call a function of the core with the time, and execute the effects."""
+        """Call a function of the core with the time, and execute the effects. Raises IllegalStateError after a fork."""
+        self.check_process()
         with self._lock:
             now_ms = self._clock.now_ms()
             self._core.network.timer.observe(now_ms)
             result = function(now_ms)
             self._execute(now_ms)
         return result
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the process is a child of the one that made the client."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        """Raise IllegalStateError in a child of the process that made the client."""
+        if self.is_forked:
+            raise IllegalStateError(FORKED)
 
     def start(
         self, function: Callable[[Done[_Result], int], None], cancelled: Callable[[], None] | None = None
@@ -166,7 +182,7 @@ class ClientLoop:
         await self._connections.drained()
 
     def _dispatch(self, event: ClientEvent) -> None:
-        if self._is_closed:
+        if self._is_closed or self.is_forked:
             return
         try:
             with self._lock:
@@ -179,7 +195,7 @@ class ClientLoop:
             self._loop.call_soon(self._execute_if_due)
 
     def _execute_if_due(self) -> None:
-        if self._is_execution_due:
+        if self._is_execution_due and not self.is_forked:
             self.execute()
 
     def _arm(self, now_ms: int) -> None:
@@ -194,5 +210,5 @@ class ClientLoop:
 
     def _due(self) -> None:
         self._armed_ms = self._timer = None
-        if not self._is_closed:
+        if not self._is_closed and not self.is_forked:
             self._call_guarded(self._core.network.advance)

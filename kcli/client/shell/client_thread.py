@@ -4,25 +4,43 @@ The core is used by the caller's thread and by this one, each under the lock. A 
 its effects, which belong to the event loop, wait for this thread, which is woken once for all calls until it runs.
 
 The lock is reentrant: functions of the application that the core calls may call the client again.
+
+A client does not work in a process that was forked after it was made: its thread is not there, its sockets are those of the
+parent, and the lock may be held for ever. There each call raises IllegalStateError, and close does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
 from kcli.client.errors import IllegalStateError
-from kcli.client.shell.client_loop import ClientCore, ClientLoop
+from kcli.client.shell.client_loop import FORKED, ClientCore, ClientLoop
 from kcli.client.shell.open_operations import Done, OpenOperations
 from kcli.network.shell.clock import Clock
 
 _Result = TypeVar("_Result")
 LET_IN_S, LET_IN_TRIES = 0.0001, 100
+_THREADS: weakref.WeakSet[ClientThread] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Take the begin of a child process, in which only the thread that called fork goes on."""
+    for one in list(_THREADS):
+        one.lock._at_fork_reinit()  # type: ignore[attr-defined]  # one that another thread held would be held for ever
+        one.is_forked = True
+        one.when_forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class _OwnLock:
@@ -42,9 +60,11 @@ class _OwnLock:
 
 
 class ClientThread:
-    """Runs one core; `name` is the thread's, as it appears in debuggers."""
+    """Runs one core; `name` is the thread's, as it appears in debuggers. `when_forked` is called in a child process."""
 
-    def __init__(self, core: ClientCore, clock: Clock, name: str) -> None:
+    def __init__(self, core: ClientCore, clock: Clock, name: str, when_forked: Callable[[], None] = lambda: None) -> None:
+        self.is_forked = False
+        self.when_forked = when_forked
         self.core = core
         self.clock = clock
         self.lock = threading.RLock()
@@ -56,6 +76,7 @@ class ClientThread:
         self._client: ClientLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _THREADS.add(self)
 
     def call(self, function: Callable[[int], _Result]) -> _Result:
         """Call a function of the core with the time, on the caller's thread."""
@@ -123,14 +144,20 @@ class ClientThread:
     def close(self) -> None:
         """Close the connections and end the thread; operations without a result fail with IllegalStateError."""
         with self.lock:
-            if self._is_closed:
+            if self._is_closed or self.is_forked:
                 return
             self._is_closed = True
         self._loop.call_soon_threadsafe(self._stop)
         if not self.is_current():
             self._thread.join()
 
+    def check_process(self) -> None:
+        """Raise IllegalStateError in a child of the process that made the client."""
+        if self.is_forked:
+            raise IllegalStateError(FORKED)
+
     def _check_open(self) -> None:
+        self.check_process()
         if self._is_closed:
             raise IllegalStateError("the client is closed")
 

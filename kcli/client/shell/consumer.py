@@ -33,9 +33,7 @@ from kcli.client.consumer.subscription_state import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ConsumerRebalanceListener,
-    OffsetAndMetadata,
 )
-from kcli.client.consumer.value_checks import check_times
 from kcli.client.errors import ClientError, IllegalStateError
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.consumer_base import ConsumerBase, offsets_of
@@ -43,6 +41,7 @@ from kcli.client.shell.consumer_builder import ARROW_ROWS, MILLISECONDS, by_name
 from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleThread
+from kcli.client.value_checks import OffsetAndMetadata, check_callable, check_offsets, check_times
 
 _Result = TypeVar("_Result")
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]
@@ -69,6 +68,7 @@ class Consumer(ConsumerBase):
         """Yield records for ever. A record is consumed when it is yielded: later ones are not committed."""
         held, lock = self._core.subscriptions.held, self._thread.lock
         while True:
+            self._thread.check_process()
             with lock:
                 record = None if self._is_closed else held.take()
             if record is not None:
@@ -236,12 +236,14 @@ class Consumer(ConsumerBase):
 
         A later poll, commit_sync or close calls `callback(offsets, error)`, in the order of the commits.
         """
+        check_callable(callback, "the callback of commit_async")
         with self._use.used():
             wanted = self._wanted(offsets)
             self._commits.append((self._thread.start(partial(self._core.commit, wanted)), wanted, callback))
 
     def _wanted(self, offsets: Mapping[Pair, OffsetAndMetadata] | None) -> dict[Pair, OffsetAndMetadata]:
         if offsets is not None:
+            check_offsets(offsets)
             return dict(offsets)
         return self._thread.call_lightly(lambda now_ms: self._core.subscriptions.all_consumed())
 
@@ -304,6 +306,8 @@ class Consumer(ConsumerBase):
             if self._is_closed:
                 return
             self._is_closed = True
+            if self._thread.is_forked:
+                return
             end_ms = self._thread.clock.now_ms() + milliseconds(timeout)
             try:
                 wait([ended for ended, _, _ in self._commits], milliseconds(timeout) / MILLISECONDS)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from kcli.client.cluster import NO_EPOCH
 from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.arrow_export import ArrowBatch
-from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.consumer.offset_fetcher import OffsetAndTimestamp
-from kcli.client.consumer.subscription_state import EARLIEST, LATEST, ConsumerRebalanceListener, OffsetAndMetadata
+from kcli.client.consumer.subscription_state import EARLIEST, LATEST, ConsumerRebalanceListener
 from kcli.client.errors import WakeupError
-from kcli.client.shell.client_builder import Setting
-from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, ignore_line, named
+from kcli.client.serializers import Deserializer, find_deserializer
+from kcli.client.shell.client_builder import Setting, log_line
+from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, named
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ _Result = TypeVar("_Result")
 
 
 class ConsumerBase(ABC):
-    """A consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null.
+    """A consumer; `settings` have Kafka's names. A deserializer is a name of kcli.client.serializers, or a
+    function that gets the bytes of a key or value that is not null.
 
     `oauth_token` returns a token for sasl.mechanism=OAUTHBEARER (kcli.client.shell.tokens).
     """
@@ -36,16 +38,16 @@ class ConsumerBase(ABC):
         self,
         settings: Mapping[str, Setting],
         *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | str | None = None,
+        value_deserializer: Deserializer | str | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
-        log: Callable[[str], None] = ignore_line,
+        log: Callable[[str], None] = log_line,
         oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError."""
         self._clock = Clock()
         self._core = build_core(settings, self._clock, log, oauth_token)
-        self._deserializers = (key_deserializer, value_deserializer)
+        self._deserializers = find_deserializer(key_deserializer), find_deserializer(value_deserializer)
         self._interceptors = Interceptors(interceptors, log)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._is_closed = False
@@ -175,7 +177,9 @@ class ConsumerBase(ABC):
         return self._core.group_metadata()
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Have the group assigned anew."""
+        """Have the group assigned anew. Raises TypeError."""
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason is a text, not {reason!r}")
         self._call(lambda now_ms: self._core.enforce_rebalance(reason, now_ms))
 
     def current_lag(self, partition: Pair) -> int | None:

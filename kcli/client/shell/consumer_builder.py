@@ -12,8 +12,8 @@ from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
+from kcli.client.value_checks import OffsetAndMetadata, check_timeout
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def build_core(
 
 
 def milliseconds(timeout: float | None, default_ms: int = 0) -> int:
-    """Return a timeout in seconds as ms; None is `default_ms`, and infinity a time that never comes."""
+    """Return a timeout in seconds as ms; None is `default_ms`, and infinity a time that never comes. Raises TypeError."""
+    check_timeout(timeout)
     return default_ms if timeout is None else round(min(max(timeout, 0), FOREVER_S) * MILLISECONDS)
 
 
@@ -103,7 +104,3 @@ def by_name(values: Mapping[Pair, _Value]) -> dict[TopicPartition, _Value]:
 def named(partitions: Iterable[Pair]) -> list[TopicPartition]:
     """Return partitions as the named tuples that an application gets."""
     return [TopicPartition(*partition) for partition in partitions]
-
-
-def ignore_line(line: str) -> None:
-    """Take a log line and drop it."""

@@ -11,6 +11,9 @@
 Callbacks of Producer run on its own thread, and no lock is held there. They may send, but not wait: `flush` and a full buffer
 raise IllegalStateError and KafkaTimeoutError there. What `flush` and the other methods wait for comes after the callbacks.
 
+A program that ends without `flush` or `close` has its records sent for EXIT_S at most; what is lost then is logged, and so are
+the records of an AsyncProducer whose event loop has ended: nothing can send them.
+
 An interceptor has `on_send(record)`, which returns the Record to be sent, and `on_acknowledgement(metadata, error)`.
 """
 
@@ -18,9 +21,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -33,21 +38,61 @@ from kcli.client.errors import ClientError, IllegalStateError, KafkaTimeoutError
 from kcli.client.producer.arrow_appender import ArrowRows, record_batches
 from kcli.client.producer.partitioner import Partitioner
 from kcli.client.producer.producer import NO_TIMESTAMP, Done, ProducerCore, Record
-from kcli.client.producer.producer_batch import Callback, Headers, RecordMetadata
+from kcli.client.producer.producer_batch import Callback, Headers, ProducerBatch, RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
 from kcli.client.producer.transaction_requests import Left, Offsets
 from kcli.client.serializers import Serializer, find_serializer, serialize
-from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
+from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, log_line, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
 from kcli.client.shell.open_operations import settle
 from kcli.client.shell.record_sender import AnyHeaders, RecordSender
+from kcli.client.value_checks import check_callable, check_timeout, check_topic
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:
     from kcli.client.shell.tokens import TokenFunction
 
 _Result = TypeVar("_Result")
+# How long a program that ends waits for the records of a producer that was not closed.
+EXIT_S = 10.0
+_OPEN: weakref.WeakSet[Producer] = weakref.WeakSet()
+_is_exit_awaited = False
+
+
+def _await_exit() -> None:
+    """Have the open producers closed when the program ends."""
+    global _is_exit_awaited
+    if not _is_exit_awaited:
+        _is_exit_awaited = True
+        # The last one that is registered is called first: while names can still be resolved, which the executor does.
+        import concurrent.futures.thread  # noqa: F401
+
+        threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # atexit comes after the end of the executor
+
+
+def _close_all() -> None:
+    for producer in list(_OPEN):
+        producer._end_of_program()
+
+
+def _count(core: ProducerCore) -> int:
+    """Return how many records have no result yet."""
+    return sum(batch.record_count for batch in core.accumulator.incomplete)
+
+
+def _report_lost(count: int, log: Callable[[str], None], reason: str) -> None:
+    if count:
+        log(
+            f"{count:,} records of a producer were lost: {reason}"
+            if count > 1
+            else f"a record of a producer was lost: {reason}"
+        )
+
+
+def _report_unsent(core: ProducerCore, log: Callable[[str], None]) -> None:
+    """Take the end of the event loop of an AsyncProducer, or of the program."""
+    _report_lost(_count(core), log, "the event loop has ended before flush or close of the AsyncProducer")
 
 
 class Interceptor(Protocol):
@@ -73,15 +118,14 @@ class _ProducerBase(ABC):
         value_serializer: Serializer | str | None = None,
         partitioner: Partitioner | None = None,
         interceptors: Sequence[Interceptor] = (),
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] = log_line,
         oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError for settings that do not exist, or values that they cannot have."""
         properties = property_texts(settings)
         refuse_unknown(properties, ClientConfig, ProducerConfig)
         self._clock = Clock()
-        ignored: Callable[[str], None] = lambda line: None  # noqa: E731
-        self._log = log or ignored
+        self._log = log
         network = build_network(properties, self._clock, self._log, oauth_token)
         self._core = ProducerCore(network, read_producer_config(properties), self._log, partitioner)
         self._key_serializer, self._value_serializer = find_serializer(key_serializer), find_serializer(value_serializer)
@@ -106,10 +150,11 @@ class _ProducerBase(ABC):
         on_delivery: Callback | None,
     ) -> Record:
         """Return the record of the arguments of `send`, after serializers and interceptors. Raises SerializationError."""
-        if timestamp is not None and timestamp < 0:
-            raise ValueError(f"the timestamp {timestamp} is negative; timestamps are milliseconds since 1970")
-        if partition is not None and partition < 0:
-            raise ValueError(f"the partition {partition} is negative")
+        _check_whole(timestamp, "the timestamp", "timestamps are milliseconds since 1970, such as int(time.time() * 1000)")
+        _check_whole(partition, "the partition", "partitions are counted from 0")
+        check_callable(on_delivery, "on_delivery")
+        if not isinstance(topic, str):
+            raise TypeError(f"the name of a topic is a text, not {topic!r}")
         record = Record(
             topic,
             serialize(self._value_serializer, value, "value"),
@@ -147,9 +192,30 @@ class _ProducerBase(ABC):
         return self._core.appender.append(topic, value, key, headers, partition, timestamp, on_delivery, now_ms)
 
 
+def _check_whole(value: object, what: str, hint: str) -> None:
+    """Check a number that may be None. Raises TypeError, ValueError."""
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} {value!r} is not a whole number: {hint}")
+    if value < 0:
+        raise ValueError(f"{what} {value} is negative: {hint}")
+
+
 def header_bytes(headers: AnyHeaders) -> Headers:
-    """Return headers whose keys may be text as the record has them."""
-    return tuple((key.encode() if isinstance(key, str) else key, value) for key, value in headers)
+    """Return headers, pairs or a dict, whose keys may be text as the record has them. Raises TypeError."""
+    pairs: Iterable[object] = headers.items() if isinstance(headers, Mapping) else headers or ()
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str | bytes):
+        raise TypeError(f"headers are a list of (key, value), or a dict, not {headers!r}")
+    found = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"a header is a pair (key, value), not {pair!r}")
+        key, value = pair
+        if not isinstance(key, str | bytes) or not isinstance(value, bytes | None):
+            raise TypeError(f"a header has a text and bytes or None, not {pair!r}")
+        found.append((key.encode() if isinstance(key, str) else key, value))
+    return tuple(found)
 
 
 def _delivered(future: Future[RecordMetadata], metadata: RecordMetadata | None, error: Exception | None) -> None:
@@ -174,7 +240,7 @@ class Producer(_ProducerBase, RecordSender):
     """A producer for any thread; `log` gets a line for each connection, callback or interceptor that fails."""
 
     def _start(self) -> None:
-        self._thread = ClientThread(self._core, self._clock, "kcli-producer")
+        self._thread = ClientThread(self._core, self._clock, "kcli-producer", self._forked)
         self._lock = self._thread.lock
         # What is to be called on the thread without the lock, in this order: callbacks of batches, ends of waiting calls.
         self._deferred: deque[Callable[[], object]] = deque()
@@ -182,6 +248,33 @@ class Producer(_ProducerBase, RecordSender):
         self._core.deliver = lambda batch: self._defer(partial(self._core.call_back, batch))
         wake, ahead_s = self._thread.wake, self._clock.ahead_s
         RecordSender.__init__(self, self._core.appender, self._lock, wake, self._send_or_wait, self._takes_plain, ahead_s)
+        _OPEN.add(self)
+        _await_exit()
+
+    def _forked(self) -> None:
+        self._is_plain = False  # each record goes to _send_or_wait, which raises
+
+    def _end_of_program(self) -> None:
+        """Send what is left when the program ends, for EXIT_S at most, and log what is lost."""
+        if self._is_closed or self._thread.is_forked:
+            return
+        lost = 0
+        deliver = self._core.deliver
+
+        def counted(batch: ProducerBatch) -> None:
+            nonlocal lost
+            lost += 0 if batch.error is None else batch.record_count
+            deliver(batch)
+
+        self._core.deliver = counted
+        is_open = self._core.is_in_transaction
+        try:
+            self.close(EXIT_S)
+        except (Exception, KeyboardInterrupt) as error:
+            self._log(f"the producer cannot be closed: {error!r}")
+        _report_lost(lost, self._log, "the program has ended before flush or close")
+        if is_open:
+            self._log("the transaction of a producer was aborted: the program has ended before commit_transaction")
 
     def _send_or_wait(
         self,
@@ -194,6 +287,7 @@ class Producer(_ProducerBase, RecordSender):
         on_delivery: Callback | None,
     ) -> None:
         record = self._make_record(topic, value, key, headers, partition, timestamp, on_delivery)
+        self._thread.check_process()
         with self._lock:
             if self._append_record(record):
                 if self._accumulator.should_wake_sender:
@@ -223,6 +317,8 @@ class Producer(_ProducerBase, RecordSender):
         Its columns are those of kcli.client.producer.arrow_appender; serializers and interceptors are not called. `on_delivery`
         is called once for each batch, with the place of its first record, or the error of the batch. Raises ClientError.
         """
+        check_topic(topic)
+        check_callable(on_delivery, "on_delivery")
         for batch in record_batches(table):
             rows = ArrowRows(batch)
             appender = self._core.begin_rows(topic, rows, on_delivery)
@@ -262,6 +358,7 @@ class Producer(_ProducerBase, RecordSender):
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all records, and wait until each has a result. Raises KafkaTimeoutError after `timeout` seconds."""
+        check_timeout(timeout)
         try:
             self._wait(self._core.flush, timeout)
         except TimeoutError:
@@ -298,9 +395,10 @@ class Producer(_ProducerBase, RecordSender):
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is there for at most `timeout` seconds, without one until it has a result; then close the connections."""
+        check_timeout(timeout)
         with self._lock:
             is_closed, self._is_closed = self._is_closed, True
-        if is_closed:
+        if is_closed or self._thread.is_forked:
             return
         timeout_ms = math.ceil((FOREVER_S if timeout is None else timeout) * 1000)
         if self._thread.is_current():
@@ -328,6 +426,7 @@ class AsyncProducer(_ProducerBase):
     def _start(self) -> None:
         self._client = ClientLoop(self._core, self._clock)
         self._is_woken = False
+        self._unsent = weakref.finalize(self._client, _report_unsent, self._core, self._log)
 
     async def send(
         self,
@@ -341,6 +440,7 @@ class AsyncProducer(_ProducerBase):
         on_delivery: Callback | None = None,
     ) -> None:
         """Send a record; this ends when it is in a batch. Raises as Producer.send does."""
+        self._client.check_process()
         record = self._make_record(topic, value, key, headers, partition, timestamp, on_delivery)
         if not self._append_record(record):
             await self._client.start(partial(self._core.send, record), partial(self._core.withdraw, record))
@@ -361,6 +461,8 @@ class AsyncProducer(_ProducerBase):
 
     async def produce_arrow(self, topic: str, table: Any, *, on_delivery: Callback | None = None) -> None:
         """Send the rows of an Arrow table or record batch as Producer.produce_arrow does. Raises ClientError."""
+        check_topic(topic)
+        check_callable(on_delivery, "on_delivery")
         for batch in record_batches(table):
             rows = ArrowRows(batch)
             appender = self._core.begin_rows(topic, rows, on_delivery)
@@ -416,9 +518,13 @@ class AsyncProducer(_ProducerBase):
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is there for at most `timeout` seconds, without one until it has a result; then close the connections."""
+        check_timeout(timeout)
         if self._is_closed:
             return
         self._is_closed = True
+        self._unsent.detach()
+        if self._client.is_forked:
+            return
         try:
             await self._client.start(partial(self._core.close, math.ceil((FOREVER_S if timeout is None else timeout) * 1000)))
         except asyncio.CancelledError:

@@ -7,7 +7,7 @@ This one source runs two ways, as kcli.format.record_scan does; its C types are 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kcli.client.cluster import UNKNOWN_PARTITION
@@ -15,7 +15,7 @@ from kcli.client.producer import record_appender
 from kcli.client.producer.producer_batch import Callback
 from kcli.client.shell import system_clock
 
-AnyHeaders = Iterable[tuple["str | bytes", "bytes | None"]]
+AnyHeaders = Iterable[tuple["str | bytes", "bytes | None"]] | Mapping["str | bytes", "bytes | None"] | None
 # Takes topic, value, key, headers, partition, timestamp and on_delivery.
 SendSlowly = Callable[[str, Any, Any, AnyHeaders, "int | None", "int | None", "Callback | None"], None]
 
@@ -61,6 +61,9 @@ class RecordSender:
         record's delivery `on_delivery` is informed.
         """
         is_plain = self._is_plain and timestamp is None and type(headers) is tuple and not headers
+        is_plain = is_plain and (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
+        is_plain = is_plain and type(topic) is str and (partition is None or type(partition) is int)
+        is_plain = is_plain and (on_delivery is None or callable(on_delivery))  # the slow way says what is wrong
         number = UNKNOWN_PARTITION if partition is None else partition
         if is_plain and self._append(topic, value, key, number, on_delivery):
             return

@@ -124,6 +124,8 @@ class ShareConsumer(ShareConsumerBase):
             if self._is_closed:
                 return
             self._is_closed = True
+            if self._thread.is_forked:
+                return
             try:
                 self._thread.start(self._core.close).result(milliseconds(timeout) / MILLISECONDS)
             except TimeoutError:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
 from kcli.client.cluster import TopicPartition
-from kcli.client.consumer.completed_fetch import Deserializer
 from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_consumer import ShareConsumerCore
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.errors import ClientError
-from kcli.client.shell.client_builder import Setting, build_network, property_texts
-from kcli.client.shell.consumer_builder import MILLISECONDS, ignore_line
+from kcli.client.serializers import Deserializer, find_deserializer
+from kcli.client.shell.client_builder import Setting, build_network, log_line, property_texts
+from kcli.client.shell.consumer_builder import MILLISECONDS
+from kcli.client.value_checks import check_callable
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def _build_core(
 
 
 class ShareConsumerBase(ABC):
-    """A share consumer; `settings` have Kafka's names. A deserializer gets the bytes of a key or value that is not null.
+    """A share consumer; `settings` have Kafka's names. A deserializer is a name of kcli.client.serializers,
+    or a function that gets the bytes of a key or value that is not null.
 
     `oauth_token` returns a token for sasl.mechanism=OAUTHBEARER (kcli.client.shell.tokens).
     """
@@ -46,15 +48,15 @@ class ShareConsumerBase(ABC):
         self,
         settings: Mapping[str, Setting],
         *,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        log: Callable[[str], None] = ignore_line,
+        key_deserializer: Deserializer | str | None = None,
+        value_deserializer: Deserializer | str | None = None,
+        log: Callable[[str], None] = log_line,
         oauth_token: TokenFunction | None = None,
     ) -> None:
         """Raises ConfigError."""
         self._clock = Clock()
         self._core = _build_core(settings, self._clock, log, oauth_token)
-        self._deserializers = (key_deserializer, value_deserializer)
+        self._deserializers = find_deserializer(key_deserializer), find_deserializer(value_deserializer)
         self._api_ms = self._core.network.config.default_api_timeout_ms
         self._callback: AcknowledgementCommitCallback | None = None
         self._is_closed = False
@@ -91,7 +93,12 @@ class ShareConsumerBase(ABC):
     # ------------------------------------------------------------------------------------------------- acknowledgements
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what became of a record of the last poll; it is sent with the next poll or commit. Raises IllegalStateError."""
+        """Say what became of a record of the last poll; it is sent with the next poll or commit.
+
+        Raises TypeError, IllegalStateError.
+        """
+        if not isinstance(record, ShareRecord):
+            raise TypeError(f"acknowledge takes a record of poll, not {record!r}")
         self.acknowledge_offset(record.topic, record.partition, record.offset, kind)
 
     def acknowledge_offset(
@@ -102,6 +109,7 @@ class ShareConsumerBase(ABC):
 
     def set_acknowledgement_commit_callback(self, callback: AcknowledgementCommitCallback | None) -> None:
         """Have a function called with the results of acknowledgements, inside later calls of the consumer."""
+        check_callable(callback, "the callback")
         self._callback = callback
         self._core.keeps_results = callback is not None
 

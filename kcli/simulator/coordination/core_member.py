@@ -28,8 +28,8 @@ from kcli.client.consumer.consumer_config import CLASSIC, ConsumerConfig
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import ClientError, CommitFailedError, DisconnectedError, KafkaError, KafkaTimeoutError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.fetching import READ_COMMITTED, Fetched

@@ -20,11 +20,11 @@ from random import Random
 
 from kcli.client.client_config import ClientConfig
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import ClientError, KafkaTimeoutError, TransactionAbortableError, TransactionFatalError
 from kcli.client.producer.producer import Done, ProducerCore, Record
 from kcli.client.producer.producer_batch import RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol.apis import END_TXN, INIT_PRODUCER_ID, PRODUCE, TXN_OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task

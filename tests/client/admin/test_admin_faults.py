@@ -31,6 +31,7 @@ from kcli.client.admin.driver import AdminCore
 from kcli.client.admin.operation import Operation
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.shell.admin import Admin
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
@@ -117,7 +118,7 @@ CASES: dict[str, Case] = {
     "describe_streams_groups": Case(lambda n: streams.describe_streams_groups([n])),
     "list_consumer_group_offsets": Case(lambda n: group_offsets.list_consumer_group_offsets({n: None})),
     "alter_consumer_group_offsets": Case(
-        lambda n: group_offsets.alter_consumer_group_offsets(n, {(n, 1): group_offsets.OffsetAndMetadata(1)})
+        lambda n: group_offsets.alter_consumer_group_offsets(n, {(n, 1): OffsetAndMetadata(1)})
     ),
     "delete_consumer_group_offsets": Case(lambda n: group_offsets.delete_consumer_group_offsets(n, [(n, 0)])),
     "list_share_group_offsets": Case(lambda n: group_offsets.list_share_group_offsets({share(n): None})),
@@ -226,7 +227,7 @@ def make_objects(node: FaultyNode, admin: AdminApp, name: str) -> None:
     pending = node.produce(name, 0, batch(b"a", b"b", b"c"))
     node.until(lambda: pending.answer is not None)
     for operation in (
-        group_offsets.alter_consumer_group_offsets(name, {(name, 0): group_offsets.OffsetAndMetadata(2)}),
+        group_offsets.alter_consumer_group_offsets(name, {(name, 0): OffsetAndMetadata(2)}),
         group_offsets.alter_share_group_offsets(share(name), {(name, 0): 2}),
         transactions.fence_producers([name]),
     ):

@@ -15,6 +15,7 @@ from kcli.client.admin.operation import Operation, value_of
 from kcli.client.client_config import ClientConfig
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.network.events import ClosePeer, ResponseReceived, SendRequest
 from kcli.protocol.apis import LIST_OFFSETS, OFFSET_FETCH
 from kcli.protocol.framing import read_request_header
@@ -126,7 +127,7 @@ def test_offsets_of_groups(of_node: AdminOfNode) -> None:
     assert [value_of(one).new for one in shifted.values()] == [0, 0]
     assert of_node.execute(group_offsets.delete_consumer_group_offsets("readers", both[:1])) == {both[0]: None}
     left = value_of(of_node.execute(group_offsets.list_consumer_group_offsets({"readers": both}))["readers"])
-    assert left == {both[0]: None, both[1]: group_offsets.OffsetAndMetadata(4)}
+    assert left == {both[0]: None, both[1]: OffsetAndMetadata(4)}
     unknown = of_node.execute(group_reset.plan_reset("readers", [("orders", 7)], group_reset.ResetTo.LATEST))
     assert isinstance(unknown["orders", 7], KafkaError)
     assert of_node.execute(groups.delete_groups(["readers"])) == {"readers": None}

@@ -9,8 +9,9 @@ from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.membership import CloseOption, RebalanceCallback
-from kcli.client.consumer.subscription_state import EARLIEST, FetchPosition, OffsetAndMetadata, SubscriptionState
+from kcli.client.consumer.subscription_state import EARLIEST, FetchPosition, SubscriptionState
 from kcli.client.errors import ClientError
+from kcli.client.value_checks import OffsetAndMetadata
 from tests.client.clients_of_node import Client, ClientsOfNode
 
 

@@ -13,8 +13,8 @@ import pytest
 from kcli.client.consumer.consumer_membership import ConsumerMembership
 from kcli.client.consumer.epoch_member import MemberState
 from kcli.client.consumer.membership import CloseOption
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import ClientError, CommitFailedError, KafkaError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT
 from kcli.protocol.message import Message

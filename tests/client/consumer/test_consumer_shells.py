@@ -21,7 +21,6 @@ from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.group_member import GroupMember
 from kcli.client.consumer.membership import CallbackKind, RebalanceCallback
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import (
     ClientError,
     IllegalStateError,
@@ -33,6 +32,7 @@ from kcli.client.errors import (
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.consumer import Consumer
 from kcli.client.shell.consumer_builder import Interceptors
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.format import limits
 from kcli.format.record_scan import RecordColumns
 from kcli.network.shell.clock import Clock

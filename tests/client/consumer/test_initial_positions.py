@@ -11,10 +11,10 @@ from kcli.client.consumer.subscription_state import (
     EARLIEST,
     FetchPosition,
     FetchState,
-    OffsetAndMetadata,
     SubscriptionState,
 )
 from kcli.client.errors import KafkaError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import error_codes
 from tests.client.clients_of_node import Client
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import TransactionAbortableError
+from kcli.client.value_checks import OffsetAndMetadata
 from tests.client.clients_of_node import ClientsOfNode
 from tests.client.consumer.group_app import GroupApp
 from tests.client.producer.producer_app import ProducerApp

@@ -9,9 +9,9 @@ import pytest
 
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.consumer.offset_commits import OffsetCommits
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.coordinator_lookup import AnswerDone, CoordinatorLookup
 from kcli.client.errors import ClientError, CommitFailedError, DisconnectedError, KafkaError, KafkaTimeoutError
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.network.peer_request import Request
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import (
     ClientError,
     KafkaTimeoutError,
@@ -20,6 +19,7 @@ from kcli.client.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
+from kcli.client.value_checks import OffsetAndMetadata
 from tests.client.faulty_node import FAULTS, SHORT_TIMEOUTS, Fault, FaultyNode
 from tests.client.producer.producer_app import ProducerApp, committed_offset, values_in_log
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from kcli.client.consumer.membership import GroupMetadata
-from kcli.client.consumer.subscription_state import OffsetAndMetadata
 from kcli.client.errors import (
     ClientError,
     KafkaError,
     TransactionAbortableError,
     TransactionFatalError,
 )
+from kcli.client.value_checks import OffsetAndMetadata
 from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from tests.client.faulty_node import SHORT_TIMEOUTS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kcli.client.cluster import Cluster
 from kcli.client.errors import KafkaError, KafkaTimeoutError
 from kcli.client.producer.producer_metrics import ProducerMetrics
@@ -96,15 +98,21 @@ def test_an_error_that_stays_fails_the_batch() -> None:
     assert sending.accumulator.pool.available == sending.accumulator.pool.total
 
 
-def test_only_the_records_that_the_broker_names_are_wrong() -> None:
-    """KIP-467; the others were not written either, and say why."""
+@pytest.mark.parametrize(
+    ("wrong", "code"), [((1,), error_codes.INVALID_TIMESTAMP), ((1, 2), error_codes.INVALID_RECORD)], ids=["one", "two"]
+)
+def test_only_the_records_that_the_broker_names_are_wrong(wrong: tuple[int, ...], code: int) -> None:
+    """KIP-467: the error of the partition is that of a record if it cannot be another one's; sound records have no code."""
     sending = Sending()
     of_record = API_KEYS[PRODUCE].response.classes["BatchIndexAndErrorMessage"]
-    errors = [of_record(batch_index=1, batch_index_error_message="no key")]
-    sending.broker.results.append({"error_code": error_codes.INVALID_RECORD, "record_errors": errors})
+    errors = [of_record(batch_index=index, batch_index_error_message="too old") for index in wrong]
+    sending.broker.results.append({"error_code": error_codes.INVALID_TIMESTAMP, "record_errors": errors})
     sending.send(b"a", b"b", b"c")
-    assert str(sending.results[1]) == "INVALID_RECORD: no key"
-    assert "sound" in str(sending.results[0]) and "sound" in str(sending.results[2])
+    for index, result in enumerate(sending.results):
+        assert (getattr(result, "code", None), str(result).endswith("too old")) == (
+            (code, True) if index in wrong else (None, False)
+        )
+        assert index in wrong or "sound" in str(result)
 
 
 def test_a_batch_that_is_too_large_is_split() -> None:

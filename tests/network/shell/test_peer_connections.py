@@ -229,7 +229,7 @@ def test_a_size_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"", "it closed the connection", Closing.CLOSED),
         (framed(b"one")[:5], "it closed the connection", Closing.CLOSED),
         (b"\xff\xff\xff\xff", "it sent a frame of -1 bytes", Closing.ENDED),
-        (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker", Closing.ENDED),
+        (b"HTTP/1.1 ", "it is an HTTP server and not a Kafka broker", Closing.REFUSED),
         (b"\x15\x03\x01\x00\x02\x02", "it expects TLS", Closing.EXPECTS_TLS),
         (
             b"+OK POP3",
@@ -238,7 +238,7 @@ def test_a_size_alone_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (framed(b"one") * 3, "it sent an answer without a request", Closing.ENDED),
         (b"\x15\x03\x03\0\2\2\x46", "it expects TLS", Closing.EXPECTS_TLS),
-        (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker", Closing.ENDED),
+        (b"HTTP/1.1", "it is an HTTP server and not a Kafka broker", Closing.REFUSED),
     ],
 )
 def test_an_end_is_reported_once_and_the_next_request_connects_again(sent: bytes, reason: str, closing: Closing) -> None:
