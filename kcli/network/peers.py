@@ -86,7 +86,7 @@ class Peers:
         self.obtain_token = obtain_token
         self.on_refusal = on_refusal
         self.has_worked = False  # a request of a caller has had an answer
-        # The listener whose connections are given up early if they are not set up, since there are other addresses.
+        # The listener whose connections are aborted early if they are not set up, since there are other addresses.
         self.hurried_listener: str | None = None
         self.outstanding = Outstanding[bytes | bytearray | PeerFailure]()
         self.tokens = Outstanding[TokenObtained]()
