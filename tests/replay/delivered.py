@@ -12,7 +12,7 @@ Records = dict[tuple[str, int], list[tuple[Any, ...]]]
 
 
 def delivered(*paths: Path, options: tuple[str, ...] = ("--isolation", "read_committed")) -> Records:
-    """The records by partition: timestamp, key, value, headers, in order; internal topics are left out."""
+    """The records by partition: timestamp, key, value, headers, in order; without internal topics and control records."""
     command = [sys.executable, "-m", "kcli", "dump-log", "--output", "json", *options, *map(str, paths)]
     lines = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.splitlines()
     found: Records = {}
@@ -21,7 +21,7 @@ def delivered(*paths: Path, options: tuple[str, ...] = ("--isolation", "read_com
         row = json.loads(line)
         if row.get("type") == "file":
             where = (row["topic"], row["partition"]) if row.get("topic") and not row["topic"].startswith("__") else None
-        elif row.get("type") == "record" and where is not None:
+        elif row.get("type") == "record" and where is not None and not row.get("isControl"):
             found.setdefault(where, []).append(record_of(row))
     return found
 

@@ -31,6 +31,7 @@ class FakeLog:
         self.batches: list[bytes] = []
         self.start = self.end = 0
         self.stable: int | None = None  # the last stable offset while a transaction is open
+        self.aborted: list[tuple[int, int, int]] = []  # producer, offsets of the first record and of the marker
         self.producers: dict[int, list[tuple[int, int, int]]] = {}  # first and last sequence, base offset
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -52,6 +53,14 @@ class FakeLog:
         self.batches.append(bytes(stored))
         base, self.end = self.end, self.end + header.record_count
         return 0, base
+
+    def load(self, data: bytes) -> None:
+        """Take the batches of a segment as they are."""
+        while data:
+            size = 12 + int.from_bytes(data[8:12], "big")
+            self.batches.append(data[:size])
+            self.end = check_batch(data[:size]).last_offset + 1
+            data = data[size:]
 
     def truncate(self, end: int) -> None:
         """Lose the batches that reach above an offset."""
@@ -81,6 +90,7 @@ class FakeCluster:
         self.list_errors = dict.fromkeys(NODES, 0)  # what each broker answers to ListGroups
         self.newest_produce = 13
         self.produce_errors: list[int] = []  # of the next batches, the last one first
+        self.most_fetched: int | None = None  # the number of batches in an answer to Fetch
         self.empty_fetches = 0  # of the next answers to Fetch, as of a new leader that does not know the high watermark yet
         self.group_errors: dict[str, int] = {}  # the error codes of the answers to OffsetFetch, by group
         self.refused: dict[int, int] = {}  # by API key: the error code of each answer, without anything else
@@ -225,7 +235,8 @@ class FakeCluster:
                 where = topic.name, part.partition_index
                 code = 0 if self.leaders.get(where) == node else error_codes.NOT_LEADER_OR_FOLLOWER
                 log = self.logs[topic.name][part.partition_index]
-                offset = -1 if code else log.start if part.timestamp == -2 else log.end
+                end = log.end if log.stable is None or not request.isolation_level else log.stable
+                offset = -1 if code else log.start if part.timestamp == -2 else end
                 parts.append(
                     self._part(
                         apis.LIST_OFFSETS,
@@ -326,7 +337,15 @@ class FakeCluster:
         stable = log.end if log.stable is None else log.stable
         most = stable if request.isolation_level else log.end
         end = log.end
-        records = b"".join(batch for batch in log.batches if part.fetch_offset <= check_batch(batch).last_offset < most)
+        batches = [batch for batch in log.batches if part.fetch_offset <= check_batch(batch).last_offset < most]
+        del batches[len(batches) if self.most_fetched is None else self.most_fetched :]
+        records = b"".join(batches)
+        reached = check_batch(batches[-1]).last_offset if batches else -1
+        aborted = [
+            self._part(apis.FETCH, "AbortedTransaction", producer_id=producer, first_offset=first)
+            for producer, first, last in log.aborted
+            if request.isolation_level and last >= part.fetch_offset and first <= reached
+        ]
         is_leader = self.leaders[topic.topic, part.partition] == node
         if self.empty_fetches:
             self.empty_fetches -= 1
@@ -339,6 +358,7 @@ class FakeCluster:
             error_code=code if is_leader else error_codes.NOT_LEADER_OR_FOLLOWER,
             high_watermark=end,
             last_stable_offset=stable,
+            aborted_transactions=aborted,
             records=records if is_leader and not code else b"",
         )
         return self._new(

@@ -34,11 +34,7 @@ class Reader:
         for at in range(0, 10, batch_records):
             builder.append([(b"k", b"%d" % (at + slot)) for slot in range(batch_records)], codec=codec)
         builder.flush()
-        data = builder.path(".log").read_bytes()
-        while data:
-            size = 12 + int.from_bytes(data[8:12], "big")
-            self.log.append(data[:size])
-            data = data[size:]
+        self.log.load(builder.path(".log").read_bytes())
         self.log.start = start
         self.sentences: list[str] = []
         self.problems = Problems(self.sentences.append)
