@@ -273,7 +273,7 @@ def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wante
 def _parts(lookup: OffsetLookup) -> Iterator[tuple[int, int]]:
     """Yield the parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
     end = lookup.reader.end_position()
-    for first in reversed(lookup.boundaries(0, end, PART_BYTES, by_headers=False)):
+    for first in reversed(lookup.boundaries(0, end, PART_BYTES, by_headers=False, proves_offsets=False)):
         yield first, end
         end = first
     yield 0, end

@@ -89,7 +89,9 @@ def test_each_outcome_says_why_and_what_would_change_it(
     assert plan["reasons"] == reasons and plan["message"] == line.removeprefix(f"{root / NAME}: ")
     if plan["options"]:
         options = [word for option in plan["options"] for word in shlex.split(option)]
-        assert run(*words, *options, "--output", "json", root) == 0
+        # An option that is named with another value takes the place of the one that was given.
+        kept = () if words and words[0] in options else words
+        assert run(*kept, *options, "--output", "json", root) == 0
         (plan,) = reported(capfd)["plan"]
         assert plan["rounds"] > 0 and plan["reasons"] == [] and plan["message"] is None
 

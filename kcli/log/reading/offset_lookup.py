@@ -240,11 +240,14 @@ class OffsetLookup:
         """Return the next offset after the last sound batch of the segment, or its base offset."""
         return self.end().offset
 
-    def boundaries(self, start: int, end: int, target_bytes: int, *, by_headers: bool = True) -> list[int]:
+    def boundaries(
+        self, start: int, end: int, target_bytes: int, *, by_headers: bool = True, proves_offsets: bool = True
+    ) -> list[int]:
         """Return bytes within (start, end) at which batches begin, about `target_bytes` apart, ascending.
 
         `start` must begin a batch. Each byte is of a checked index entry, or was reached by headers unless `by_headers` is
-        False: a wrong length leads to payload, which a reader that continues after damage mistakes for a batch.
+        False: a wrong length leads to payload, which a reader that continues after damage mistakes for a batch. A caller
+        that uses only the bytes, not the offsets there, spares their proof, which reads each of these batches.
         """
         if end - start <= target_bytes:
             return []
@@ -255,7 +258,9 @@ class OffsetLookup:
         for slot, position in enumerate(self.index.positions):
             if position >= end:
                 break
-            if position >= ideal and self._is_first_offset_proven(slot):
+            if position >= ideal and (
+                self._is_first_offset_proven(slot) if proves_offsets else holds_entry(self.reader, self.index, slot)
+            ):
                 cuts.append(position)
                 ideal += -(-(position + 1 - ideal) // target_bytes) * target_bytes
         return cuts or (list(self._boundaries_by_headers(start, end, target_bytes)) if by_headers else [])
