@@ -4,7 +4,7 @@ fault              effect
 -----------------  -------------------------------------------------------------------------------------------------
 a link is cut      clients connect again
 the process dies   between two events, two effects, or in a call of the disk; it is started again a little later
-power is lost      the same, and writes that were not flushed are lost or torn (kcli.simulator.stored)
+power is lost      the same, and writes that were not flushed are lost or torn (kcli.simulator.disk)
 a clean stop       the node has time to stop; power may be lost then, and no record may be missing
 the clock jumps    it is set forward or back, by milliseconds or hours, or to the right time
 the disk fails     some calls, or all; or it is full: the node may exit, and is started again on a working disk

@@ -8,6 +8,10 @@ a clean stop      must survive: every record
 a start           the logs have the records that had to survive, unchanged; `kcli verify` finds no error
 
 For a compacted log the records are compared; for any other log, which has no gaps, the offset that it reaches.
+
+LogImage is the log of a partition on a disk: its records by offset, up to the first damaged or missing one. It also shows what
+a power loss left. It does not use the code of the log that is under test: it reads the directory listing, the batch headers and
+the CRCs.
 """
 
 from __future__ import annotations
@@ -17,15 +21,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState
+from kcli.format.record_batch import RecordBatch
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES
 from kcli.inspect.verification.verifier import Verifier
 from kcli.log.disk.port import parent_path
-from kcli.log.files.log_directory import resolve_paths
+from kcli.log.files.log_directory import read_partition, resolve_paths
 from kcli.simulator.compacted_ledger import Clocks, CompactedLedger
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.ledger import Ledger
-from kcli.simulator.log_image import LogImage, read_device_image, read_log_image
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
+from kcli.simulator.sent_records import SentRecord, placed_records, whole_batches
 
 # Directories that are not used any more, and so are not recovered.
 _SET_ASIDE = re.compile(r"-(delete|stray)(/|$)")
@@ -239,3 +244,75 @@ class DiskChecker:
         path = self._path(disk, partition)
         is_compacted = partition.facts.is_compacted
         return LogImage(0, 0, [], True, []) if path is None else read_log_image(disk, path, is_compacted=is_compacted)
+
+
+MAX_SEGMENT_BYTES = 1 << 30
+
+
+class LogImage(NamedTuple):
+    """The offsets `start` to `end`; `is_whole`: there are no further bytes that do not belong to them.
+
+    `holes` are offsets [from, to) that are missing between two segments: a power loss took the end of the first one. In a
+    compacted topic (`is_compacted`) any offsets may be missing, and these are not holes.
+    """
+
+    start: int
+    end: int
+    batches: list[tuple[bytes, RecordBatch]]  # the segment's bytes, the batch in them
+    is_whole: bool
+    holes: list[tuple[int, int]]
+    is_compacted: bool = False
+
+    def records(self) -> list[tuple[int, SentRecord]]:
+        """Return all records with their offsets."""
+        return [
+            placed for data, batch in self.batches for placed in placed_records(data, batch, is_compacted=self.is_compacted)
+        ]
+
+    def identities(self) -> dict[int, bytes]:
+        """Return the identity of each record by its offset."""
+        return {offset: record.identity for offset, record in self.records()}
+
+
+def read_log_image(disk: SimulatedDisk, path: str, *, is_compacted: bool = False) -> LogImage:
+    """Read the directory of a partition. Raises OSError if it does not exist."""
+    start = end = -1
+    batches: list[tuple[bytes, RecordBatch]] = []
+    holes: list[tuple[int, int]] = []
+    is_whole = True
+    for segment in read_partition(disk, path).segments:
+        if start < 0:
+            start = end = segment.base_offset
+        if segment.base_offset < end:
+            is_whole = False
+            break
+        if segment.base_offset > end:
+            if not is_compacted:
+                holes.append((end, segment.base_offset))
+            end = segment.base_offset
+        data = disk.read_file(segment.log, MAX_SEGMENT_BYTES)
+        position = 0
+        for batch in whole_batches(data):
+            if batch.base_offset != end and not (is_compacted and batch.base_offset > end):
+                break
+            batches.append((data, batch))
+            end, position = batch.next_offset, batch.end_position
+        if position != len(data):
+            is_whole = False
+            break
+    return LogImage(max(start, 0), max(end, 0), batches, is_whole, holes, is_compacted)
+
+
+def read_device_image(seen: SimulatedDisk, device: SimulatedDisk, path: str) -> LogImage:
+    """Read what is certainly on the device of a compacted log: up to the first segment that is not completely flushed."""
+    image = read_log_image(device, path, is_compacted=True)
+    end = image.end
+    for segment in read_partition(seen, path).segments:
+        data = seen.read_file(segment.log, MAX_SEGMENT_BYTES)
+        stored = device.read_file(segment.log, MAX_SEGMENT_BYTES) if device.exists(segment.log) else b""
+        if data != stored:
+            last = [batch.next_offset for batch in whole_batches(stored)]
+            end = last[-1] if last else segment.base_offset
+            break
+    kept = [(data, batch) for data, batch in image.batches if batch.next_offset <= end]
+    return image._replace(end=min(end, image.end), batches=kept)

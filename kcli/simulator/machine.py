@@ -13,7 +13,7 @@
     CloseConnection  closes the link; then ConnectionClosed
     HoldMemory       counts the bytes
 
-The node's time comes from the clock of the real shell, on top of simulated clocks (kcli.simulator.wall_clock).
+The node's time comes from the clock of the real shell, on top of simulated clocks (kcli.simulator.virtual_time).
 
 The node may die between any two effects and in any call of the disk: `die_soon` chooses where. A frame is overwritten as
 soon as `handle` returns, to detect a node that keeps a view of it.
@@ -52,8 +52,7 @@ from kcli.simulator.faults import SimulatedCrash
 from kcli.simulator.network import End, FrameReader, Link, Network
 from kcli.simulator.peer_links import PeerLinks
 from kcli.simulator.trace import Trace, frame_text
-from kcli.simulator.virtual_time import Action, VirtualTime
-from kcli.simulator.wall_clock import WallClock
+from kcli.simulator.virtual_time import Action, VirtualTime, WallClock
 
 SPOILT_BYTE = b"\xee"
 # The largest delay of a deadline, and the longest time of a flush.

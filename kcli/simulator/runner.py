@@ -34,8 +34,7 @@ from kcli.simulator.operator import Operator
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.producer import SimulatedProducer
 from kcli.simulator.trace import Trace
-from kcli.simulator.virtual_time import VirtualTime
-from kcli.simulator.wall_clock import WallClock
+from kcli.simulator.virtual_time import VirtualTime, WallClock
 from kcli.simulator.world import World
 
 START_MS = 1_750_000_000_000

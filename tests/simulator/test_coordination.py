@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from kcli.simulator.coordination import anomalies, share_anomalies
+from kcli.simulator.coordination import anomalies
+from kcli.simulator.coordination.anomalies import GRACE_MS
 from kcli.simulator.coordination.fetching import READ_COMMITTED, consumed
 from kcli.simulator.coordination.history import (
     NO_GENERATION,
@@ -31,7 +32,6 @@ from kcli.simulator.coordination.history import (
     Poll,
 )
 from kcli.simulator.coordination.node_settings import SESSIONS_MS, loses_power, make_coordination_node
-from kcli.simulator.coordination.share_anomalies import GRACE_MS
 from kcli.simulator.coordination.share_history import (
     ACCEPT,
     GAP,
@@ -436,21 +436,21 @@ FOUND: dict[Callable[[History, FinalState], None], anomalies.Check] = {
     an_input_without_output: anomalies.unprocessed_inputs,
     an_open_transaction: anomalies.stuck_transactions,
     a_stuck_offset: anomalies.stuck_transactions,
-    an_accepted_record_comes_again: share_anomalies.redelivered_records,
-    a_held_record_is_given_to_another: share_anomalies.two_holders,
-    a_zombie_acknowledges: share_anomalies.two_holders,
-    a_lock_ends_early: share_anomalies.two_holders,
-    a_lock_ends_late: share_anomalies.late_expiries,
-    a_holder_is_refused: share_anomalies.refused_holders,
-    a_delivery_count_does_not_grow: share_anomalies.wrong_delivery_counts,
-    a_release_does_not_outlive_a_crash: share_anomalies.wrong_delivery_counts,
-    a_delivery_count_skips: share_anomalies.wrong_delivery_counts,
-    a_delivery_above_the_limit: share_anomalies.wrong_delivery_counts,
-    nobody_has_accepted_it: share_anomalies.lost_deliveries,
-    nobody_has_acquired_it: share_anomalies.lost_deliveries,
-    a_share_group_has_a_lag: share_anomalies.stuck_share_partitions,
-    a_record_below_the_start_offset: share_anomalies.early_deliveries,
-    a_wrong_start_offset: share_anomalies.wrong_start_offsets,
+    an_accepted_record_comes_again: anomalies.redelivered_records,
+    a_held_record_is_given_to_another: anomalies.two_holders,
+    a_zombie_acknowledges: anomalies.two_holders,
+    a_lock_ends_early: anomalies.two_holders,
+    a_lock_ends_late: anomalies.late_expiries,
+    a_holder_is_refused: anomalies.refused_holders,
+    a_delivery_count_does_not_grow: anomalies.wrong_delivery_counts,
+    a_release_does_not_outlive_a_crash: anomalies.wrong_delivery_counts,
+    a_delivery_count_skips: anomalies.wrong_delivery_counts,
+    a_delivery_above_the_limit: anomalies.wrong_delivery_counts,
+    nobody_has_accepted_it: anomalies.lost_deliveries,
+    nobody_has_acquired_it: anomalies.lost_deliveries,
+    a_share_group_has_a_lag: anomalies.stuck_share_partitions,
+    a_record_below_the_start_offset: anomalies.early_deliveries,
+    a_wrong_start_offset: anomalies.wrong_start_offsets,
     a_leftover_offset: anomalies.leftover_offsets,
     an_offset_of_a_member_is_deleted: anomalies.deleted_read_offsets,
     a_fenced_member_commits: anomalies.zombie_commits,
@@ -528,7 +528,7 @@ def test_groups_read_the_last_topic_of_a_name_to_its_end() -> None:
     final.logs["input/2", 0] = [FinalRecord(0, b"c", True)]
     expected = "no member of g got b'c' of input/2-0 (and 0 others)"
     assert next(anomalies.unseen_writes(history, final)) == expected
-    assert next(share_anomalies.lost_deliveries(history, final)).startswith("offset 0 of input/2-0 in s")
+    assert next(anomalies.lost_deliveries(history, final)).startswith("offset 0 of input/2-0 in s")
 
 
 def test_a_deleted_offset_may_be_read() -> None:
@@ -609,19 +609,19 @@ def test_a_lock_may_end_later_for_a_reason() -> None:
     held = history.shares.silent_deaths[0].held[0]
     lost = LostFetch("s", "o", 50, 45 + max(SESSIONS_MS))
     history.shares.lost_fetches.append(lost)
-    assert not any(share_anomalies.late_expiries(history, final))
+    assert not any(anomalies.late_expiries(history, final))
     history.shares.lost_fetches.clear()
     history.shares.silent_deaths.append(SilentDeath("s", 46, [], is_draining=True))
-    assert not any(share_anomalies.late_expiries(history, final))
+    assert not any(anomalies.late_expiries(history, final))
     history.shares.silent_deaths.pop()
     history.shares.acknowledgements.append(Acknowledgement(held, RENEW, 44))
-    assert not any(share_anomalies.late_expiries(history, final))
+    assert not any(anomalies.late_expiries(history, final))
     history.shares.acknowledgements.pop()
     history.deleted_ms["input"] = 50
-    assert not any(share_anomalies.late_expiries(history, final))
+    assert not any(anomalies.late_expiries(history, final))
     history.deleted_ms.clear()
     held.life += 1
-    assert not any(share_anomalies.late_expiries(history, final))
+    assert not any(anomalies.late_expiries(history, final))
 
 
 def test_a_renewal_after_the_end_of_the_lock_proves_nothing() -> None:

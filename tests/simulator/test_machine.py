@@ -15,8 +15,7 @@ from kcli.simulator.machine import Machine
 from kcli.simulator.network import FrameReader, Link, Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.trace import Trace
-from kcli.simulator.virtual_time import VirtualTime
-from kcli.simulator.wall_clock import WallClock
+from kcli.simulator.virtual_time import VirtualTime, WallClock
 
 
 def test_time_jumps_and_ties_are_cast() -> None:

@@ -19,8 +19,7 @@ from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.trace import Trace
-from kcli.simulator.virtual_time import VirtualTime
-from kcli.simulator.wall_clock import WallClock
+from kcli.simulator.virtual_time import VirtualTime, WallClock
 
 START_MS = 1_750_000_000_000
 TIMEOUT_MS = 1000

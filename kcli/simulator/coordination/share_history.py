@@ -1,4 +1,4 @@
-"""What the members of share groups did and were answered; kcli.simulator.coordination.share_anomalies checks it.
+"""What the members of share groups did and were answered; kcli.simulator.coordination.anomalies checks it.
 
     entry            what it is
     ---------------  ---------------------------------------------------------------------------------------------------

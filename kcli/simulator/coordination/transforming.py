@@ -14,9 +14,9 @@ from kcli.simulator.coordination.anomalies import INPUT_MARK
 from kcli.simulator.coordination.fetching import READ_COMMITTED, Fetched
 from kcli.simulator.coordination.group_member import WorkingMember
 from kcli.simulator.coordination.history import TopicPartition
-from kcli.simulator.coordination.making_session import make_session
 from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
+from kcli.simulator.coordination.transactional_producer import make_session
 
 ABORTED_SHARE = 0.1
 PAUSED_SHARE = 0.02
