@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set a key of server.properties, overriding the file, as in --override log.dirs=/data/kafka; can be repeated",
     )
     parser.add_argument("--strict-config", action="store_true", help="do not start if the file has an unknown key")
+    parser.add_argument(
+        "--accept-stray",
+        action="store_true",
+        help="start though the metadata log has none of the topics in the log directories: their partitions are renamed to "
+        "-stray and kept, and not served",
+    )
     parser.add_argument("--metrics-port", metavar="PORT", type=port, help="serve Kafka's metrics for Prometheus on this port")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines on stderr")
 
@@ -58,7 +64,13 @@ def run(args: argparse.Namespace) -> int:
         write_log(warning, WARN)
 
     try:
-        serve(config, write_log, lambda bound: log_ready(config, bound, write_log), args.metrics_port)
+        serve(
+            config,
+            write_log,
+            lambda bound: log_ready(config, bound, write_log),
+            args.metrics_port,
+            accepts_stray=args.accept_stray,
+        )
     except ServerError as error:
         raise CannotRun(str(error)) from None
     return EXIT_OK

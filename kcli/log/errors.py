@@ -164,5 +164,13 @@ class DuplicateLogError(StorageError):
     """UNKNOWN_SERVER_ERROR: a partition in two directories: the broker stops."""
 
 
+class PartitionMetadataError(StorageError):
+    """UNKNOWN_SERVER_ERROR: the partition.metadata of a log with records cannot be read: the broker stops."""
+
+
+class UnknownTopicsError(StorageError):
+    """UNKNOWN_SERVER_ERROR: the metadata log has none of the topics in the log directories: the broker stops."""
+
+
 class AllLogDirsOfflineError(StorageError):
     """UNKNOWN_SERVER_ERROR: every log directory is offline: the broker stops."""

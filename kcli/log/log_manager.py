@@ -118,16 +118,18 @@ class LogManager(LogRegistry):
         now_ms: int,
         directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
         clock: Callable[[], int] | None = None,
+        is_known: Callable[[Uuid], bool] | None = None,
     ) -> Iterator[None]:
         """Open all logs, in time slices.
 
         `config_of` returns a topic's settings, `is_hosted` whether the metadata places a partition of a topic id on this
-        broker, and `directory_of` in which log directory, if known. `clock` returns the present time in ms.
-        Raises DuplicateLogError and AllLogDirsOfflineError; the broker cannot start then.
+        broker, and `directory_of` in which log directory, if known. `clock` returns the present time in ms. `is_known` returns
+        whether the metadata has, or had, a topic; None accepts that it has no topic of the logs.
+        Raises what LogStartup.run does, and AllLogDirsOfflineError; the broker cannot start then.
         """
         from kcli.log.managing.log_startup import LogStartup
 
-        return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms)).run()
+        return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms), is_known).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
         """Schedule the background tasks (kcli.log.managing.log_tasks).

@@ -28,7 +28,7 @@ from kcli.log.wall_time import WallTime
 from kcli.network.events import NodeRole, PeerAddress, PeerNode
 from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer
-from kcli.server.broker.broker import Broker
+from kcli.server.broker.broker import Broker, NodeParts
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import LOOPBACK_HOSTS, NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
@@ -239,9 +239,12 @@ def build_node(
     max_open_files: int = 256,
     bound: BoundAddresses = NOT_BOUND,
     wall: WallTime | None = None,
+    *,
+    accepts_stray: bool = False,
 ) -> Node:
     """Make a node; nothing runs before its `start`. `wall` is the time of records, by default the time of the node's timer.
 
+    With `accepts_stray` it starts even if its metadata log has none of the topics in its log directories.
     Raises NodeError, and OSError as the disk does.
     """
     from kcli.server.controller.controller_server import ControllerServer
@@ -272,22 +275,9 @@ def build_node(
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
         channel = NodeToControllerChannelManager(peers, effects, lambda: controller.leader_id, names[0], times)
+        parts = NodeParts(disk, rng, timer, effects, flushes, computations, scheduler, peers, log)
         broker = Broker(
-            config,
-            identity.cluster_id,
-            disk,
-            rng,
-            timer,
-            effects,
-            flushes,
-            scheduler,
-            computations,
-            log_manager,
-            controller,
-            channel,
-            peers,
-            bound,
-            log,
+            config, identity.cluster_id, parts, log_manager, controller, channel, bound, accepts_stray=accepts_stray
         )
     return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
 

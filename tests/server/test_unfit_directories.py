@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main as kcli
+from kcli.log.errors import PartitionMetadataError, StorageError, UnknownTopicsError
 from kcli.protocol.apis import BROKER_REGISTRATION
 from kcli.server.node_builder import NodeError
 from kcli.server.raft.metadata_log import MetadataLogError
@@ -144,3 +145,83 @@ def test_a_node_that_does_not_become_ready_says_why_again_and_again(tmp_path: Pa
     node.until(lambda: node.node.is_ready)
     node.advance(60_000)
     assert len([line for line in node.lines if line.startswith("not ready")]) == 3
+
+
+@pytest.fixture
+def with_records(tmp_path: Path) -> Path:
+    """A directory of a node that was stopped cleanly, with records of topic `orders` and an empty topic `empty`."""
+    data = tmp_path / "data"
+    node = WholeNode(data)
+    for topic in ("orders", "empty"):
+        node.create_topic(topic)
+    node.produce("orders", 0, batch(b"x")).result()
+    node.stop()
+    return data
+
+
+@pytest.mark.parametrize("content", [b"", bytes(43), b"version: 0\n", b"version: 0\ntopic_id: AAAA", b"\xff\xfe"])
+def test_records_whose_topic_id_cannot_be_read_refuse_the_start(with_records: Path, content: bytes) -> None:
+    """They were renamed to -stray, and an empty partition was served in their place; Kafka does not start either."""
+    path = with_records / "orders-0" / "partition.metadata"
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    names = sorted(with_records.iterdir())
+    with pytest.raises(StorageError, match=rf"^{path}: .*kcli verify --repair {with_records}") as refused:
+        WholeNode(with_records)
+    assert isinstance(refused.value, PartitionMetadataError)
+    assert sorted(with_records.iterdir()) == names  # the mark of the clean stop, too
+    if content != b"\xff\xfe":  # which says nothing
+        assert kcli(["verify", "--repair", "--apply", str(with_records)]) in (0, 1)
+        assert path.read_bytes() == whole
+    path.write_bytes(whole)
+    node = WholeNode(with_records)
+    log = node.broker.log_manager.get_log("orders", 0)
+    assert log is not None and log.log_end_offset == 1
+    node.stop()
+
+
+def test_an_empty_log_whose_topic_id_cannot_be_read_is_made_again(with_records: Path) -> None:
+    """The power may fail before the first flush of a new partition; nothing is lost then."""
+    (with_records / "empty-0" / "partition.metadata").write_bytes(b"")
+    node = WholeNode(with_records)
+    assert node.produce("empty", 0, batch(b"x")).result().responses[0].partition_responses[0].error_code == 0
+    node.stop()
+
+
+@pytest.mark.parametrize("other", ["missing", "empty", "of another cluster"])
+def test_a_metadata_log_without_any_of_the_topics_refuses_the_start(with_records: Path, tmp_path: Path, other: str) -> None:
+    """All partitions would be renamed to -stray, and the node would serve none of the records."""
+    metadata = with_records / "__cluster_metadata-0"
+    metadata.rename(tmp_path / "kept")
+    if other != "missing":
+        WholeNode(tmp_path / "other").stop()
+        shutil.copytree(tmp_path / "other" / "__cluster_metadata-0", metadata)
+    if other == "of another cluster":
+        shutil.rmtree(metadata)
+        node = WholeNode(tmp_path / "other")
+        node.create_topic("orders")
+        node.stop()
+        shutil.copytree(tmp_path / "other" / "__cluster_metadata-0", metadata)
+    names = sorted(with_records.iterdir())
+    with pytest.raises((StorageError, MetadataLogError)) as refused:
+        WholeNode(with_records)
+    assert sorted(path for path in with_records.iterdir() if path != metadata) == [path for path in names if path != metadata]
+    if isinstance(refused.value, UnknownTopicsError):
+        assert f"{with_records}/orders-0, which have records" in str(refused.value) and "--accept-stray" in str(refused.value)
+        node = WholeNode(with_records, accepts_stray=True)
+        assert [path for path in with_records.iterdir() if path.name.startswith("orders-0.") and path.name.endswith("-stray")]
+        node.stop()
+    shutil.rmtree(metadata, ignore_errors=True)
+    (tmp_path / "kept").rename(metadata)
+
+
+def test_a_topic_that_was_deleted_before_a_crash_is_a_stray(with_records: Path, tmp_path: Path) -> None:
+    """The metadata log knows that it was deleted, though it has no topic with records any more."""
+    kept = tmp_path / "kept"
+    shutil.copytree(with_records / "orders-0", kept)
+    node = WholeNode(with_records)
+    node.delete_topic("orders")
+    node.stop()
+    shutil.copytree(kept, with_records / "orders-0", dirs_exist_ok=True)
+    WholeNode(with_records).stop()
+    assert [path for path in with_records.iterdir() if path.name.startswith("orders-0.") and path.name.endswith("-stray")]

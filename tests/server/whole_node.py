@@ -79,6 +79,7 @@ class WholeNode:
         disk: LogDisk | None = None,
         max_open_files: int = 256,
         is_awaited: bool = True,
+        accepts_stray: bool = False,
     ) -> None:
         listeners = "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
@@ -95,6 +96,7 @@ class WholeNode:
             self.lines.append,
             max_open_files,
             wall=self.wall,
+            accepts_stray=accepts_stray,
         )
         assert self.node.broker is not None
         self.broker = self.node.broker

@@ -5,6 +5,10 @@
     `<topic>-<partition>`                     opened; after an unclean stop it is recovered from its recovery point on
     the same, not placed here by the          renamed to -stray and kept: the topic was deleted or moved while the broker was
     metadata                                  down, or the directory has no partition.metadata
+    the same with records, and a partition    the start is refused (PartitionMetadataError), as by Kafka: without its topic id
+    .metadata that cannot be read             the log would be a stray. Without records, it is one
+    the same with records, and the metadata   the start is refused (UnknownTopicsError): the metadata log is new, empty or of
+    log has no topic of any directory         another cluster. `is_known=None` (--accept-stray) renames them all to -stray
     the same twice, both with records         if the metadata names the directory of one, the other is renamed to -stray: the
                                               broker crashed while a future log replaced it; else the start is refused
     ...-future                                opened; the copy continues
@@ -51,11 +55,11 @@ from kcli.format.file_names import (
     parse_partition_directory,
     partition_directory_name,
 )
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import LogFile, join_path, parent_path
-from kcli.log.errors import DuplicateLogError
+from kcli.log.errors import DuplicateLogError, PartitionMetadataError, UnknownTopicsError
 from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, RecoveryProgress, quarantine_in
@@ -66,6 +70,9 @@ from kcli.log.report_line import WarningLine
 from kcli.log.slices import Slices
 from kcli.log.unified_log import UnifiedLog
 
+_OPENED = (DirectoryState.CURRENT, DirectoryState.FUTURE)
+_IDS_PER_SLICE = 100
+_MAX_NAMES = 6  # of partitions in a message
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]
 
 
@@ -80,6 +87,7 @@ class LogStartup:
         directory_of: Callable[[Uuid, int], Uuid | None],
         now_ms: int,
         clock: Callable[[], int],
+        is_known: Callable[[Uuid], bool] | None = None,
     ) -> None:
         self._registry = registry
         self._disk = registry.disk
@@ -88,15 +96,22 @@ class LogStartup:
         self._directory_of = directory_of
         self._now_ms = now_ms
         self._clock = clock
+        self._is_known = is_known
+        self._topic_ids: dict[str, Uuid | None] = {}  # by the path of a partition's directory
 
     def run(self) -> Iterator[None]:
-        """Load the log directories; a step opens a small log or recovers a part of one."""
+        """Load the log directories; a step opens a small log or recovers a part of one.
+
+        Raises PartitionMetadataError, UnknownTopicsError and DuplicateLogError; the first two before anything is changed.
+        """
         registry = self._registry
+        partitions = yield from self._read_topic_ids()
+        self._refuse_if_no_topic_is_known()
         for log_dir in registry.online_dirs():
             try:
                 checkpoints = log_dir.begin_loading(registry.report)
                 yield
-                loading = _Loading(log_dir, checkpoints, self._partitions_in(log_dir), registry, self._clock)
+                loading = _Loading(log_dir, checkpoints, partitions[log_dir.path], registry, self._clock)
                 for _ in self._load_dir(loading):
                     loading.progress.step()
                     yield
@@ -107,6 +122,40 @@ class LogStartup:
             except LogRefusedError as error:
                 sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` shows how to repair it"
                 registry.take_offline(log_dir.path, OSError(sentence))
+
+    def _read_topic_ids(self) -> Slices[dict[str, dict[str, PartitionDirectoryName]]]:
+        """Read the topic ids of all partitions; return the partitions of each log directory by name."""
+        partitions: dict[str, dict[str, PartitionDirectoryName]] = {}
+        for log_dir in list(self._registry.online_dirs()):
+            try:
+                found = partitions[log_dir.path] = self._partitions_in(log_dir)
+                for at, (name, partition) in enumerate(found.items(), 1):
+                    if partition.state in _OPENED:
+                        path = join_path(log_dir.path, name)
+                        self._topic_ids[path] = self._read_topic_id(path)
+                    if at % _IDS_PER_SLICE == 0:
+                        yield
+            except OSError as error:
+                self._registry.take_offline(log_dir.path, error)
+            yield
+        return partitions
+
+    def _refuse_if_no_topic_is_known(self) -> None:
+        """Raise UnknownTopicsError if there are partitions with records, and the metadata log has the topic of no partition.
+
+        If it has one, it is the cluster's, and the other partitions were deleted or moved.
+        """
+        is_known = self._is_known
+        if is_known is None or any(is_known(topic_id) for topic_id in self._topic_ids.values() if topic_id is not None):
+            return
+        paths = [path for path, topic_id in self._topic_ids.items() if topic_id is not None and self._has_bytes(path)]
+        if paths:
+            more = f" and {len(paths) - _MAX_NAMES} more" if len(paths) > _MAX_NAMES else ""
+            raise UnknownTopicsError(
+                f"the metadata log does not have the topics of {', '.join(paths[:_MAX_NAMES])}{more}, which have records: it "
+                "is new, empty or of another cluster. Put __cluster_metadata-0 back as it was; or start once with "
+                "--accept-stray, which renames these partitions to -stray and does not serve their records"
+            )
 
     def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectoryName]:
         """Return the partitions' directories by name; report others."""
@@ -123,7 +172,7 @@ class LogStartup:
             elif found.state is DirectoryState.STRAY:
                 registry.stray_directories.append(path)
             else:
-                topic_id = self._read_topic_id(path)
+                topic_id = self._topic_ids[path]
                 if topic_id is None:
                     self._set_stray(log_dir.path, path, found, "it has no topic id")
                 elif not self._is_hosted(topic_id, found.partition):
@@ -158,18 +207,22 @@ class LogStartup:
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
     def _read_topic_id(self, path: str) -> Uuid | None:
-        """Return the topic id in partition.metadata, None if the file is missing or torn: it was not flushed before a crash."""
+        """Return the topic id in partition.metadata, None if the file is missing, or unreadable and the log without records.
+
+        It is written once, before the first records, and flushed later. Raises PartitionMetadataError, and OSError.
+        """
         at = join_path(path, FileKind.PARTITION_METADATA.value)
         try:
-            data = self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
+            return decode_partition_metadata(self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)).topic_id
         except FileNotFoundError:
             return None
-        if _is_torn(data.rstrip(b"\0")):
-            return None
-        try:
-            return decode_partition_metadata(data).topic_id
         except FormatError as error:
-            raise LogRefusedError(error.message, at) from error
+            if not self._has_bytes(path):
+                return None
+            raise PartitionMetadataError(
+                f"{at}: {error.message}; without it the topic of these records is not known, and nothing was changed: run "
+                f"`kcli verify --repair {parent_path(path)}`, which restores the file"
+            ) from error
 
     def _set_stray(self, log_dir: str, path: str, found: PartitionDirectoryName, why: str) -> None:
         registry = self._registry
@@ -269,8 +322,7 @@ class _Loading:
         self.log_dir = log_dir
         self.checkpoints = checkpoints
         self.partitions = partitions
-        opened = (DirectoryState.CURRENT, DirectoryState.FUTURE)
-        count = sum(found.state in opened for found in partitions.values())
+        count = sum(found.state in _OPENED for found in partitions.values())
         self.progress = RecoveryProgress(log_dir.path, count, registry.report, clock)
         self.quarantine = quarantine_in(registry.disk, registry.settings.recovery_quarantine_dir, log_dir.path)
         self._is_recovery = count > 0 and not log_dir.had_clean_shutdown
@@ -287,13 +339,6 @@ class _Loading:
             self.quarantine.finish()
         if self._is_recovery:
             self.progress.finish()
-
-
-def _is_torn(data: bytes) -> bool:
-    """Return whether a partition.metadata is incomplete: it is written once and flushed later."""
-    whole = encode_partition_metadata(PartitionMetadata(0, ZERO_UUID))
-    same = whole.index(str(ZERO_UUID).encode())
-    return len(data) < len(whole.rstrip()) and data[:same] == whole[: min(same, len(data))]
 
 
 # With this many files or more, syncfs comes first.

@@ -22,6 +22,7 @@ AutoTopicCreationManager        topics that clients name and that do not exist
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
@@ -68,27 +69,36 @@ from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
 
 
+class NodeParts(NamedTuple):
+    """What all cores of a node share. `effects` is the node's list of effects, `report` writes a line of the node's log."""
+
+    disk: LogDisk
+    rng: Random
+    timer: Timer
+    effects: list[Effect]
+    flushes: Flushes
+    computations: Computations
+    scheduler: Scheduler
+    peers: Peers
+    report: Callable[[str], None]
+
+
 class Broker:
-    """One broker; `effects` is the node's list of effects, `report` writes a line of the node's log."""
+    """One broker; `bound` has the addresses of its listeners. `accepts_stray`: see BrokerStartup."""
 
     def __init__(
         self,
         config: ServerConfig,
         cluster_id: str,
-        disk: LogDisk,
-        rng: Random,
-        timer: Timer,
-        effects: list[Effect],
-        flushes: Flushes,
-        scheduler: Scheduler,
-        computations: Computations,
+        node: NodeParts,
         log_manager: LogManager,
         metadata_log: MetadataSource,
         controller: NodeToControllerChannelManager,
-        peers: Peers,
         bound: BoundAddresses,
-        report: Callable[[str], None],
+        *,
+        accepts_stray: bool = False,
     ) -> None:
+        disk, rng, timer, effects, flushes, computations, scheduler, peers, report = node
         self.config = DynamicConfig(config, report)
         self.node_id = config.node_id
         self.cluster_id = cluster_id
@@ -118,7 +128,7 @@ class Broker:
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
         self.publisher = self._make_publisher()
-        self._startup = BrokerStartup(self, metadata_log)
+        self._startup = BrokerStartup(self, metadata_log, accepts_stray=accepts_stray)
         self.parts = self._make_parts(disk, peers, flushes)
         self.fetch = FetchHandler(self.parts, rng)
         self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)

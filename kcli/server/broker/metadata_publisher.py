@@ -129,6 +129,10 @@ class MetadataPublisher:
             self._pending = ({}, [], {})
             self._publish(changed, removed, configs, now_ms)
 
+    def knows_topic(self, topic_id: Uuid) -> bool:
+        """Return whether the image has a topic, or a record that was applied before `start` removed it."""
+        return topic_id in self._metadata.image.topics or any(topic.topic_id == topic_id for topic in self._pending[1])
+
     def start(self, now_ms: int, done: Callable[[int], None]) -> None:
         """Apply the whole image, then call `done(now_ms)`. The logs in the log directories have been loaded."""
         self._is_started = True

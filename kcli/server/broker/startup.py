@@ -53,10 +53,11 @@ class MetadataSource(Protocol):
 
 
 class BrokerStartup:
-    """The steps of one broker; a RaftListener."""
+    """The steps of one broker; a RaftListener. With `accepts_stray` all logs may be of unknown topics (see LogStartup)."""
 
-    def __init__(self, broker: Broker, metadata: MetadataSource) -> None:
+    def __init__(self, broker: Broker, metadata: MetadataSource, *, accepts_stray: bool = False) -> None:
         self._broker = broker
+        self._accepts_stray = accepts_stray
         self._metadata = metadata
         self._has_caught_up = False
         self._is_loaded = False
@@ -115,8 +116,9 @@ class BrokerStartup:
             return
         self._has_caught_up = True
         timer, configs = self._broker.timer, self._broker.topic_configs
+        is_known = None if self._accepts_stray else self._broker.publisher.knows_topic
         work = self._broker.log_manager.start(
-            configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms
+            configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms, is_known
         )
         self._broker.scheduler.run(work, now_ms, self._loaded)
 

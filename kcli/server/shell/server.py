@@ -179,7 +179,16 @@ def settle_garbage_collector() -> None:
 class Server:
     """One node and its shell; `log` writes a line of the log."""
 
-    def __init__(self, config: ServerConfig, log: Log, metrics_port: int | None = None, idle: IdleTime | None = None) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        log: Log,
+        metrics_port: int | None = None,
+        idle: IdleTime | None = None,
+        *,
+        accepts_stray: bool = False,
+    ) -> None:
+        self._accepts_stray = accepts_stray
         self.config = config
         self.metrics_port = metrics_port
         self.log = log
@@ -209,7 +218,9 @@ class Server:
             raise ServerError(str(error)) from None
         clock = Clock()
         rng, now_ms = random.SystemRandom(), clock.now_ms()
-        self.node = build_node(config, ServingDisk(), rng, now_ms, self.log, max_open, bound, clock.wall_time)
+        self.node = build_node(
+            config, ServingDisk(), rng, now_ms, self.log, max_open, bound, clock.wall_time, accepts_stray=self._accepts_stray
+        )
         times = self._request_times() if metrics_socket is not None else None
         self.driver = Driver(self.node, self.log, limits, clock, self._node_changed, self._node_failed, times)
         if self.node.broker is not None:
@@ -303,17 +314,27 @@ class Server:
         self.driver.step(self.node.stop)
 
 
-def serve(config: ServerConfig, log: Log, on_ready: Callable[[BoundAddresses], None], metrics_port: int | None = None) -> None:
-    """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError if it cannot run."""
+def serve(
+    config: ServerConfig,
+    log: Log,
+    on_ready: Callable[[BoundAddresses], None],
+    metrics_port: int | None = None,
+    *,
+    accepts_stray: bool = False,
+) -> None:
+    """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError if it cannot run.
+
+    `accepts_stray`: see kcli.server.node_builder.build_node.
+    """
     try:
         if metrics_port is None:
-            asyncio.run(Server(config, log).run(on_ready))
+            asyncio.run(Server(config, log, accepts_stray=accepts_stray).run(on_ready))
             return
         from kcli.server.shell.idle_time import IdleTime
 
         idle = IdleTime()
         with asyncio.Runner(loop_factory=idle.loop) as runner:
-            runner.run(Server(config, log, metrics_port, idle).run(on_ready))
+            runner.run(Server(config, log, metrics_port, idle, accepts_stray=accepts_stray).run(on_ready))
     except NodeError as error:
         raise ServerError(str(error)) from error
     except OSError as error:
