@@ -16,9 +16,9 @@
     sasl.oauthbearer.token.endpoint.url                                                   file:///PATH; http(s)://... for the
                                                                                           client credentials of OIDC
 
-Settings that only choose parts of Java's implementation are accepted and not used. Others that the client does not have are
-refused: without them it would be less protected than configured. So are settings without security.protocol, whose default would
-ignore them. The module is imported when one of the settings is given.
+Settings that only choose parts of Java's implementation are accepted with the values that agree with this client. Others, and
+settings that the client does not have, are refused: without them it would be less protected than configured. So are settings
+without security.protocol, whose default would ignore them. The module is imported when one of the settings is given.
 """
 
 from __future__ import annotations
@@ -80,13 +80,34 @@ _USED = (
     URL_ENCODE,
     _HANDLER,
 )
-# Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here.
-_IGNORED = re.compile(
-    r"ssl\.(protocol|keymanager\.algorithm|trustmanager\.algorithm|secure\.random\.implementation|keystore\.password"
-    r"|truststore\.password)|sasl\.kerberos\..*|sasl\.login\.(class|(refresh|connect|read|retry)\..*)"
-    r"|sasl\.oauthbearer\.(jwks\..*|clock\.skew\.seconds|(scope|sub)\.claim\.name|expected\..*"
-    r"|jwt\.(retriever|validator)\.class)"
-)
+_OAUTH = "org.apache.kafka.common.security.oauthbearer."
+# Parts of Java's implementation, of Kerberos, and of the refresh of tokens, which each authentication obtains anew here. They
+# have no effect, so only the values that mean what this client does are accepted: Kafka's defaults, and a few others.
+_WITHOUT_EFFECT = {
+    "ssl.protocol": ("TLSv1.3", "TLSv1.2", "TLS"),
+    "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
+    "ssl.trustmanager.algorithm": ("PKIX", "SunX509"),
+    "sasl.kerberos.kinit.cmd": ("/usr/bin/kinit",),
+    "sasl.kerberos.min.time.before.relogin": ("60000",),
+    "sasl.kerberos.ticket.renew.jitter": ("0.05",),
+    "sasl.kerberos.ticket.renew.window.factor": ("0.8",),
+    "sasl.login.refresh.buffer.seconds": ("300",),
+    "sasl.login.refresh.min.period.seconds": ("60",),
+    "sasl.login.refresh.window.factor": ("0.8",),
+    "sasl.login.refresh.window.jitter": ("0.05",),
+    "sasl.login.retry.backoff.max.ms": ("10000",),
+    "sasl.login.retry.backoff.ms": ("100",),
+    "sasl.oauthbearer.clock.skew.seconds": ("30",),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": ("3600000",),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": ("10000",),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ("100",),
+    "sasl.oauthbearer.jwt.retriever.class": tuple(
+        f"{_OAUTH}{name}JwtRetriever" for name in ("Default", "ClientCredentials", "File")
+    ),
+    "sasl.oauthbearer.jwt.validator.class": tuple(f"{_OAUTH}{name}JwtValidator" for name in ("Default", "Client")),
+    "sasl.oauthbearer.scope.claim.name": ("scope",),
+    "sasl.oauthbearer.sub.claim.name": ("sub",),
+}
 # Kafka's own handler, which obtains a token from TOKEN_URL.
 _TOKEN_HANDLER = "OAuthBearerLoginCallbackHandler"
 _TOKEN_OPTIONS = ("clientId", "clientSecret", "scope")
@@ -149,7 +170,12 @@ def _settings(properties: Mapping[str, str]) -> dict[str, str]:
         if known in _USED:
             if found.setdefault(known, value) != value:
                 raise ConfigError(f"{known} is set twice, also as {name}: leave one of them")
-        elif not _IGNORED.fullmatch(name) and value.strip():
+        elif name in _WITHOUT_EFFECT and value.strip() not in ("", *_WITHOUT_EFFECT[name]):
+            accepted = " or ".join(_WITHOUT_EFFECT[name])
+            raise ConfigError(
+                f"{name}={value.strip()} has no effect in kcli's client, which acts as with {accepted}: remove it"
+            )
+        elif name not in _WITHOUT_EFFECT and value.strip():
             close = difflib.get_close_matches(name, (*_USED, *_ALIASES), 1, 0.85)
             hint = f"; did you mean {close[0]}?" if close else ": remove it if it is not needed"
             raise ConfigError(f"kcli's client does not support {name}{hint}")

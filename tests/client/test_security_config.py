@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -66,6 +67,26 @@ def test_tls_by_kafkas_names() -> None:
     )
     assert read_security(settings).tls == expected
     assert SECRET not in repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.oauthbearer.jwt.retriever.class", "org.example.Retriever"),
+        ("sasl.oauthbearer.jwt.retriever.class", "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"),
+        ("sasl.oauthbearer.jwt.validator.class", "org.example.Validator"),
+        ("sasl.login.class", "org.example.Login"),
+        ("sasl.login.connect.timeout.ms", "1000"),
+        ("ssl.secure.random.implementation", "SHA1PRNG"),
+        ("ssl.trustmanager.algorithm", "org.example.Trust"),
+        ("ssl.truststore.password", SECRET),
+    ],
+)
+def test_a_setting_without_effect_is_refused(name: str, value: str) -> None:
+    """They were ignored: the client got its tokens otherwise, or trusted others, than its configuration said."""
+    with pytest.raises(ConfigError, match=re.escape(name)) as refused:
+        read_security({**SASL_SSL, name: value})
+    assert SECRET not in str(refused.value)
 
 
 def test_tls_by_the_names_of_librdkafka() -> None:
