@@ -29,7 +29,14 @@ from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
 from kcli.server.foreign_clients import foreign_protocol_by_size
 from kcli.server.metrics.broker_metrics import ListenerMetrics
-from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool, WritableBuffer
+from kcli.server.shell.receive_buffers import (
+    LARGE_BUFFER_BYTES,
+    LEAST_PROGRESS_BYTES,
+    SMALL_BUFFER_BYTES,
+    STALLED_AFTER_S,
+    BufferPool,
+    WritableBuffer,
+)
 
 if TYPE_CHECKING:
     from kcli.server.shell.request_times import RequestTimes
@@ -45,6 +52,7 @@ GATHERED_ANSWERS = 32
 SEND_SLICE_BYTES = 4 * 1024 * 1024
 # How many requests of one connection are handled before others are served.
 REQUESTS_PER_TURN = 16
+NOT_SEEN = -1
 
 
 class HeldFile:
@@ -128,6 +136,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_is_waiting",
         "_loop",
         "_parts",
+        "_seen_bytes",
         "_server",
         "_socket",
         "_start",
@@ -157,6 +166,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_closed = False
         self._is_parsing = False
         self._is_waiting = False  # for a large buffer
+        self._seen_bytes = NOT_SEEN  # of its request at the last check for stalled requests
         self._parts: list[Buffer | FileRegion] = []  # of an answer that the socket did not accept at once
         self._socket: socket.socket | None = None  # the transport's own, for calls that it does not offer
         self._watched: socket.socket | None = None  # a duplicate, while the socket accepts no more
@@ -240,6 +250,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                     self._loop.call_soon(self.parse)
                     break
                 left -= 1
+                self._seen_bytes = NOT_SEEN
                 begin = self._start + 4
                 self._start = begin + size
                 self._is_answering = True
@@ -275,15 +286,31 @@ class ClientConnection(asyncio.BufferedProtocol):
         if need <= len(self._buffer):
             return True
         is_small = len(self._buffer) < LARGE_BUFFER_BYTES
-        if buffers.has_room() if is_small else buffers.has_room(self._huge(need) - len(self._buffer)):
+        if buffers.can_grow(len(self._buffer)) if is_small else buffers.has_room(self._huge(need) - len(self._buffer)):
             self._make_room()
             return True
         if is_small:
             self._is_waiting = True
-            buffers.wait(self._buffer_available)
+            buffers.wait(self._buffer_available, need)
         else:
             self.close(f"requests of {buffers.taken_bytes} bytes are in memory already, and its own has {need - 4}")
         return False
+
+    def close_if_stalled(self) -> None:
+        """Close the connection if its request holds a large buffer and has made no progress since the last call.
+
+        It is called every STALLED_AFTER_S while other connections wait for a buffer.
+        """
+        if len(self._buffer) < LARGE_BUFFER_BYTES or self._is_answering or self._is_waiting or self._is_closed:
+            self._seen_bytes = NOT_SEEN
+            return
+        have, seen = self._end - self._start, self._seen_bytes
+        self._seen_bytes = have
+        if seen <= have < seen + LEAST_PROGRESS_BYTES and seen != NOT_SEEN:
+            self.close(
+                f"its request of {self._needed() - 4} bytes has {have} bytes, of which {have - seen} came in the last "
+                f"{STALLED_AFTER_S:.0f} s, and other clients wait for the memory that it holds"
+            )
 
     def _buffer_available(self) -> None:
         self._is_waiting = False
@@ -306,7 +333,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._view[:have] = bytes(self._view[self._start : self._end])
         else:
             is_small = len(self._buffer) < LARGE_BUFFER_BYTES
-            buffer = buffers.take_large() if is_small else buffers.take_huge(self._huge(need))
+            buffer = buffers.take_larger(len(self._buffer)) if is_small else buffers.take_huge(self._huge(need))
+            self._seen_bytes = NOT_SEEN
             buffer[:have] = self._view[self._start : self._end]
             self._drop_buffer()
             self._set_buffer(buffer)

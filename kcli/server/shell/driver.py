@@ -56,7 +56,7 @@ from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.acceptor import Acceptor
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits
-from kcli.server.shell.receive_buffers import BufferPool
+from kcli.server.shell.receive_buffers import STALLED_AFTER_S, BufferPool
 
 if TYPE_CHECKING:
     from kcli.server.shell.request_times import RequestTimes
@@ -99,6 +99,8 @@ class Driver:
         self.loop = asyncio.get_running_loop()
         self.clock = clock
         self.buffers = BufferPool(limits.max_receive_bytes)
+        self.buffers.on_wait = self._watch_stalled_clients
+        self._stalled_timer: asyncio.TimerHandle | None = None
         self.max_request_bytes = limits.max_request_bytes
         self.quotas = ConnectionQuotas(limits, log)
         self.idle_round = 0
@@ -323,6 +325,19 @@ class Driver:
         self.idle_round += 1
         self._idle_timer = self.loop.call_later(max_idle_ms / IDLE_ROUNDS / 1000, self._close_idle_clients)
 
+    def _watch_stalled_clients(self) -> None:
+        if self._stalled_timer is None and not self._is_closed:
+            self._close_stalled_clients()
+
+    def _close_stalled_clients(self) -> None:
+        """Close the clients whose requests make no progress, while others wait for memory (receive_buffers)."""
+        self._stalled_timer = None
+        if self.buffers.is_awaited:
+            # Set first: a closed client returns its buffer, and the next one that waits may need a larger one.
+            self._stalled_timer = self.loop.call_later(STALLED_AFTER_S, self._close_stalled_clients)
+            for client in list(self._clients):
+                client.close_if_stalled()
+
     @property
     def connection_count(self) -> int:
         """The number of clients that are connected."""
@@ -350,7 +365,7 @@ class Driver:
         """Close all connections; the node gets no more events."""
         self._is_closed = True
         self.stop_listening()
-        for timer in (self._timer, self._idle_timer):
+        for timer in (self._timer, self._idle_timer, self._stalled_timer):
             if timer is not None:
                 timer.cancel()
         for client in list(self._clients):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kcli.server.events import (
     SendFile,
     SendResponse,
 )
+from kcli.server.log_lines import WARN, level_of
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
@@ -380,6 +382,52 @@ def test_a_huge_request_beyond_the_memory_loses_its_connection() -> None:
         assert await other.ask(bytes(2 * MB)) == bytes(2 * MB)
 
     run(test, Limits(max_receive_bytes=3 * LARGE_BUFFER_BYTES))
+
+
+@pytest.mark.parametrize("bytes_at_a_time", [0, 1])
+def test_a_request_that_stalls_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, bytes_at_a_time: int) -> None:
+    """Clients that stated 100 MB and sent 61 KB filled the memory for requests, and no other client got an answer.
+
+    A client that sends a byte at a time holds the memory as long. Requests of up to 64 KiB do not wait for it.
+    """
+    monkeypatch.setattr("kcli.server.shell.driver.STALLED_AFTER_S", 3600)  # the test calls it
+
+    async def test(shell: Shell) -> None:
+        stalled = [await shell.connect() for _ in range(5)]
+        for client in stalled:
+            await client.send(framed(bytes(20 * MB))[:100_000])
+        await shell.until(lambda: sum(client._is_waiting for client in shell.driver._clients) == 3)
+        small, large = await shell.connect(), await shell.connect()
+        assert len(await small.ask(bytes(64 * 1024))) == 64 * 1024
+        answer = shell.driver.loop.create_task(large.ask(bytes(MB)))
+        while not answer.done():
+            for client in stalled:
+                with suppress(OSError):
+                    client.raw.send(bytes(bytes_at_a_time))
+            await shell.turns()
+            shell.driver._close_stalled_clients()
+        assert len(await answer) == MB
+        assert shell.lines and all(
+            "its request of 20971520 bytes has" in line and level_of(line) == WARN for line in shell.lines
+        )
+
+    run(test, Limits(max_receive_bytes=2 * LARGE_BUFFER_BYTES))
+
+
+def test_a_slow_request_is_served_while_no_other_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed only for those that wait for its memory."""
+    monkeypatch.setattr("kcli.server.shell.driver.STALLED_AFTER_S", 0.0)
+
+    async def test(shell: Shell) -> None:
+        slow = await shell.connect()
+        frame = framed(bytes(200_000))
+        await slow.send(frame[:100_000])
+        await shell.turns(200)
+        await slow.send(frame[100_000:])
+        assert len(await slow.frame()) == 200_000
+        assert not shell.lines
+
+    run(test, Limits(max_receive_bytes=LARGE_BUFFER_BYTES))
 
 
 def test_a_connection_has_no_dictionary_of_its_own() -> None:
