@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
         config = load_config(args.config, args.override, serving=False)
         plan = plan_format(config, options, os.urandom)
         made = format_directories(OsDisk(), plan, os.urandom, time.time_ns() // 1_000_000)
-    except (ConfigError, FormattingError) as error:
+    except ConfigError as error:
+        raise CannotRun(*error.faults) from None
+    except FormattingError as error:
         raise CannotRun(str(error)) from None
     release = metadata_version_name(plan.features[METADATA_VERSION])
     for path, meta in made.items():

@@ -35,7 +35,7 @@ def _load(path: str) -> ServerConfig:
     try:
         config = load_config(path, serving=False)
     except ConfigError as error:
-        raise CannotRun(str(error)) from None
+        raise CannotRun(*error.faults) from None
     for warning in config.warnings:
         print_message(warning)
     return config

@@ -43,7 +43,10 @@ def exit_code(*, is_sound: bool, all_opened: bool) -> int:
 
 
 class CannotRun(Exception):
-    """The command cannot run; the message is the sentence for the user."""
+    """The command cannot run; each argument is a sentence for the user, printed on a line of its own."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
 
 
 class Terminated(KeyboardInterrupt):
@@ -107,7 +110,8 @@ def guarded(run: Callable[[], int]) -> int:
     try:
         return run()
     except CannotRun as error:
-        print_message(str(error))
+        for sentence in error.args:
+            print_message(str(sentence))
         return EXIT_CANNOT_RUN
     except (ReaderGone, BrokenPipeError):
         # The interpreter flushes stdout when it exits; with /dev/null that cannot fail.

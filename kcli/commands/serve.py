@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = load_config(args.config, args.override, strict=args.strict_config)
     except ConfigError as error:
-        raise CannotRun(str(error)) from None
+        raise CannotRun(*error.faults) from None
     write_log = LogWriter(args.log_format)
     for warning in config.warnings:
         write_log(warning, WARN)

@@ -172,5 +172,9 @@ class UnknownTopicsError(StorageError):
     """UNKNOWN_SERVER_ERROR: the metadata log has none of the topics in the log directories: the broker stops."""
 
 
+class TieredStorageError(StorageError):
+    """UNKNOWN_SERVER_ERROR: topics have records in remote storage, which is not served: the broker stops."""
+
+
 class AllLogDirsOfflineError(StorageError):
     """UNKNOWN_SERVER_ERROR: every log directory is offline: the broker stops."""

@@ -27,12 +27,14 @@ from kcli.protocol.message import Message
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.config.cleaner_config import cleaner_settings
+from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS
 from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.serving import without_effect
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupCoordinator
 from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC, ShareCoordinator
 from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACTION_TOPIC, TransactionCoordinator
-from kcli.server.log_lines import Line
+from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
@@ -181,7 +183,11 @@ class MetadataPublisher:
         if any(resource.type == "BROKER" for resource in configs) and self._reconfigure_broker():
             self._reconfigure_topics(list(self._metadata.image.topic_ids))
         else:
-            self._reconfigure_topics([resource.name for resource in configs if resource.type == "TOPIC"])
+            topics = [resource.name for resource in configs if resource.type == "TOPIC"]
+            self._reconfigure_topics(topics)
+            for name in topics:
+                overrides = self._metadata.image.configs.get(ConfigResource("TOPIC", name), {})
+                self._report_without_effect(f"topic {name}", without_effect(TOPIC_KEYS, overrides))
         self._begin_work(now_ms)
 
     # -------------------------------------------------------------------------------------------------- configurations
@@ -198,7 +204,13 @@ class MetadataPublisher:
         )
         keys = ", ".join(changed)
         self._report(Line(f"dynamic configuration: {keys} changed", keys=keys))
+        self._report_without_effect("dynamic configuration", without_effect(BROKER_KEYS, changed))
         return True
+
+    def _report_without_effect(self, what: str, names: list[str]) -> None:
+        if names:
+            keys = ", ".join(names)
+            self._report(WarningLine(f"{what}: {keys} is accepted, and has no effect in kcli", keys=keys))
 
     def _reconfigure_topics(self, names: list[str]) -> None:
         """Apply the present settings of topics to their logs, at once for a few topics."""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.log.errors import TieredStorageError
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import RaftListener
 from kcli.server.raft.metadata_batches import MetadataBatch
@@ -115,12 +116,28 @@ class BrokerStartup:
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
         self._has_caught_up = True
+        self._refuse_tiered_topics()
         timer, configs = self._broker.timer, self._broker.topic_configs
         is_known = None if self._accepts_stray else self._broker.publisher.knows_topic
         work = self._broker.log_manager.start(
             configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms, is_known
         )
         self._broker.scheduler.run(work, now_ms, self._loaded)
+
+    def _refuse_tiered_topics(self) -> None:
+        """Raise TieredStorageError if a topic has records in remote storage: its local part is not all of it."""
+        configs = self._broker.image.configs
+        tiered = [
+            resource.name
+            for resource, values in configs.items()
+            if resource.type == "TOPIC" and values.get("remote.storage.enable", "").lower() == "true"
+        ]
+        if tiered:
+            raise TieredStorageError(
+                f"remote.storage.enable=true of topic {', '.join(sorted(tiered))}: tiered storage is not served yet, and the "
+                "records in this node's log directories are only a part of these topics; nothing was changed: start the "
+                "directory with Apache Kafka and its remote storage"
+            )
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
         found = self._broker.metadata.partition(topic_id, partition)

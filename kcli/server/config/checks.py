@@ -18,7 +18,15 @@ from kcli.server.config.server_config import NO_LIMIT, ServerConfig
 from kcli.server.config.values import ConfigError, is_repeated, split_list
 
 _MIB = 1 << 20
-_TASK_ASSIGNORS = "group.streams.assignors"
+# The assignors of each kind of group; Kafka accepts Java classes, too.
+ASSIGNORS = {
+    "group.consumer.assignors": ("uniform", "range"),
+    "group.share.assignors": ("simple",),
+    "group.streams.assignors": ("sticky",),
+}
+# Keys of features that need several nodes or are not served. Kafka does not start if the class does not exist.
+_CLASSES = ("replica.selector.class", "group.share.dlq.manager.class.name")
+_KAFKAS_OWN = "org.apache.kafka."
 _RACK_TAGS = "group.streams.rack.aware.assignment.tags"
 
 
@@ -190,10 +198,16 @@ def _groups(config: ServerConfig) -> list[str]:
         low, high = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if config.get_int(low) >= config.get_int(high):
             faults.append(f"{low}={config[low]} must be below {high}={config[high]}{config.where(low) or config.where(high)}")
-    others = [name for name in config.get_list(_TASK_ASSIGNORS) if name != "sticky"]
-    if others:
-        text = f"{others[0]} is not known, and a Java class cannot be loaded; the assignor is sticky"
-        faults.append(f"{_TASK_ASSIGNORS}: {text}{config.where(_TASK_ASSIGNORS)}")
+    for key, known in ASSIGNORS.items():
+        others = [name for name in config.get_list(key) if name not in known]
+        if others:
+            names = f"the assignor is {known[0]}" if len(known) == 1 else f"the assignors are {' and '.join(known)}"
+            text = f"{others[0]} is not known, and a Java class cannot be loaded; {names}"
+            faults.append(f"{key}: {text}{config.where(key)}")
+    for key in _CLASSES:
+        name = config.get_str(key)
+        if name and not name.startswith(_KAFKAS_OWN):
+            faults.append(f"{key}={name} is a Java class, which cannot be loaded; remove the key{config.where(key)}")
     if is_repeated(config.text(_RACK_TAGS) or ""):
         faults.append(f"{_RACK_TAGS} must not contain a tag twice{config.where(_RACK_TAGS)}")
     if "classic" not in config.get_list("group.coordinator.rebalance.protocols"):
@@ -218,7 +232,8 @@ def _connections(config: ServerConfig) -> list[str]:
 
 
 def _directories(config: ServerConfig) -> list[str]:
-    unknown = [path for path in config.get_list("cordoned.log.dirs") if path != "*" and path not in config.log_dirs]
+    cordoned = config.get_list("cordoned.log.dirs")
+    unknown = [path for path in cordoned if path != "*" and config.stated_log_dir(path) not in config.log_dirs]
     return [
         f"cordoned.log.dirs: {path} is not in log.dirs, which are {', '.join(config.log_dirs)}"
         f"{config.where('cordoned.log.dirs')}"

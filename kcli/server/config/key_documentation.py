@@ -71,6 +71,7 @@ broker.id: The older name of node.id.
 broker.rack: The rack of the broker; the replicas of a partition are spread over racks.
 broker.session.timeout.ms: The time without a heartbeat after which a broker is fenced, in ms.
 connections.max.idle.ms: The time without traffic after which a connection is closed, in ms.
+controller.socket.timeout.ms: The time in ms that the broker waits for the controller's answer.
 controlled.shutdown.enable: Whether a broker that stops transfers its leaderships first.
 controller.listener.names: The names of the controllers' listeners.
 controller.quorum.bootstrap.servers: The addresses by which the controllers are found.
@@ -199,6 +200,7 @@ process.roles: The roles of this process: broker, controller or both.
 producer.id.expiration.check.interval.ms: How often producers are checked for expiration, in ms.
 producer.id.expiration.ms: The time without a batch after which a producer's sequence numbers are forgotten, in ms.
 queued.max.request.bytes: The memory for requests in bytes; -1 uses kcli's default.
+request.timeout.ms: The time in ms that this broker waits for an answer of another node or of a coordinator.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
 share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.
@@ -211,6 +213,7 @@ share.coordinator.state.topic.prune.interval.ms: How often records that no share
 share.coordinator.state.topic.replication.factor: The number of replicas of __share_group_state, when it is created.
 share.coordinator.state.topic.segment.bytes: The segment.bytes of __share_group_state, when it is created.
 share.coordinator.write.timeout.ms: The longest time until a record of __share_group_state is committed, in ms.
+socket.connection.setup.timeout.ms: The time in ms that a connection to another node may take.
 socket.listen.backlog.size: The number of connections that may wait to be accepted.
 socket.request.max.bytes: The largest request in bytes; a larger one closes its connection.
 telemetry.max.bytes: The largest push of a client's metrics in bytes.

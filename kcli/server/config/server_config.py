@@ -28,6 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from posixpath import realpath
 from typing import NamedTuple
 
 from kcli.server.config.definitions import BROKER_KEYS
@@ -174,15 +175,19 @@ class ServerConfig(ConfigReader):
         """Whether this node is a controller."""
         return "controller" in self.get_list("process.roles")
 
-    @property
+    @cached_property
     def log_dirs(self) -> list[str]:
-        """The directories of partitions, as they were stated."""
-        return self.get_list("log.dirs")
+        """The directories of partitions, as they were stated; one that is stated by several paths has the first of them."""
+        return list({realpath(path): path for path in reversed(self.get_list("log.dirs"))}.values())[::-1]
 
-    @property
+    @cached_property
     def metadata_log_dir(self) -> str:
-        """The directory of the metadata log."""
-        return self.get_str("metadata.log.dir")
+        """The directory of the metadata log; by the same path as in log_dirs if it is one of these."""
+        return self.stated_log_dir(self.get_str("metadata.log.dir"))
+
+    def stated_log_dir(self, path: str) -> str:
+        """Return the path by which log_dirs has a directory; a directory that is not one of them is returned unchanged."""
+        return next((known for known in self.log_dirs if realpath(known) == realpath(path)), path)
 
     # ------------------------------------------------------------------------------------------------------ listeners
 

@@ -8,7 +8,9 @@ docs/configuration.md lists all keys by these groups.
 
 from __future__ import annotations
 
-from kcli.server.config.definitions import Serving
+from collections.abc import Iterable
+
+from kcli.server.config.definitions import ConfigTable, Serving
 from kcli.server.config.key_names import key_of
 from kcli.server.config.server_config import ConfigSource, ServerConfig
 from kcli.server.config.values import default_value, parse_value
@@ -48,6 +50,12 @@ def guard_faults(config: ServerConfig) -> list[str]:
         where = config.where("controller.quorum.voters")
         faults.append(f"controller.quorum.voters: more than one voter is not served yet{where}")
     return faults
+
+
+def without_effect(keys: ConfigTable, names: Iterable[str]) -> list[str]:
+    """Return those of the names of stated keys that kcli accepts, and that have no effect."""
+    found = ((name, keys.get(name)) for name in names)
+    return [name for name, key in found if key is not None and key.serving in (Serving.LATER, Serving.NO_MEANING)]
 
 
 def serving_lines(config: ServerConfig) -> list[str]:
