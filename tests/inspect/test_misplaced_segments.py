@@ -7,33 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair
-from kcli.inspect.repairing.repair_plan import PartitionPlan
-from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.log_directory import read_partition
-from kcli.log.files.quarantine import Quarantine
-from kcli.log.reading.segment_reader import LogBatch, SegmentReader
+from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN
 from tests.damage.layout import patch
+from tests.inspect.repaired import holes, repair, segments
 from tests.inspect.verified import batch, codes, partition, root_files, verify
-
-
-def repair(root: Path, *, like_kafka: bool = False) -> tuple[PartitionPlan, str]:
-    """Repair t-0 -> its plan, and how the directory counts afterwards."""
-    disk = OsDisk()
-    session = LogDirectoryRepair(disk, str(root), like_kafka=like_kafka)
-    quarantine = Quarantine(disk, str(root) + ".quarantine", str(root))
-    plan = session.apply(read_partition(disk, str(root / "t-0")), quarantine)
-    return plan, session.apply_root(quarantine).shutdown
-
-
-def segments(root: Path) -> dict[int, list[int]]:
-    """The base offsets of the sound batches, by the offset in the segment's name."""
-    found = {}
-    for log in sorted((root / "t-0").glob("*.log")):
-        with SegmentReader(OsDisk(), str(log)) as reader:
-            batches = [one for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
-            found[int(log.stem)] = [one.header.base_offset for one in batches]
-    return found
 
 
 def exchange(root: Path, one: int, other: int) -> None:
@@ -41,10 +18,6 @@ def exchange(root: Path, one: int, other: int) -> None:
     contents = [log.read_bytes() for log in logs]
     for log, content in zip(logs, reversed(contents), strict=True):
         log.write_bytes(content)
-
-
-def holes(plan: PartitionPlan) -> list[tuple[int, int | None]]:
-    return [(hole.first_offset, hole.end_offset) for hole in plan.holes]
 
 
 @pytest.mark.parametrize("behind", [1, 2])
@@ -200,13 +173,21 @@ def test_like_kafka_names_the_records_below_a_wrong_name(tmp_path: Path) -> None
     assert (holes(plan), shutdown) == ([(20, 21)], NO_LONGER_CLEAN)
 
 
-def test_a_displaced_batch_is_lost_where_no_other_has_its_offsets(tmp_path: Path) -> None:
-    """A wrong bit lets it reach over the next batch: that one is there, and no hole names its offset."""
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_displaced_batch_is_lost_where_no_other_has_its_offsets(tmp_path: Path, indexed: bool) -> None:
+    """A wrong bit lets it reach over the next batch: that one is there, and no hole names its offset.
+
+    In a compacted log only an index entry at its byte shows which offset it had.
+    """
     path = partition(tmp_path, "t-0", [batch(0, 3), batch(6, 5), batch(11, 2), batch(13, 3)])
     patch(path / f"{0:020d}.log", len(batch(0, 3).encode()), struct.pack(">q", 7))
     root_files(tmp_path, recovery_point={"t-0": 16}, replication={"t-0": 16}, cleaner={"t-0": 16})
+    if not indexed:
+        path.joinpath(f"{0:020d}.index").unlink()
+        path.joinpath(f"{0:020d}.timeindex").unlink()
     plan, _ = repair(tmp_path)
-    assert (segments(tmp_path), holes(plan)) == ({0: [0, 11, 13]}, [(3, 11)])
+    expected: tuple[list[int], list[tuple[int, int]]] = ([0, 6, 11, 13], []) if indexed else ([0, 11, 13], [(3, 11)])
+    assert (segments(tmp_path), holes(plan)) == ({0: expected[0]}, expected[1])
 
 
 def test_verify_does_not_miss_offsets_that_a_segment_with_a_wrong_name_has(tmp_path: Path) -> None:

@@ -9,10 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.repairing.header_repair import rising
-from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, fix_epochs_across
-from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
+from kcli.inspect.repairing.explanation import (
+    BATCH,
+    BIT,
+    BYTE,
+    GAP,
+    Candidate,
+    EpochRun,
+    LogWitnesses,
+    best_choice,
+    choose_epochs,
+    difference,
+)
+from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, fix_leader_epochs
 from kcli.log.disk.os_disk import OsDisk
 from tests.log_builder import PartitionBuilder
 
@@ -37,8 +48,9 @@ def salvage(tmp_path: Path, data: bytes, *, take_inner: bool = False, **bounds: 
     path = tmp_path / "0.log"
     path.write_bytes(data)
     found = LogSalvager(OsDisk(), take_inner=take_inner).salvage(
-        str(path), 0, bounds.get("first_offset", 0), bounds.get("end_offset", 2**40)
+        str(path), 0, bounds.get("first_offset", 0), bounds.get("end_offset", INT64_MAX)
     )
+    fix_leader_epochs([found])
     fixed = bytearray(data)
     for fix in found.fixes:
         fixed[fix.position : fix.position + len(fix.data)] = fix.data
@@ -124,7 +136,7 @@ def test_a_leader_epoch_at_the_edge_of_a_segment_is_put_right(tmp_path: Path, lo
     size = size_of(log)
     first, _ = salvage(tmp_path, patched(log, 11 * size + 12, b"\x00\x00\x00\x08"))
     second, _ = salvage(tmp_path, log)
-    fix_epochs_across([first, second])
+    fix_leader_epochs([first, second])
     assert [(fix.position, fix.data) for fix in first.fixes] == [(11 * size + 12, bytes(4))]
     assert (runs(first)[-1][0], second.fixes) == (0, [])
 
@@ -134,7 +146,7 @@ def test_the_only_batch_of_a_segment_gets_the_epoch_of_the_others(tmp_path: Path
     size = size_of(log)
     first, _ = salvage(tmp_path, patched(log[:size], 12, (1 << 25).to_bytes(4, "big")))
     others = [salvage(tmp_path, log[:size])[0] for _ in range(2)]
-    fix_epochs_across([first, *others])
+    fix_leader_epochs([first, *others])
     assert [(fix.position, fix.data) for fix in first.fixes] == [(12, bytes(4))]
     assert all(not other.fixes for other in others)
 
@@ -160,7 +172,7 @@ def test_a_wrong_offset_is_fixed_before_it_misleads_the_next_header(tmp_path: Pa
     size = size_of(log)
     path = tmp_path / "0.log"
     path.write_bytes(patched(patched(log[: 2 * size], 0, (1 << 19).to_bytes(8, "big")), size + 10, b"\x7f"))
-    found = LogSalvager(OsDisk()).salvage(str(path), 0, 0, 2**40, [6, 6])
+    found = LogSalvager(OsDisk()).salvage(str(path), 0, 0, INT64_MAX, LogWitnesses([6, 6]))
     assert (runs(found), found.cuts) == ([(0, 0, 5)], [])
 
 
@@ -216,18 +228,19 @@ def test_garbage_before_between_and_behind(tmp_path: Path, log: bytes) -> None:
     assert (left, found.cuts[0].start, found.cuts[0].end) == (log, len(log), len(log) + 5000)
 
 
-def score_of(chosen: list[tuple[int, int]]) -> tuple[int, int]:
-    """Two points for each batch, one for each that follows the one before it or the segment's start; the gaps, negative."""
-    pairs = list(itertools.pairwise([(0, -1), *chosen]))
-    return 2 * len(chosen) + sum(b[0] == a[1] + 1 for a, b in pairs), sum(a[1] + 1 - b[0] for a, b in pairs)
+def score_of(chosen: list[Candidate]) -> tuple[int, int]:
+    """What a choice saves, and its gaps, negative."""
+    pairs = list(itertools.pairwise([Candidate(0, -1), *chosen]))
+    gaps = [after.base_offset - before.last_offset - 1 for before, after in pairs]
+    return sum(BATCH - one.cost + GAP * (not gap) for one, gap in zip(chosen, gaps, strict=True)), -sum(gaps)
 
 
-def brute_force(rows: list[tuple[int, int]]) -> tuple[int, int]:
+def brute_force(rows: list[list[Candidate]]) -> tuple[int, int]:
     """The best score of any choice, by trying all."""
     best = (0, 0)
-    for mask in range(1 << len(rows)):
-        chosen = [row for i, row in enumerate(rows) if mask >> i & 1]
-        if all(after[0] > before[1] for before, after in itertools.pairwise(chosen)):
+    for some in itertools.product(*([None, *row] for row in rows)):
+        chosen = [one for one in some if one is not None]
+        if all(after.base_offset > before.last_offset for before, after in itertools.pairwise(chosen)):
             best = max(best, score_of(chosen))
     return best
 
@@ -243,18 +256,16 @@ def test_wrong_leader_epochs_give_way_to_the_majority(tmp_path: Path, log: bytes
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_epochs_that_rise_weigh_most(seed: int) -> None:
-    """Against all choices of small random lists, with and without weights."""
+def test_the_leader_epochs_are_the_cheapest_that_rise(seed: int) -> None:
+    """Against all choices for small random runs: never more batches change than one epoch of the log would cost."""
     rng = random.Random(seed)
-    epochs = [rng.randrange(-3, 6) for _ in range(9)]
-    for weights in (None, [rng.randrange(1, 5) for _ in epochs]):
-        chosen = rising(epochs, weights)
-        weigh = weights or [1] * len(epochs)
-        known = [i for i, epoch in enumerate(epochs) if epoch >= -1]
-        every = [list(some) for size in range(len(known) + 1) for some in itertools.combinations(known, size)]
-        sound = [some for some in every if all(epochs[i] <= epochs[j] for i, j in itertools.pairwise(some))]
-        assert chosen in sound
-        assert sum(weigh[i] for i in chosen) == max(sum(weigh[i] for i in some) for some in sound)
+    runs = [EpochRun(rng.randrange(4), 10 * index, rng.randrange(1, 4)) for index in range(6)]
+    chosen = choose_epochs(runs, LogWitnesses())
+    cost = sum(run.batches * difference(run.epoch, epoch) for run, epoch in zip(runs, chosen, strict=True))
+    rising = [some for some in itertools.product({run.epoch for run in runs}, repeat=6) if list(some) == sorted(some)]
+    costs = [sum(run.batches * difference(run.epoch, epoch) for run, epoch in zip(runs, some, strict=True)) for some in rising]
+    assert chosen == sorted(chosen)
+    assert cost == min(costs)
 
 
 def test_a_leader_epoch_between_two_equal_ones_is_wrong(tmp_path: Path, log: bytes) -> None:
@@ -268,15 +279,19 @@ def test_a_leader_epoch_between_two_equal_ones_is_wrong(tmp_path: Path, log: byt
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_choice_is_the_best_there_is(seed: int) -> None:
-    """Against all choices of small random heaps of batches."""
+    """Against all choices of small random heaps of batches, some of which may have other offsets at a cost."""
     rng = random.Random(seed)
-    rows = [(start, start + rng.randrange(4)) for start in (rng.randrange(25) for _ in range(9))]
-    batches = Batches()
-    for i, (first, last) in enumerate(rows):
-        batches.insert(i, Batch(i * 100, i * 100 + 100, first, last, 0))
-    chosen = [rows[index] for index in choose(batches, 0, 1000)[0]]
-    assert all(after[0] > before[1] for before, after in itertools.pairwise(chosen))
-    assert score_of(chosen) == brute_force(rows)
+
+    def row(size: int, costs: list[int]) -> list[Candidate]:
+        starts = rng.sample(range(25), len(costs))
+        return [Candidate(start, start + size - 1, cost) for start, cost in zip(starts, costs, strict=True)]
+
+    rows = [row(rng.randrange(1, 5), rng.choice([[0], [0], [BYTE, 0], [BIT, BYTE, 0]])) for _ in range(8)]
+    chosen = [
+        next(one for one in rows[row] if one.base_offset == base_offset) for row, base_offset in best_choice(rows, 0, 1000)
+    ]
+    assert all(after.base_offset > before.last_offset for before, after in itertools.pairwise(chosen))
+    assert score_of(chosen)[0] == brute_force(rows)[0]
 
 
 def test_a_wrong_offset_that_overlaps_the_batch_before_it_does_not_cost_that_one(tmp_path: Path, log: bytes) -> None:

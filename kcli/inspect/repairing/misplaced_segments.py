@@ -3,6 +3,8 @@
     the batches of a .log file                            the file
     ----------------------------------------------------  ------------------------------------------------------------------
     fit its name, or it has no sound batch                stays; kcli.inspect.repairing.salvage repairs what is damaged in it
+    the segment before has the offsets of its name        the cheaper one of explanation's damages: the file is not a segment
+                                                            or has a wrong name, or those batches have wrong offsets
     do not fit it, and all are in other segments          is removed: it is a copy under another name
     do not fit it, and are those of one other segment     replaces that segment: it is a copy from before the damage
       and some that this one has lost
@@ -10,10 +12,10 @@
     do not fit it, and other segments have some of them   is removed; the offsets that no other file has are named as lost
 
 A name is wrong if the first sound batch is outside of its range and the second one confirms that: it follows the first, or is
-outside too. One batch alone may have one wrong bit in its base offset, which the CRC does not cover. So the file keeps its name
-if that bit explains the offset in the name, or if it explains an offset beyond all others of the log. Two files are exchanged
-if each of them begins with the offset in the name of the other. A file whose name does not have the 20 digits of a segment
-(`backup.log`) has no range: the same rules decide about it. Indexes are removed if no segment has their name any more.
+outside too. Of one batch alone the base offset may be wrong, which the CRC does not cover, or the name: the costs of
+kcli.inspect.repairing.explanation decide. Two files are exchanged if each of them begins with the offset in the name of the
+other. A file whose name does not have the 20 digits of a segment (`backup.log`) has no range: the same rules decide about it.
+Indexes are removed if no segment has their name any more.
 
 A *.log.tmp is a complete segment that an interrupted repair had planned (file_changes), and its records may be only
 there. The same rules decide about it, but its name is right. If it is not needed, it is a leftover.
@@ -24,13 +26,14 @@ A name beyond the batches does not show that the log reached it: see kcli.inspec
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
+from kcli.inspect.repairing.explanation import BATCH, COMPANION, FILE, GAP, difference
 from kcli.inspect.repairing.holes import Remark
 from kcli.inspect.verification.names import INDEX_KINDS
 from kcli.log.disk.planned_disk import PlannedDisk
@@ -81,9 +84,13 @@ class _Found(NamedTuple):
 
 
 class SegmentPlacer:
-    """Gives every segment of a partition's directory the name that fits its batches, in the plan."""
+    """Gives every segment of a partition's directory the name that fits its batches, in the plan.
 
-    def __init__(self, planned: PlannedDisk, directory: str) -> None:
+    `overlapping` are the .log files that begin before the one before them ends, by their batches or names.
+    """
+
+    def __init__(self, planned: PlannedDisk, directory: str, overlapping: frozenset[str] = frozenset()) -> None:
+        self._overlapping = overlapping
         self._planned = planned
         self._directory = directory
         self._remarks: list[Remark] = []
@@ -92,33 +99,50 @@ class SegmentPlacer:
 
     def place(self) -> Placement:
         """Do all steps. If the names are right, only one header of each segment is read. Raises OSError."""
-        self._remove_empty_in_between()
         paths = self._log_paths()
         bases = sorted(base for base in paths.values() if base is not None)
         suspects = [path for path, base in paths.items() if base is None or self._looks_misplaced(path, base, bases)]
-        if suspects:
+        if suspects or self._overlapping.intersection(paths):
             surveyed = {path: self._survey(path, base) for path, base in paths.items()}
             suspects = self._copies(suspects, surveyed, bases)
             known = {row for path, found in surveyed.items() if path not in suspects for row in found.batches}
             found = [surveyed[path] for path in suspects]
             lacking = self._names_without_log(bases)
-            misplaced = [one for one in found if _is_misplaced(one, bases, known, lacking) or _is_exchanged(one, found)]
+            ends = [
+                (one.base_offset, one.batches[-1][1] + 1)
+                for one in surveyed.values()
+                if one.base_offset is not None and one.batches
+            ]
+            misplaced = [one for one in found if _is_misplaced(one, bases, known, lacking, ends) or _is_exchanged(one, found)]
+            misplaced += self._strays([one for one in surveyed.values() if one not in misplaced])
             self._move(misplaced, [found for found in surveyed.values() if found not in misplaced])
         return Placement(frozenset(self._gone_names), self._remarks, self._removed)
 
-    def _remove_empty_in_between(self) -> None:
-        """Remove an empty last segment whose name is below the end of the sound batches before it."""
-        paths = sorted((base, path) for path, base in self._log_paths().items() if base is not None)
-        if len(paths) < 2 or self._planned.size(paths[-1][1]):
-            return
-        (_, before), (base_offset, path) = paths[-2:]
-        batches = self._survey(before, None).batches
-        # One batch alone may have a wrong offset.
-        is_sure = len(batches) > 1 and batches[-1][0] == batches[-2][1] + 1
-        if is_sure and base_offset <= batches[-1][1]:
-            self._planned.explain(path, f"it is empty, and batches of {base_name(before)} reach beyond its name")
-            self._planned.remove(path)
-            self._remove_indexes(base_offset)
+    def _strays(self, surveyed: list[_Found]) -> list[_Found]:
+        """Return the files that are no segments, or have a wrong name: to keep them would cost more batches of those before.
+
+        Not among them are files whose name shows that the last batch before them has a wrong offset.
+        """
+        strays: list[_Found] = []
+        rows: set[tuple[int, int, int]] = set()  # of the segments before
+        beyond: list[tuple[int, int]] = []  # last offset and cost of those that may reach beyond later names
+        named = [(one.base_offset, one) for one in surveyed if one.base_offset is not None]
+        for base, found in sorted(named, key=lambda one: one[0]):
+            beyond = [one for one in beyond if one[0] >= base]
+            own = [row for row in found.batches if row not in rows]
+            is_below = bool(own) and own == found.batches and all(last < own[0][0] for last, _ in beyond)
+            cost = FILE + (0 if is_below else COMPANION * self._companions(base) + BATCH * len(own))
+            if found.path in self._overlapping and cost < sum(lost for _, lost in beyond):
+                strays.append(found)
+            else:
+                rows.update(found.batches)
+                beyond += _costs(found)
+        return strays
+
+    def _companions(self, base_offset: int) -> int:
+        """Return how many other files with entries have the name of a segment."""
+        paths = [self._path(base_offset, kind) for kind in (*INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT)]
+        return sum(self._planned.exists(path) and self._planned.size(path) > 0 for path in paths)
 
     def _log_paths(self) -> dict[str, int | None]:
         """Return the .log files by path, with the offset in the name; None where it is not a name that a broker writes."""
@@ -256,15 +280,14 @@ class SegmentPlacer:
 
     def _drop(self, found: _Found, kept: set[tuple[int, int, int]], offsets: OffsetRanges) -> None:
         if not found.batches:
-            why = "its name is not one that a broker writes, and it has no sound batch"
+            why = "it has no sound batch, and the segment before it has the offset of its name"
+            if found.base_offset is None:
+                why = "its name is not one that a broker writes, and it has no sound batch"
+            self._add_damaged(found, kept)
             self._planned.explain(found.path, why if found.planned_base is None else LEFTOVER)
             return
         lost = [row for row in found.batches if row not in kept and not offsets.covers(row[0], row[1] + 1)]
-        end = max((last for _, last, _ in kept), default=-1)
-        for first, last in found.damaged:
-            # It may be a copy or the only one: the batches of the repaired log show which.
-            if 0 <= first <= last < end:
-                self._removed.append(RemovedOffsets(found.path, first, last + 1))
+        self._add_damaged(found, kept)
         if not lost:
             why = "all its batches are in another segment: it is a copy under another name"
             self._planned.explain(found.path, why if found.planned_base is None else LEFTOVER)
@@ -272,6 +295,13 @@ class SegmentPlacer:
         self._planned.explain(found.path, "its name does not fit its batches, and other segments have some of their offsets")
         for first, last, _ in lost:
             self._removed.append(RemovedOffsets(found.path, first, last + 1))
+
+    def _add_damaged(self, found: _Found, kept: set[tuple[int, int, int]]) -> None:
+        end = max((last for _, last, _ in kept), default=-1)
+        for first, last in found.damaged:
+            # It may be a copy or the only one: the batches of the repaired log show which.
+            if 0 <= first <= last < end:
+                self._removed.append(RemovedOffsets(found.path, first, last + 1))
 
     def _remove_indexes(self, base_offset: int) -> None:
         self._gone_names.add(base_offset)
@@ -329,10 +359,44 @@ def _is_one_bit_from(offset: int, base: int, end: int) -> bool:
     return end < INT64_MAX and any(base <= offset ^ (1 << bit) < end for bit in range(63))
 
 
-def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]], lacking: set[int]) -> bool:
+def _costs(found: _Found) -> Iterator[tuple[int, int]]:
+    """Yield the last offset of each batch of a file, and the cost if the batch does not belong there.
+
+    A batch that does not follow the one before it may have a wrong offset.
+    """
+    before = (found.base_offset or 0) - 1
+    for first, last, _ in found.batches:
+        yield last, BATCH if first == before + 1 else BATCH - GAP
+        before = last
+
+
+def _is_renamed(found: _Found, bases: list[int], ends: Sequence[tuple[int, int]]) -> bool:
+    """Return True if a wrong name explains the only batch of a file, and not a wrong base offset.
+
+    `ends` are the names of the files with batches and the offsets after these.
+    """
+    assert found.base_offset is not None
+    base, end, (first, last, _) = found.base_offset, _name_end(found.base_offset, bases), found.batches[0]
+    others = [one for one in ends if one[0] != base]
+
+    def gaps(start: int, stop: int, name_end: int) -> int:
+        ended = max((offset for name, offset in others if name < start), default=start)
+        return GAP * (ended != start) + GAP * (name_end not in (stop, INT64_MAX))
+
+    moved_end = base + last - first + 1
+    moved = difference(first, base) + gaps(base, moved_end, end) if moved_end <= end else BATCH + GAP
+    others_behind = [name for name in bases if name > first and name != base]
+    renamed = FILE + gaps(first, last + 1, min(others_behind, default=INT64_MAX))
+    return renamed < min(moved, BATCH + GAP)
+
+
+def _is_misplaced(
+    found: _Found, bases: list[int], known: set[tuple[int, int, int]], lacking: set[int], ends: Sequence[tuple[int, int]]
+) -> bool:
     """Return True if the name of a file does not fit its batches; `known` are the batches of the other segments.
 
-    `lacking` are the names of indexes whose .log is missing: a file whose first batch has such an offset was renamed.
+    `lacking` are the names of indexes whose .log is missing: a file whose first batch has such an offset was renamed. `ends`
+    are those of _is_renamed.
     """
     if found.base_offset is None:
         return True
@@ -348,6 +412,6 @@ def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, in
         return True
     if len(found.batches) == 1:
         is_beyond = first > max((last for _, last, _ in known), default=first)
-        return (first ^ base).bit_count() != 1 and not (is_beyond and _is_one_bit_from(first, base, end))
+        return not (is_beyond and _is_one_bit_from(first, base, end)) and _is_renamed(found, bases, ends)
     second = found.batches[1]
     return second[0] == last + 1 or not (base <= second[1] and second[0] < end)

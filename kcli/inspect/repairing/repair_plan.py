@@ -26,14 +26,17 @@ existed, and a node that lost its end fetches it from the other controllers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format.checkpoint import EpochStart
 from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.inspect.quantities import format_offsets
+from kcli.inspect.repairing.explanation import LogWitnesses
 from kcli.inspect.repairing.holes import (
     Hole,
     Holes,
@@ -48,10 +51,10 @@ from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
-from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_epochs_across
+from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_leader_epochs
 from kcli.inspect.repairing.unfinished_cleaning import settle_cleaning
-from kcli.inspect.verification.evidence import start_by_epochs
-from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.evidence import read_epochs, start_by_epochs
+from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.missing_offsets import lost_finding
@@ -60,6 +63,7 @@ from kcli.inspect.verification.partition_verifier import PartitionVerifier, veri
 from kcli.log.disk.planned_disk import REMOVE, WRITE, Change, is_zeros
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_partition
 from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
@@ -137,7 +141,8 @@ class _Planner:
             return self._unchanged(before)
         log_start_offset = self.settings.log_start_offset
         if not self.like_kafka:
-            placement = SegmentPlacer(self.planned, self.directory).place()
+            overlapping = frozenset(finding.file for finding in before.findings if finding.code == "segment-overlap")
+            placement = SegmentPlacer(self.planned, self.directory, overlapping).place()
             self.remarks += placement.remarks
             self._remove_irregular_files()
             settle_cleaning(self.partition)
@@ -296,15 +301,15 @@ class _Planner:
         """Remove or correct the bad batches of all segments; return the offset at which the log ends afterwards."""
         salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
         bases = self.partition.bases()
+        witnesses = self._witnesses()
         found: list[SegmentSalvage] = []
         next_offset = 0
         for base_offset, next_base in zip_longest(bases, bases[1:]):
             path = self.partition.path(base_offset, FileKind.LOG)
             end_offset = INT64_MAX if next_base is None else next_base
-            ends = known_ends(self.planned.disk, self.directory, self.settings.options) if next_base is None else []
-            found.append(salvager.salvage(path, base_offset, next_offset, end_offset, ends))
+            found.append(salvager.salvage(path, base_offset, next_offset, end_offset, witnesses))
             next_offset = max(next_offset, found[-1].next_offset)
-        fix_epochs_across(found)
+        fix_leader_epochs(found, witnesses)
         for base_offset, next_base, salvage in zip_longest(bases, bases[1:], found):
             path = self.partition.path(base_offset, FileKind.LOG)
             for fix in salvage.fixes:
@@ -334,6 +339,16 @@ class _Planner:
             replicas=self.settings.replicas,
         )
         return self._keep_end(log_end)
+
+    def _witnesses(self) -> LogWitnesses:
+        """Return what the files next to the segments show."""
+        options, partition = self.settings.options, read_partition(self.planned.disk, self.directory)
+        is_cleaned = options.is_compacted or partition.topic in COMPACTED_TOPICS or bool(options.cleaner_offset)
+        epochs: Sequence[EpochStart] = ()
+        with suppress(FormatError):
+            epochs = LeaderEpochFileCache(read_epochs(self.planned.disk, partition)).entries
+        ends = known_ends(self.planned.disk, self.directory, options)
+        return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True)
 
     def _keep_end(self, log_end: LogEnd) -> int:
         """Let the log end as decided, add the hole before its former end, and return where it ends."""

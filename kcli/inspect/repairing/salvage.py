@@ -4,9 +4,9 @@
     -------------------------------------------------------------------  -------------------------------------------------
     the CRC is right, the records are readable, the offsets are between  kept
       those of its neighbours and within the segment
-    a header field is wrong and follows from the rest                    corrected and kept (header_repair)
-    its offsets contradict those of others                               kept if the largest choice of batches that agree
-                                                                           contains it (salvage_batches)
+    a header field is wrong and follows from the rest                    corrected and kept (header_repair, explanation)
+    its offsets contradict those of others                               kept if the cheapest explanation contains it
+                                                                           (explanation)
     it looks like a sound batch inside of a damaged one: it may be the   reported; with take_inner it is kept, and the repair
       payload of a record, or follow a damaged batch with a wrong          counts as one that loses records
       length
@@ -14,27 +14,44 @@
 
 resynchronise decides where the log continues after damage. If the next batch begins where the damaged one says that
 it ends, with the next offset, the damaged one is not searched. Offsets never change to close a hole: consumers have seen them.
+A segment may have offsets that overflow its name: the load splits it, as Kafka does (kcli.log.loading.log_loader).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format import limits
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
-from kcli.format.record_batch import HEADER_BYTES, RecordBatch
+from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.primitives import INT64_MAX, FormatError, RecordTooLargeError
+from kcli.format.record_batch import HEADER_BYTES, MAGIC, RecordBatch
 from kcli.inspect.quantities import format_byte_range
-from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, fix_last_offset, leader_epoch_fix, rising
-from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
+from kcli.inspect.repairing.explanation import (
+    Batch,
+    Batches,
+    Chosen,
+    EpochRun,
+    LogWitnesses,
+    OffsetExplanation,
+    SegmentWitnesses,
+    choose_epochs,
+)
+from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, base_offset_fix, leader_epoch_fix
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner
-from kcli.log.reading.batch_search import SearchBudget, find_batch, stated_next_offset
+from kcli.log.reading.batch_search import SearchBudget, find_batch, plausible_header, stated_next_offset
 from kcli.log.reading.segment_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
+
+
+# Runs of more batches with one leader epoch are never corrected.
+MOST_CORRECTED_EPOCHS = 64
 
 
 class SalvageCut(NamedTuple):
@@ -48,13 +65,16 @@ class SalvageCut(NamedTuple):
 
 
 class KeptEpoch(NamedTuple):
-    """Successive batches of one leader epoch that stay: their offsets, the first one's byte, their number."""
+    """Successive batches of one leader epoch that stay: their offsets and number.
+
+    `positions` are their bytes, none in formats 0 and 1, and none above MOST_CORRECTED_EPOCHS batches.
+    """
 
     epoch: int
     first_offset: int
     last_offset: int
-    position: int
     batches: int
+    positions: tuple[int, ...] = ()
 
 
 class InnerBatches(NamedTuple):
@@ -120,40 +140,77 @@ class LogSalvager:
         self._take_inner = take_inner
         self._scanner = RecordScanner()
         self._open_transactions: set[int] = set()
+        self._is_thinned = False  # a batch has fewer records than offsets: the cleaner was here
 
     def salvage(
-        self, path: str, base_offset: int, first_offset: int, end_offset: int, known_ends: Sequence[int] = ()
+        self,
+        path: str,
+        base_offset: int,
+        first_offset: int,
+        end_offset: int,
+        log: LogWitnesses = LogWitnesses(),  # noqa: B008
     ) -> SegmentSalvage:
-        """Scan the segment at `path`, which may contain offsets [first_offset, end_offset). Raises OSError.
-
-        `known_ends` are offsets at which the log ended at some time, by other files.
-        """
+        """Scan the segment at `path`, which may contain offsets [first_offset, end_offset). Raises OSError."""
         with SegmentReader(self._disk, path) as reader:
             size_bytes = reader.end_position()
             batches, faults, unsound = self._scan(reader)
-            end_offset = min(end_offset, base_offset + INT32_MAX + 1)
-            first_offset = max(first_offset, base_offset)
-            bounds = (first_offset, end_offset)
+            bounds = (max(first_offset, base_offset), end_offset)
+            whole = set(batches.position)
             edges = [found.position for found in unsound if found.is_entry]
-            found = [
-                self._fix_headers(reader, batches.pick(chosen), bounds, known_ends, edges)
-                for chosen in choose(batches, *bounds)
-            ]
-            kept, fixes = max(found, key=lambda one: len(one[0]))
+            fixer = HeaderFixer(reader.file, batches, size_bytes, self._content_fault, edges)
+            fixer.fix()
+            log = log._replace(is_cleaned=log.is_cleaned or self._is_thinned)
+            is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
+            entries, times = self._index_entries(path, base_offset)
+            is_continued = first_offset == base_offset
+            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued)
+            kept, fixes = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
+            fixes += [fix for position in kept.position for fix in fixer.fixes.get(position, ())]
             inner = self._search_inside(reader, kept, unsound, bounds)
-        cuts = _cuts(kept, faults, batches, first_offset, size_bytes)
-        next_offset = kept.last_offset[-1] + 1 if len(kept) else first_offset
+        cuts = _cuts(kept, faults, batches, bounds[0], size_bytes)
+        next_offset = kept.last_offset[-1] + 1 if len(kept) else bounds[0]
         stays = set(kept.position)
         displaced = [
             (batches.base_offset[row], batches.last_offset[row])
-            for row in range(len(batches))
-            if batches.position[row] not in stays
+            for row, position in enumerate(batches.position)
+            if position in whole and position not in stays
         ]
         stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
         moved_end = _end_of_moved(batches, kept, next_offset)
         return SegmentSalvage(
             cuts, fixes, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
         )
+
+    def _index_entries(self, path: str, base_offset: int) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the offsets in the indexes of a segment, by byte and by timestamp (ms); none if they are missing."""
+        entries: dict[int, int] = {}
+        times: dict[int, int] = {}
+        stem = path.removesuffix(".log")
+        with suppress(OSError):
+            index = OffsetIndex.decode(self._disk.read_file(f"{stem}.index", limits.MAX_INDEX_FILE_BYTES), base_offset)
+            entries = {entry.position: entry.offset for entry in index.entries()}
+        with suppress(OSError):
+            time_index = TimeIndex.decode(self._disk.read_file(f"{stem}.timeindex", limits.MAX_INDEX_FILE_BYTES), base_offset)
+            times = {entry.timestamp: entry.offset for entry in time_index.entries()}
+        return entries, times
+
+    def _choose(
+        self, reader: SegmentReader, batches: Batches, explanation: OffsetExplanation
+    ) -> tuple[Batches, list[HeaderFix]]:
+        """Return the batches that stay, with their offsets, and the corrections of base offsets."""
+        chosen = [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
+        if explanation.is_needed():
+            last = plausible_header(reader.file, batches.position[len(batches) - 1])
+            chosen = explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp)
+        kept = batches.pick([one.row for one in chosen])
+        fixes: list[HeaderFix] = []
+        for row, (_, base_offset) in enumerate(chosen):
+            moved = base_offset - kept.base_offset[row]
+            if moved:
+                kept.base_offset[row] += moved
+                kept.last_offset[row] += moved
+                fixes.append(base_offset_fix(kept.position[row], base_offset))
+        return kept, fixes
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
@@ -174,6 +231,7 @@ class LogSalvager:
                 continue
             fault = self._fault(found)
             if fault is None:
+                self._is_thinned |= isinstance(found.header, RecordBatch) and _is_thinned(found.header)
                 batches.insert(len(batches), _row(found))
                 continue
             faults[found.position] = fault
@@ -183,16 +241,6 @@ class LogSalvager:
             if not found.is_valid:
                 awaits = found.header
         return batches, faults, unsound
-
-    def _fix_headers(
-        self, reader: SegmentReader, kept: Batches, bounds: tuple[int, int], known_ends: Sequence[int], edges: Sequence[int]
-    ) -> tuple[Batches, list[HeaderFix]]:
-        """Correct headers of batches next to those kept; return all batches that stay, and the fixes."""
-        # The last offset first: a corrected batch gets its offset from the batches before it.
-        fixes = fix_last_offset(kept, bounds[0], known_ends)
-        fixes += HeaderFixer(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges).fix()
-        fixes += fix_last_offset(kept, bounds[0], known_ends)
-        return kept, fixes
 
     def _search_inside(
         self, reader: SegmentReader, kept: Batches, unsound: list[_Unsound], bounds: tuple[int, int]
@@ -238,7 +286,7 @@ class LogSalvager:
         header = batch.header
         if not batch.is_valid:
             return "the CRC of the batch is wrong"
-        if header.base_offset < 0 or header.last_offset < header.base_offset:
+        if header.last_offset < header.base_offset or header.last_offset >= INT64_MAX:
             return "the batch states impossible offsets"
         return self._content_fault(batch) or self._transaction_fault(batch)
 
@@ -352,37 +400,50 @@ def _why_not_kept(start: int, batches: Batches) -> str:
     return "it holds no batch"
 
 
+def _is_thinned(header: RecordBatch) -> bool:
+    return header.record_count != header.last_offset_delta + 1 or header.delete_horizon_ms is not None
+
+
+def _copies(reader: SegmentReader, batches: Batches) -> frozenset[int]:
+    """Return the indexes of the batches whose offsets, size and CRC are those of another one."""
+    first: dict[tuple[int, int], int] = {}
+    found: set[int] = set()
+    for index in range(len(batches)):
+        key = (batches.base_offset[index], batches.end[index] - batches.position[index])
+        other = first.setdefault(key, index)
+        if other != index:
+            crcs = {reader.header_at(batches.position[one]).crc for one in (index, other)}
+            found |= {index, other} if len(crcs) == 1 else set()
+    return frozenset(found)
+
+
 def _epoch_runs(kept: Batches) -> list[KeptEpoch]:
     runs: list[KeptEpoch] = []
     for index in range(len(kept)):
         epoch, first, last = kept.leader_epoch[index], kept.base_offset[index], kept.last_offset[index]
+        position = (kept.position[index],) if kept.magic[index] == MAGIC else ()
         if runs and runs[-1].epoch == epoch:
-            runs[-1] = runs[-1]._replace(last_offset=last, batches=runs[-1].batches + 1)
+            run = runs[-1]
+            is_short = bool(run.positions and position) and run.batches < MOST_CORRECTED_EPOCHS
+            positions = run.positions + position if is_short else ()
+            runs[-1] = KeptEpoch(epoch, run.first_offset, last, run.batches + 1, positions)
         else:
-            runs.append(KeptEpoch(epoch, first, last, kept.position[index], 1))
+            runs.append(KeptEpoch(epoch, first, last, 1, position))
     return runs
 
 
-def fix_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
-    """Correct the leader epochs of single batches at the edges of segments.
-
-    One is wrong if it is between two equal others, or outside the largest ascending choice; of equal choices those with low
-    epochs stay.
-    """
-    runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
-    found = [salvage.epochs[slot] for salvage, slot in runs]
-
-    def correct(index: int, epoch: int) -> None:
-        salvage, slot = runs[index]
-        if found[index].batches == 1 and epoch >= 0:
-            found[index] = salvage.epochs[slot] = found[index]._replace(epoch=epoch)
-            salvage.fixes.append(leader_epoch_fix(found[index].position, epoch))
-
-    for index in range(1, len(found) - 1):
-        if found[index].epoch != found[index - 1].epoch == found[index + 1].epoch:
-            correct(index, found[index - 1].epoch)
-    right = rising([run.epoch for run in found], [run.batches for run in found])
-    is_right = set(right)
-    for index in range(len(found) if right else 0):
-        if index not in is_right:
-            correct(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)
+def fix_leader_epochs(salvages: Sequence[SegmentSalvage], log: LogWitnesses = LogWitnesses()) -> None:  # noqa: B008
+    """Correct leader epochs that go back in a log, or that leader-epoch-checkpoint contradicts (explanation)."""
+    runs = [run for salvage in salvages for run in salvage.epochs]
+    chosen = iter(choose_epochs([EpochRun(run.epoch, run.first_offset, run.batches, not run.positions) for run in runs], log))
+    for salvage in salvages:
+        fixed: list[KeptEpoch] = []
+        for run in salvage.epochs:
+            epoch = next(chosen)
+            if epoch != run.epoch:
+                salvage.fixes.extend(leader_epoch_fix(position, epoch) for position in run.positions)
+            if fixed and fixed[-1].epoch == epoch:
+                fixed[-1] = fixed[-1]._replace(last_offset=run.last_offset, batches=fixed[-1].batches + run.batches)
+            else:
+                fixed.append(run._replace(epoch=epoch))
+        salvage.epochs[:] = fixed

@@ -1,0 +1,482 @@
+"""The cheapest explanation of a damaged log: which batches belong to it, at which offsets, and with which leader epochs.
+
+Everything that a directory shows is a witness: each batch as read, its neighbours, the names of the segments, the entries of
+.index and .timeindex, leader-epoch-checkpoint, the names of snapshots, the checkpoints. No CRC covers a base offset, a leader
+epoch or any of the other files, so where witnesses contradict each other, each of them may be the wrong one. Every damage that
+is possible has a cost, and the repair takes the set of damages that explains all witnesses and costs the least:
+
+    damage                                                            cost       in a cleaned log
+    ----------------------------------------------------------------  ---------  -------------------------------------------
+    one bit of a field (base offset, leader epoch, index entry)       BIT        the same
+    one byte of a field                                               BYTE       the same
+    more of a field                                                   FIELD      the same
+    a sound batch that does not belong to the log: a copy, a          BATCH      the same
+      leftover
+    offsets missing between two batches of which no bytes are         GAP        CLEANED_GAP: the cleaner removes records
+      missing, or before the next segment
+    a gap of LARGE_GAP or more before the last batch                  GAP_LARGE  0
+    a checkpoint or the name of a snapshot that is no end of the log  LOG_END    the same
+    an entry of .timeindex that is wrong; of leader-epoch-checkpoint  ENTRY      the same
+      for offsets
+    an entry of leader-epoch-checkpoint with another leader epoch     1 more than that of the difference
+    offsets that overflow the segment's name                          OVERFLOW   the same
+    a segment that was renamed, or a file that is not a segment       FILE       the same
+    each other file with the name of a file that is not a segment     COMPANION  the same
+
+A gap of offsets is free where bytes are missing or damaged: these had the offsets. A batch's offset is a candidate if
+
+- it is the stated one;
+- one bit or byte of it is wrong, and the batch fills the gap between its neighbours exactly;
+- one bit of it is wrong, and it follows the batch before or is followed by the next one, in a log that was not cleaned;
+- a file names it: an index entry at its byte, the next snapshot, a checkpoint, the start of its leader epoch.
+
+So a gap is never closed by a correction that nothing else explains.
+Nothing inside of a batch with a right CRC is a candidate, and the bytes of a batch that is in the file twice are a copy.
+
+The best choice is found by dynamic programming over the batches in the order of the file: the best choice that ends with a
+candidate continues the best one that ends below its first offset. So no sound record is removed because of a wrong header next
+to it. Of equal choices the one with smaller gaps stays, then the one with the offsets as read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kcli.format.checkpoint import EpochStart
+from kcli.format.primitives import INT32_MAX, INT64_MAX
+from kcli.format.record_batch import MAGIC, NO_LEADER_EPOCH
+
+BIT, BYTE, FIELD = 4, 6, 9
+BATCH = 10
+GAP, CLEANED_GAP = 5, 2
+GAP_LARGE = 4
+LARGE_GAP = 1 << 16
+LOG_END = 3
+ENTRY = 5
+OVERFLOW = 5
+FILE = 8
+COMPANION = 1
+# Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
+_IMPOSSIBLE = 1 << 20
+# A run of batches may have the leader epoch of one of this number of runs before and after it.
+_MOST_NEIGHBOURS = 6
+
+
+def difference(stated: int, right: int) -> int:
+    """Return the cost of a field that states one value where the right one is another."""
+    bits = (stated ^ right) & (1 << 64) - 1
+    if not bits:
+        return 0
+    if bits.bit_count() == 1:
+        return BIT
+    lowest = (bits & -bits).bit_length() - 1 & ~7
+    return BYTE if bits >> lowest < 256 else FIELD
+
+
+class Batch(NamedTuple):
+    """The bytes [position, end) of a batch, and its offsets; the leader epoch is -1 in formats 0 and 1."""
+
+    position: int
+    end: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    magic: int = MAGIC
+
+
+class Batches:
+    """Batches of a segment as columns with the names of Batch's fields: a segment may have millions."""
+
+    def __init__(self) -> None:
+        self.position = array("q")
+        self.end = array("q")
+        self.base_offset = array("q")
+        self.last_offset = array("q")
+        self.leader_epoch = array("q")
+        self.magic = array("q")
+        self._columns = (self.position, self.end, self.base_offset, self.last_offset, self.leader_epoch, self.magic)
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def insert(self, index: int, batch: Batch) -> None:
+        """Insert a batch before the one at `index`."""
+        for column, value in zip(self._columns, batch, strict=True):
+            column.insert(index, value)
+
+    def merge(self, found: Sequence[Batch]) -> None:
+        """Add batches at their places in the file."""
+        mine = [Batch(*row) for row in zip(*self._columns, strict=True)]
+        rows = sorted([*mine, *found])
+        for number, column in enumerate(self._columns):
+            column[:] = array("q", (row[number] for row in rows))
+
+    def pick(self, indexes: Sequence[int]) -> Batches:
+        """Return the batches at `indexes`."""
+        picked = Batches()
+        for mine, theirs in zip(self._columns, picked._columns, strict=True):
+            theirs.extend(mine[index] for index in indexes)
+        return picked
+
+
+class LogWitnesses(NamedTuple):
+    """What the files next to the segments show.
+
+    `known_ends` are offsets at which the log ended at some time. `epochs` are the entries of leader-epoch-checkpoint.
+    `is_cleaned`: the cleaner may have made gaps. `has_all_epochs`: the log directory was stopped cleanly, so the file has the
+    last epoch.
+    """
+
+    known_ends: Sequence[int] = ()
+    epochs: Sequence[EpochStart] = ()
+    is_cleaned: bool = False
+    has_all_epochs: bool = False
+
+    def epoch_of(self, offset: int) -> int | None:
+        """Return the leader epoch of an offset, None before the first entry."""
+        found = bisect_right(self.epochs, offset, key=lambda entry: entry.start_offset)
+        return self.epochs[found - 1].epoch if found else None
+
+
+class SegmentWitnesses(NamedTuple):
+    """What is known of one segment: the offsets [first, end) that it may have, the offset in its name, its index entries.
+
+    `entries` are the offsets of .index by byte, `times` those of .timeindex by timestamp. `is_end_sound`: no damaged bytes are
+    after the last batch. `is_continued`: the log before the segment ends at the offset in its name. `end_offset` is INT64_MAX
+    for the last segment.
+    """
+
+    first_offset: int
+    end_offset: int
+    base_offset: int
+    entries: Mapping[int, int] = {}
+    times: Mapping[int, int] = {}
+    is_end_sound: bool = True
+    is_continued: bool = True
+
+
+class Candidate(NamedTuple):
+    """A batch with the offsets [base_offset, last_offset]; `cost` is that of the damages which it supposes.
+
+    `is_free`: bytes before it are missing, so that a gap in the offsets costs nothing.
+    """
+
+    base_offset: int
+    last_offset: int
+    cost: int = 0
+    is_free: bool = False
+
+
+class Chosen(NamedTuple):
+    """The batch of row `row` stays, with a base offset."""
+
+    row: int
+    base_offset: int
+
+
+# ------------------------------------------------------------------------------------------------------------------ offsets
+
+
+class OffsetExplanation:
+    """The choice of the batches of one segment that stay, and of their base offsets.
+
+    `batches` are all sound batches in the order of the file.
+    """
+
+    def __init__(self, batches: Batches, segment: SegmentWitnesses, log: LogWitnesses) -> None:
+        self._batches = batches
+        self._segment = segment
+        self._log = log
+        self._copies: frozenset[int] = frozenset()
+        self._stated: frozenset[int] = frozenset()
+        self._last_timestamp = -1
+        self._agrees = self._index_agrees()
+        self._is_cleaned = log.is_cleaned or self._has_gaps()
+        self._gap = CLEANED_GAP if self._is_cleaned else GAP
+
+    def is_needed(self) -> bool:
+        """Return True if the batches as read contradict each other, the segment's bounds or the witnesses."""
+        batches, segment = self._batches, self._segment
+        if not len(batches):
+            return False
+        before, last = segment.first_offset - 1, len(batches) - 1
+        for index in range(len(batches)):
+            base_offset = batches.base_offset[index]
+            is_gap = base_offset != before + 1 and not self._is_free(index)
+            if base_offset <= before or (is_gap and (not self._is_cleaned or index == last)):
+                return True
+            before = batches.last_offset[index]
+        return before >= segment.end_offset or not all(self._agrees.values())
+
+    def choose(self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1) -> list[Chosen]:
+        """Return the batches that stay, in the order of the file.
+
+        `copies` are the indexes of batches that are there twice: their offsets are not corrected. `last_timestamp` is the
+        largest one (ms) of the last batch.
+        """
+        self._copies, self._last_timestamp = copies, last_timestamp
+        self._stated = frozenset(self._batches.base_offset)
+        candidates, segment = self._candidates(), self._segment
+        return best_choice(candidates, segment.first_offset, segment.end_offset, gap=self._gap)
+
+    def _size(self, index: int) -> int:
+        return self._batches.last_offset[index] - self._batches.base_offset[index] + 1
+
+    def _is_free(self, index: int) -> bool:
+        """Return True if bytes are missing or damaged before a batch."""
+        return self._batches.position[index] != (self._batches.end[index - 1] if index else 0)
+
+    def _has_gaps(self) -> bool:
+        """Return True if ascending batches have a gap between them, without damage there; not before the last batch."""
+        bases, lasts = self._batches.base_offset, self._batches.last_offset
+        return any(
+            bases[index] > lasts[index - 1] + 1 and not self._is_free(index) and lasts[index] < bases[index + 1]
+            for index in range(1, len(bases) - 1)
+        )
+
+    def _index_agrees(self) -> dict[int, bool]:
+        """Return for each batch with an index entry whether the two agree; nothing if most entries are of another log."""
+        batches, found = self._batches, dict[int, bool]()
+        for position, offset in self._segment.entries.items():
+            index = bisect_left(batches.position, position)
+            if index == len(batches) or batches.position[index] != position:
+                continue
+            # An entry of a follower before Kafka 4.0 has the last offset of an append of several batches.
+            later = bisect_left(batches.last_offset, offset, index)
+            is_append = later < len(batches) and batches.last_offset[later] == offset
+            found[index] = batches.last_offset[index] == offset or (is_append and batches.base_offset[index] < offset)
+        return found if 2 * sum(found.values()) >= len(found) else {}
+
+    # ---------------------------------------------------------------------------------------------------- candidates
+
+    def _candidates(self) -> list[list[Candidate]]:
+        """Return the candidates of each batch, that with the offsets as read last."""
+        before, behind = self._neighbours()
+        return [self._candidates_of(index, before[index], behind[index]) for index in range(len(self._batches))]
+
+    def _neighbours(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Return for each batch the offsets that follow the batches before it, and those with which the next ones begin."""
+        bases, lasts, count = self._batches.base_offset, self._batches.last_offset, len(self._batches)
+        before: list[list[int]] = []
+        for index in range(count):
+            found = [] if self._is_free(index) else [self._segment.first_offset] if not index else [lasts[index - 1] + 1]
+            if found and index:
+                found += [lasts[index - 2] + 1] if index > 1 and not self._is_free(index - 1) else []
+            before.append(found)
+        behind: list[list[int]] = [[] for _ in range(count)]
+        is_closed = self._segment.end_offset < INT64_MAX and self._segment.is_end_sound
+        behind[-1:] = [[self._segment.end_offset] if is_closed else []]
+        for index in range(count - 2, -1, -1):
+            if not self._is_free(index + 1):
+                found = [bases[index + 1]]
+                found += [bases[index + 2]] if index + 2 < count and not self._is_free(index + 2) else []
+                behind[index] = found
+        return before, behind
+
+    def _candidates_of(self, index: int, before: list[int], behind: list[int]) -> list[Candidate]:
+        batches, segment = self._batches, self._segment
+        stated, size = batches.base_offset[index], self._size(index)
+        values: dict[int, int] = {}
+        if index not in self._copies and batches.magic[index] == MAGIC:
+            for first in before:
+                exact = first + size in behind
+                # The name alone does not show the offset of a segment's first batch: the segment may have been renamed.
+                if index or exact or segment.is_continued:
+                    self._add(values, stated, first, exact=exact, is_last=index == len(batches) - 1)
+            for end in behind:
+                self._add(values, stated, end - size, exact=end - size in before, is_last=False)
+            # The offsets of indexes are relative to the name, too.
+            for first in self._named(index, before) if index or segment.is_continued else ():
+                values.setdefault(first, difference(stated, first))
+        # If another batch states an offset, the two are exchanged, or one is a copy.
+        values = {first: cost for first, cost in values.items() if first not in self._stated}
+        values[stated] = 0
+        fitting = {
+            first: cost
+            for first, cost in values.items()
+            if segment.first_offset <= first and first + size <= segment.end_offset
+        }
+        is_doubtful = len(values) > 1
+        return [
+            Candidate(
+                first,
+                first + size - 1,
+                cost + (self._contradicted(index, first, values, before) if is_doubtful else 0),
+                self._is_free(index),
+            )
+            for first, cost in fitting.items()
+        ]
+
+    def _add(self, values: dict[int, int], stated: int, first: int, *, exact: bool, is_last: bool) -> None:
+        """Add the base offset `first` if one bit or byte of the stated one is wrong and its neighbours explain it."""
+        cost = difference(stated, first)
+        is_byte = cost == BYTE and is_last and stated - first >= LARGE_GAP
+        if (exact and 0 < cost <= BYTE) or (not self._is_cleaned and (cost == BIT or is_byte)):
+            values.setdefault(first, cost)
+
+    def _named(self, index: int, before: list[int]) -> list[int]:
+        """Return the base offsets of a batch that other files name."""
+        size, found = self._size(index), list[int]()
+        offset = self._segment.entries.get(self._batches.position[index])
+        if offset is not None and self._agrees.get(index) is False:
+            found.append(offset - size + 1)
+        is_last = index == len(self._batches) - 1 and self._segment.end_offset == INT64_MAX
+        if is_last and self._batches.base_offset[index] not in before:
+            ends = [end - size for end in self._log.known_ends]
+            ends += [entry.start_offset for entry in self._log.epochs if entry.epoch == self._batches.leader_epoch[index]]
+            ends += [last - size + 1 for last in self._segment.times.values()]
+            found += [first for first in ends if first in before or (ends.count(first) > 1 and before and first > before[0])]
+        return found
+
+    def _contradicted(self, index: int, first: int, values: Mapping[int, int], before: list[int]) -> int:
+        """Return the cost of the witnesses that are wrong if a batch begins at offset `first`."""
+        batches, segment = self._batches, self._segment
+        size, cost = self._size(index), 0
+        if index in self._agrees:
+            offset = segment.entries[batches.position[index]]
+            if first != batches.base_offset[index] or not self._agrees[index]:
+                cost += difference(offset, first + size - 1)
+        epoch = self._log.epoch_of(first)
+        if epoch is not None and batches.leader_epoch[index] != epoch:
+            cost += ENTRY
+        if index == len(batches) - 1 and segment.end_offset == INT64_MAX:
+            cost += LOG_END * sum(end <= first and end - size in values for end in self._log.known_ends)
+            cost += GAP_LARGE if before and first - before[0] >= LARGE_GAP and not self._is_cleaned else 0
+            offset = segment.times.get(self._last_timestamp, first)
+            cost += 0 if first <= offset < first + size else ENTRY
+        most = segment.base_offset + INT32_MAX
+        if first + size - 1 > most and (not index or batches.last_offset[index - 1] <= most):
+            cost += OVERFLOW
+        return cost
+
+
+class _Score(NamedTuple):
+    """The score of a choice: what it saves, and how many offsets it has."""
+
+    points: int = 0
+    offsets: int = 0
+
+    def with_batch(self, points: int, offsets: int) -> _Score:
+        """Return the score of the choice and one more batch."""
+        return _Score(self.points + points, self.offsets + offsets)
+
+
+def best_choice(
+    candidates: Sequence[Sequence[Candidate]], first_offset: int, end_offset: int, *, gap: int = GAP
+) -> list[Chosen]:
+    """Return the cheapest choice of one candidate or none for each batch, in the order of the file, with ascending offsets.
+
+    The best choice that ends below an offset is found in log n steps, by a Fenwick tree of prefix maxima over the last offsets.
+    """
+    lasts = sorted({one.last_offset for some in candidates for one in some})
+    nothing = (_Score(), -1)
+    tree = [nothing] * (len(lasts) + 1)  # (score, node that the choice ends with)
+    ending_at = {first_offset - 1: nothing}
+    nodes: list[tuple[Chosen, int]] = []  # and the node before it, -1 for none
+    best_of_all, least = nothing, (0, 0)
+    for index, some in enumerate(candidates):
+        found: list[tuple[Candidate, _Score, int]] = []
+        for one in some:
+            best, slot = nothing, bisect_left(lasts, one.base_offset)
+            while slot > 0:
+                best = max(best, tree[slot])
+                slot &= slot - 1
+            points = BATCH - one.cost
+            if one.is_free:
+                points += gap
+            elif one.base_offset - 1 in ending_at:
+                score, node = ending_at[one.base_offset - 1]
+                best = max(best, (score.with_batch(gap, 0), node))
+            found.append((one, best[0].with_batch(points, one.last_offset - one.base_offset + 1), best[1]))
+        for one, score, before in found:
+            node = len(nodes)
+            nodes.append((Chosen(index, one.base_offset), before))
+            if score > ending_at.get(one.last_offset, nothing)[0]:
+                ending_at[one.last_offset] = (score, node)
+            slot = bisect_left(lasts, one.last_offset) + 1
+            while slot <= len(lasts):
+                tree[slot] = max(tree[slot], (score, node))
+                slot += slot & -slot
+            # Of the choices that end at one offset, the one with the most offsets has the smallest gaps.
+            total = (score.points + (gap if one.last_offset + 1 == end_offset else 0), score.offsets - one.last_offset)
+            if best_of_all[1] < 0 or total >= least:
+                best_of_all, least = (score, node), total
+    chosen, node = list[Chosen](), best_of_all[1]
+    while node >= 0:
+        one_chosen, node = nodes[node]
+        chosen.append(one_chosen)
+    return chosen[::-1]
+
+
+# ------------------------------------------------------------------------------------------------------------ leader epochs
+
+
+class EpochRun(NamedTuple):
+    """Successive batches of one leader epoch: the offset of the first one, their number, and whether they can be corrected."""
+
+    epoch: int
+    first_offset: int
+    batches: int
+    is_fixed: bool = False
+
+
+def choose_epochs(runs: Sequence[EpochRun], log: LogWitnesses) -> list[int]:
+    """Return the leader epochs of the runs of a log, which never go back: the cheapest explanation.
+
+    The epoch of a run is the stated one, that of a neighbour, or that of leader-epoch-checkpoint for its first offset.
+    """
+    table = [[_EpochStep(0, 0, 0, NO_LEADER_EPOCH, -1)]]
+    for index in range(len(runs)):
+        row: list[_EpochStep] = []
+        for epoch, cost in _epoch_costs(runs, index, log):
+            steps = (
+                _EpochStep(
+                    before.cost + cost + (_IMPOSSIBLE if epoch < before.epoch else 0),
+                    before.changes + (epoch != before.epoch),
+                    before.total + epoch,
+                    epoch,
+                    slot,
+                )
+                for slot, before in enumerate(table[-1])
+            )
+            row.append(min(steps))
+        table.append(row)
+    chosen: list[int] = []
+    slot = table[-1].index(min(table[-1]))
+    for row in reversed(table[1:]):
+        chosen.append(row[slot].epoch)
+        slot = row[slot].slot_before
+    return chosen[::-1]
+
+
+class _EpochStep(NamedTuple):
+    """The cheapest epochs of the runs up to one that has `epoch`; of equal ones those with fewer changes, then lower ones."""
+
+    cost: int
+    changes: int
+    total: int
+    epoch: int
+    slot_before: int
+
+
+def _epoch_costs(runs: Sequence[EpochRun], index: int, log: LogWitnesses) -> list[tuple[int, int]]:
+    """Return the epochs that a run may have, each with its cost."""
+    run = runs[index]
+    known = log.epoch_of(run.first_offset)
+    values = {run.epoch}
+    if not run.is_fixed:
+        near = runs[max(index - _MOST_NEIGHBOURS, 0) : index + _MOST_NEIGHBOURS + 1]
+        values |= {one.epoch for one in near if one.epoch >= 0}
+        values |= {known} if known is not None else set()
+    # After a crash the file may lack the last leader epoch.
+    is_new = index == len(runs) - 1 and not log.has_all_epochs and known is not None and run.epoch > known
+    found: list[tuple[int, int]] = []
+    for epoch in values:
+        cost = run.batches * difference(run.epoch, epoch)
+        if known is not None and epoch != known and not (is_new and epoch == run.epoch):
+            cost += difference(known, epoch) + 1  # the file has a line for many batches: one batch alone is wrong sooner
+        found.append((epoch, cost + (_IMPOSSIBLE if epoch < NO_LEADER_EPOCH else 0)))
+    return found

@@ -1,0 +1,177 @@
+"""Protects sound records from what is wrong beside them: of all damages that explain a directory a repair takes the cheapest.
+
+A wrong base offset or leader epoch, which no CRC covers, and files that are no segments cost themselves, never the sound
+batches next to them; and what contradicts a wrong header is not rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from kcli.inspect.repairing.explanation import BIT, BYTE, FIELD, difference
+from kcli.inspect.repairing.repair import CLEAN
+from tests.damage.layout import patch
+from tests.inspect.repaired import holes, repair, segments
+from tests.inspect.verified import batch, codes, partition, root_files, verify
+
+TENS = range(0, 150, 10)
+
+
+def sound(path: Path, name: str = "") -> dict[str, bytes]:
+    """The files of a partition's directory whose names end so."""
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.name.endswith(name)}
+
+
+def ten(offset: int) -> bytes:
+    """A batch of ten records."""
+    return batch(offset, 10).encode()
+
+
+@pytest.mark.parametrize(
+    ("stated", "right", "cost"),
+    [(5, 5, 0), (5, 4, BIT), (5, 6, BYTE), (0x0500, 0xFE00, BYTE), (0x05FF, 0x0600, FIELD), (-1 << 63, 0, BIT)],
+)
+def test_the_cost_of_a_field_is_that_of_its_bits_and_bytes(stated: int, right: int, cost: int) -> None:
+    assert difference(stated, right) == cost
+
+
+@pytest.mark.parametrize("mask", [4, 1 << 26, 3 << 24, 0x5A << 32, 0x0102030405060700])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_the_last_batch_gets_the_offset_that_other_files_name(tmp_path: Path, mask: int, is_clean: bool) -> None:
+    """The index has it at that byte. Neither the indexes nor the leader epochs are made again from the wrong header."""
+    path = partition(tmp_path, "t-0", [batch(offset, 10) for offset in TENS])
+    root_files(tmp_path, clean=is_clean, recovery_point={"t-0": 150 if is_clean else 0}, replication={"t-0": 120})
+    before = sound(path)
+    patch(path / f"{0:020d}.log", sum(len(ten(offset)) for offset in TENS[:-1]), struct.pack(">q", 140 ^ mask))
+    plan, _ = repair(tmp_path)
+    assert sound(path) == {**before, **sound(path, ".snapshot")}
+    assert (plan.log_end_offset, holes(plan), codes(verify(tmp_path)) & {"index-mismatch", "offset-hole"}) == (150, [], set())
+
+
+@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("mask", [1, 0x5A])
+@pytest.mark.parametrize("where", ["the only batch", "the last batch"])
+def test_a_batch_that_fills_its_segment_keeps_it(tmp_path: Path, at: int, mask: int, where: str) -> None:
+    """One byte of its offset is wrong, and the next segment's name says which one: the segment is not renamed."""
+    first = [batch(0, 16)] if where == "the only batch" else [batch(0, 3), batch(3, 13)]
+    path = partition(tmp_path, "t-0", first, [batch(16, 4), batch(20, 2)])
+    root_files(tmp_path, recovery_point={"t-0": 22}, replication={"t-0": 22})
+    before = sound(path, ".log")
+    log = path / f"{0:020d}.log"
+    position = 0 if len(first) == 1 else len(first[0].encode())
+    patch(log, position + at, bytes([log.read_bytes()[position + at] ^ mask]))
+    plan, shutdown = repair(tmp_path)
+    assert (sound(path, ".log"), holes(plan), shutdown) == (before, [], CLEAN)
+
+
+@pytest.mark.parametrize("wrong", [5, 4, 7, 2, 0])
+@pytest.mark.parametrize("is_split", [True, False])
+def test_a_wrong_offset_costs_no_batch_before_it(tmp_path: Path, wrong: int, is_split: bool) -> None:
+    """With 6 read as 5 the batch of offset 5 seemed to be the wrong one."""
+    head, tail = [batch(offset) for offset in range(6)], [batch(11, 2), batch(13, 2), batch(15, 5)]
+    parts = [[*head, batch(6, 5)], tail] if is_split else [[*head, batch(6, 5), *tail]]
+    path = partition(tmp_path, "t-0", *parts)
+    before = sound(path, ".log")
+    root_files(tmp_path, recovery_point={"t-0": 20}, replication={"t-0": 20})
+    patch(path / f"{0:020d}.log", sum(len(one.encode()) for one in head), struct.pack(">q", wrong))
+    plan, _ = repair(tmp_path)
+    assert (sound(path, ".log"), holes(plan)) == (before, [])
+
+
+STRAYS = {
+    "garbage": b"garbage",
+    "zeros": bytes(100_000),
+    "a rotten batch": ten(100)[:-1] + b"\xff",
+    "a copy of one batch": ten(100),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("content", STRAYS)
+@pytest.mark.parametrize("is_between", [True, False])
+def test_a_file_that_is_no_segment_costs_itself(tmp_path: Path, content: str, is_between: bool) -> None:
+    """It has the name of a segment within the offsets of another one."""
+    parts = [TENS[:12], TENS[12:]] if is_between else [TENS]
+    path = partition(tmp_path, "t-0", *([batch(offset, 10) for offset in part] for part in parts))
+    before = segments(tmp_path)
+    (path / f"{100:020d}.log").write_bytes(STRAYS[content])
+    root_files(tmp_path, recovery_point={"t-0": 150}, replication={"t-0": 150})
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset, shutdown) == (before, [], 150, CLEAN)
+
+
+@pytest.mark.parametrize("name", [105, 140, 41])
+def test_a_segment_whose_name_is_too_low_gets_its_own(tmp_path: Path, name: int) -> None:
+    """Its name is within the segment before it, whose batches stay."""
+    path = partition(tmp_path, "t-0", [batch(offset, 10) for offset in TENS], [batch(150, 3), batch(153, 2)])
+    before = segments(tmp_path)
+    for file in path.glob(f"{150:020d}.*"):
+        file.rename(file.with_name(f"{name:020d}{file.suffix}"))
+    root_files(tmp_path, recovery_point={"t-0": 155}, replication={"t-0": 155})
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset) == (before, [], 155)
+
+
+@pytest.mark.parametrize("beyond", [1, 5])
+def test_a_segment_whose_offsets_overflow_its_name_is_split(tmp_path: Path, beyond: int) -> None:
+    """As Kafka does at a start after a crash: all batches stay. The next segment and the checkpoints show the same offsets."""
+    far = 5_000_000_000
+    log = b"".join(batch(offset, 10).encode() for offset in (*TENS, *range(far, far + 10 * beyond, 10)))
+    path = partition(tmp_path, "t-0", [batch(0, 10)], [batch(far + 100, 5)])
+    (path / f"{0:020d}.log").write_bytes(log)
+    root_files(tmp_path, clean=False, recovery_point={"t-0": far + 105}, replication={"t-0": far + 105})
+    repair(tmp_path)
+    assert sorted(offset for found in segments(tmp_path).values() for offset in found) == [
+        *TENS, *range(far, far + 10 * beyond, 10), far + 100,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 4, 6, 1 << 30])
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_wrong_leader_epoch_spreads_to_no_other_batch(tmp_path: Path, wrong: int, index: int) -> None:
+    """Two batches are the whole segment, so that neither is the majority: the file and the segments before decide."""
+    five = [batch(offset, 10)._replace(partition_leader_epoch=5) for offset in (20, 30)]
+    path = partition(
+        tmp_path, "t-0", [batch(0, 10), batch(10, 10)._replace(partition_leader_epoch=5)], five, epochs=[(0, 0), (5, 10)]
+    )
+    before = sound(path)
+    root_files(tmp_path, recovery_point={"t-0": 40}, replication={"t-0": 40})
+    patch(path / f"{20:020d}.log", 12 + index * len(ten(20)), struct.pack(">i", wrong))
+    plan, shutdown = repair(tmp_path)
+    assert (sound(path), holes(plan), shutdown) == ({**before, **sound(path, ".snapshot")}, [], CLEAN)
+
+
+def test_two_exchanged_batches_get_no_offsets_of_each_other(tmp_path: Path) -> None:
+    """One bit tells their offsets apart: two wrong bits would explain the log as well, and give records wrong offsets."""
+    path = partition(tmp_path, "t-0", [batch(0, 8), batch(8, 4), batch(12, 4), batch(16, 4)])
+    root_files(tmp_path, recovery_point={"t-0": 20}, replication={"t-0": 20})
+    log = path / f"{0:020d}.log"
+    rows = [batch(8, 4).encode(), batch(12, 4).encode()]
+    log.write_bytes(log.read_bytes().replace(b"".join(rows), b"".join(reversed(rows))))
+    repair(tmp_path)
+    (found,) = segments(tmp_path).values()
+    assert found in ([0, 8, 16], [0, 12, 16])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_wrong_byte_of_a_header_field_is_always_found(tmp_path: Path, seed: int) -> None:
+    """Of any batch of a log without gaps, the last one of the log too where the index has it."""
+    rng = random.Random(seed)
+    counts = [rng.randrange(1, 6) for _ in range(10)]
+    batches = [batch(sum(counts[:index]), count) for index, count in enumerate(counts)]
+    path = partition(tmp_path, "t-0", batches[:5], batches[5:])
+    end = sum(counts)
+    root_files(tmp_path, recovery_point={"t-0": end}, replication={"t-0": end})
+    before = sound(path, ".log")
+    base = rng.choice([0, sum(counts[:5])])
+    log = path / f"{base:020d}.log"
+    chosen = rng.randrange(5)
+    position = sum(len(one.encode()) for one in (batches[:5] if base == 0 else batches[5:])[:chosen])
+    at = position + rng.choice([*range(8), *range(12, 16)])
+    patch(log, at, bytes([log.read_bytes()[at] ^ rng.randrange(1, 256)]))
+    repair(tmp_path)
+    assert sound(path, ".log") == before
