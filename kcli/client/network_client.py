@@ -212,6 +212,22 @@ class NetworkClient:
                 reasons.append(f"broker {node.node_id} at {node.host}:{node.port}: {reason}")
         return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
 
+    def unready(self) -> list[str]:
+        """Return a sentence for each broker to which a connection is needed and not there; threads may call this.
+
+        Addresses of bootstrap.servers count until the brokers are known.
+        """
+        nodes = list(self.metadata.nodes.values())
+        if not nodes:
+            found = [(f"{one.host}:{one.port}", self.peers.unready_reason(one, BOOTSTRAP)) for one in self._bootstrap]
+        else:
+            found = []
+            for node in nodes:
+                reasons = (self.peers.unready_reason(_broker(node.node_id), connection) for connection in (DATA, COORDINATOR))
+                name = f"broker {node.node_id} at {node.host}:{node.port}"
+                found.append((name, next((reason for reason in reasons if reason is not None), None)))
+        return [f"{name}: {reason}" for name, reason in found if reason is not None]
+
     def add_refusal_listener(self, listener: RefusalListener) -> None:
         """Have a function called when TLS or SASL does not let the client use a broker: what waits for metadata should end."""
         self._refusal_listeners.append(listener)

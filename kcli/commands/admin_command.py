@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kcli.commands.client_options import add_client_options, client_errors, client_properties, common_settings
+from kcli.commands.client_options import ClientLog, add_client_options, client_errors, client_properties, common_settings
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.inspect.json_text import JsonObject, JsonValue, dump
 
@@ -122,7 +122,8 @@ def ask(args: argparse.Namespace, operation: Operation[_Result]) -> _Result:
     from kcli.client.errors import KafkaError
     from kcli.client.shell.admin import Admin
 
-    with client_errors(passed_on=KafkaError), Admin(settings_of(args)) as admin:
+    with client_errors(passed_on=KafkaError), ClientLog() as log, Admin(settings_of(args), log=log) as admin:
+        log.watch(admin)
         return admin.execute(operation)
 
 

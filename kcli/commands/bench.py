@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.commands.client_options import (
+    ClientLog,
     add_client_options,
     add_producer_options,
     check_cluster,
@@ -133,8 +134,9 @@ def _produce(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
             errors.append(error)
 
     values = make_values(args.record_size)
-    with Producer(properties) as producer:
-        check_cluster(properties)
+    with ClientLog() as log, Producer(properties, log=log) as producer:
+        check_cluster(properties, log)
+        log.watch(producer)
         producer.partitions_for(args.topic)  # the metadata are no part of what is measured
         began, cpu_began = time.perf_counter(), time.process_time()
         for number in paced(args.num_records, args.throughput):
@@ -178,8 +180,9 @@ def _consume(args: argparse.Namespace, properties: dict[str, str]) -> Totals:
 
     latencies = SizeHistogram()
     records = size_bytes = 0
-    with Consumer({"max.poll.records": "10000", **properties}) as consumer:
-        check_cluster(properties)
+    with ClientLog() as log, Consumer({"max.poll.records": "10000", **properties}, log=log) as consumer:
+        check_cluster(properties, log)
+        log.watch(consumer)
         partitions = [(args.topic, one.partition) for one in consumer.partitions_for(args.topic)]
         if not partitions:
             raise CannotRun(f"there is no topic {args.topic}")

@@ -11,13 +11,21 @@ options of the command       such as --acks
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from kcli.commands.output import CannotRun
+from kcli.commands.output import CannotRun, print_message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kcli.client import Admin, Consumer, Producer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP = "bootstrap.servers"
+NOTICE_S = 0.4
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 # The timeouts of producers and consumers are a minute, so that they survive the restart of a broker; if the user sets one of
 # them, it counts from the beginning.
@@ -69,15 +77,59 @@ def client_errors(passed_on: type[Exception] | tuple[()] = ()) -> Iterator[None]
         raise CannotRun(str(error)) from error
 
 
-def check_cluster(properties: Mapping[str, str]) -> None:
-    """Raise CannotRun if no broker answers within FIRST_CONTACT_MS (kcli.client.client_config)."""
+class ClientLog:
+    """Reports on stderr what the clients of a command log, and the brokers to which there is no connection.
+
+    The latter is reported when it was so twice, NOTICE_S apart, once for each reason: a command that waits for a broker names
+    it within a second, and a connection that is only made again is not reported.
+    """
+
+    def __init__(self) -> None:
+        self._clients: list[Producer | Consumer | Admin] = []
+        self._reported: set[str] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kcli connections", daemon=True)
+
+    def __enter__(self) -> ClientLog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+
+    def __call__(self, line: str) -> None:
+        """Take a line of a client; lines about connections are passed by."""
+        if "peer" not in getattr(line, "fields", ()):
+            print_message(line)
+
+    def watch(self, client: Producer | Consumer | Admin) -> None:
+        """Report what a client waits for."""
+        self._clients.append(client)
+
+    def _run(self) -> None:
+        before: set[str] = set()
+        while not self._ended.wait(NOTICE_S):
+            found = {sentence for client in list(self._clients) for sentence in client.unready_brokers()}
+            for sentence in sorted(found & before - self._reported):
+                print_message(f"{sentence}; trying again")
+            self._reported |= found & before
+            before = found
+
+
+def check_cluster(properties: Mapping[str, str], log: ClientLog) -> None:
+    """Raise CannotRun if no broker answers in time at the address that it advertises.
+
+    That is FIRST_CONTACT_MS (kcli.client.client_config), or the timeout that the user has set.
+    """
+    from kcli.client.admin.cluster import reach_any_broker
     from kcli.client.client_config import FIRST_CONTACT_MS
     from kcli.client.shell.admin import Admin
 
-    if not any(name in properties for name in _OWN_TIMEOUTS):
-        settings = common_settings(properties) | {_OWN_TIMEOUTS[0]: str(FIRST_CONTACT_MS)}
-        with client_errors(), Admin(settings) as admin:
-            admin.describe_cluster()
+    limit_ms = next((properties[name] for name in _OWN_TIMEOUTS if name in properties), str(FIRST_CONTACT_MS))
+    with client_errors(), Admin(common_settings(properties) | {_OWN_TIMEOUTS[0]: limit_ms}, log=log) as admin:
+        log.watch(admin)
+        admin.describe_cluster()
+        admin.execute(reach_any_broker())
 
 
 def common_settings(properties: Mapping[str, str]) -> dict[str, str]:

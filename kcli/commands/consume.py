@@ -22,7 +22,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.commands.client_options import add_client_options, check_cluster, client_errors, client_properties, common_settings
+from kcli.commands.client_options import (
+    ClientLog,
+    add_client_options,
+    check_cluster,
+    client_errors,
+    client_properties,
+    common_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message, write_out
 from kcli.commands.record_formats import FormatTextError, Printer, format_printer, json_printer, unescape, value_printer
 from kcli.commands.selection_options import READ_COMMITTED, add_selection_options, selection_of
@@ -102,8 +109,9 @@ def run(args: argparse.Namespace) -> int:
     printer = _printer(args)
     from kcli.client import Consumer
 
-    with client_errors(), Consumer(properties) as consumer:
-        check_cluster(properties)
+    with client_errors(), ClientLog() as log, Consumer(properties, log=log) as consumer:
+        check_cluster(properties, log)
+        log.watch(consumer)
         topics = _topics(consumer, args)
         if not topics:
             return EXIT_FINDINGS

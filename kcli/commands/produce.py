@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kcli.commands.client_options import (
+    ClientLog,
     add_client_options,
     add_producer_options,
     check_cluster,
@@ -77,8 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
     deliveries = _Deliveries()
     wrong = None
-    with client_errors(), Producer(properties) as producer:
-        check_cluster(properties)
+    with client_errors(), ClientLog() as log, Producer(properties, log=log) as producer:
+        check_cluster(properties, log)
+        log.watch(producer)
         if args.partition is not None:
             count = len(producer.partitions_for(args.topic))
             if args.partition >= count:

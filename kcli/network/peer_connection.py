@@ -120,6 +120,13 @@ class PeerConnection:
         return len(self._waiting) + len(self._sent)
 
     @property
+    def unready_reason(self) -> str | None:
+        """Why there is no connection although it is needed, or was; None if it is ready, idle or was never made."""
+        if self._state in _WAITS:
+            return self._end_reason or _WAITS[self._state]
+        return self._end_reason if self._failures else None
+
+    @property
     def failure_count(self) -> int:
         """How many connections in a row have failed."""
         return self._failures

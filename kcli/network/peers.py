@@ -171,6 +171,11 @@ class Peers:
         connection = self._connections.get((destination, listener))
         return 0 if connection is None else connection.failure_count
 
+    def unready_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
+        """Return why there is no connection to a destination although it is needed; None if there is one."""
+        connection = self._connections.get((destination, listener))
+        return None if connection is None else connection.unready_reason
+
     def failure_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
         """Return why the last connection to a destination ended, or what this one waits for; None if it is ready."""
         connection = self._connections.get((destination, listener))

@@ -327,7 +327,30 @@ def test_nobody_listens(words: list[str]) -> None:
         where = ("--bootstrap-server", f"127.0.0.1:{free.getsockname()[1]}")
         own = SHORT[:2] if words[0] == "consume" else ()
         found = command(None, *words, *where, *own, given=b"x\n")
-    assert found.returncode == 2 and b"Connection refused" in found.stderr and found.stderr.count(b"\n") == 1
+    lines = found.stderr.splitlines()  # what it waits for, and why it ends
+    assert found.returncode == 2 and len(lines) == 2 and all(b"Connection refused" in line for line in lines), lines
+    assert lines[0].endswith(b"Connection refused; trying again")
+
+
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "refused"])
+def test_an_advertised_address_that_cannot_be_reached_is_named(tmp_path: Path, is_silent: bool) -> None:
+    """The bootstrap server answers; consume --group waited for ever, without a word, for the broker that it names."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if is_silent:
+            other.listen(50)  # connections are made, and no request is answered
+        host, port = other.getsockname()
+        address = f"PLAINTEXT://{host}:{port}"
+        with LiveServer(tmp_path, "num.partitions=1", f"advertised.listeners={address}") as server:
+            limit = ("--command-property", "default.api.timeout.ms=3000")
+            commands = [("consume", "--group", "g", *limit), ("consume", *limit), ("bench", "consume", *limit)]
+            blocked = ("--command-property", "max.block.ms=3000")
+            for words in [*commands, ("produce", *blocked), ("bench", "produce", *blocked)]:
+                found = command(server, *words, given=b"x\n")
+                lines = found.stderr.decode().splitlines()
+                assert found.returncode == 2 and len(lines) == 2, (words, lines)
+                assert lines[0].startswith(f"kcli: broker 1 at {host}:{port}: ") and lines[0].endswith("; trying again")
+                assert "no broker can be reached at the address that it advertises within 3000 ms: broker 1" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -401,7 +424,9 @@ def test_nobody_listens_and_no_timeout_is_set() -> None:
         for process in running:
             output, errors = process.communicate(timeout=40)
             assert (process.returncode, output) == (2, b"")
-            assert b"no broker answered" in errors and b"Connection refused" in errors and errors.count(b"\n") == 1, errors
+            waiting, ended = errors.splitlines()
+            assert waiting.endswith(b"Connection refused; trying again"), errors
+            assert b"no broker answered" in ended and b"Connection refused" in ended, errors
     finally:
         for process in running:
             process.kill()

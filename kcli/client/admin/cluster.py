@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 
-from kcli.client.admin.driver import answer_or_error, refused
+from kcli.client.admin.driver import AdminCore, answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import (
     METADATA_RETRIED,
@@ -30,12 +31,16 @@ from kcli.client.admin.operation import (
     Outcomes,
     RequestContext,
     Route,
+    StepDone,
     run,
     run_one,
+    value_of,
 )
-from kcli.client.errors import ClientError, UnsupportedVersionError
+from kcli.client.errors import ClientError, KafkaTimeoutError, UnsupportedVersionError
 from kcli.client.metadata import Node
+from kcli.client.network_client import failure_error
 from kcli.format.kafka_uuid import Uuid
+from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
@@ -67,6 +72,51 @@ class ClusterDescription(NamedTuple):
     controller_id: int
     nodes: tuple[Node, ...]
     fenced: frozenset[int] = frozenset()
+
+
+def reach_any_broker() -> Operation[int]:
+    """Return the id of the first broker that answers at the address that it advertises. Raises KafkaTimeoutError.
+
+    A cluster that answers at an address of bootstrap.servers may advertise others that do not lead to it from here.
+    """
+
+    def step(core: AdminCore, deadline_ms: int, done: StepDone) -> None:
+        network = core.network
+        began_ms = network.timer.clock_ms
+        is_over = False
+
+        def finish(result: int | ClientError, now_ms: int) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                deadline.cancel()
+                done(result, now_ms)
+
+        def expired(now_ms: int) -> None:
+            where = f"the address that it advertises within {deadline_ms - began_ms} ms"
+            finish(KafkaTimeoutError(f"no broker can be reached at {where}: {'; '.join(network.unready())}"), now_ms)
+
+        def ask(node_id: int, now_ms: int) -> None:
+            if not is_over:
+                left_ms = max(deadline_ms - now_ms, 1)
+                network.send(node_id, METADATA, network.metadata.request, partial(answered, node_id), left_ms)
+
+        def answered(node_id: int, answer: Answer, now_ms: int) -> None:
+            if isinstance(answer, PeerFailure) and answer.is_lasting:
+                finish(failure_error(answer, METADATA), now_ms)
+            elif isinstance(answer, PeerFailure):
+                network.timer.schedule(now_ms + network.config.retry_backoff_ms, partial(ask, node_id))
+            else:
+                finish(node_id, now_ms)
+
+        def begin() -> None:
+            for node_id in network.metadata.nodes:
+                ask(node_id, network.timer.clock_ms)
+
+        deadline = network.timer.schedule(deadline_ms, expired)
+        core.when_updated(begin)
+
+    return value_of(cast("int | ClientError", (yield step)))
 
 
 class VersionRange(NamedTuple):

@@ -104,6 +104,10 @@ class Admin:
         future: Future[_Result] = self._thread.start(partial(self._core.start, operation))
         return future.result()
 
+    def unready_brokers(self) -> list[str]:
+        """Return a sentence for each broker to which a connection is needed and not there, with the reason."""
+        return self._core.network.unready()
+
     def close(self) -> None:
         """Close the connections; operations under way raise IllegalStateError."""
         if not self._core.is_closed and not self._thread.is_forked:

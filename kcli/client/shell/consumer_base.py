@@ -172,6 +172,10 @@ class ConsumerBase(ABC):
         while (committed := self._core.take_auto_commit()) is not None:
             self._interceptors.on_commit(committed)
 
+    def unready_brokers(self) -> list[str]:
+        """Return a sentence for each broker to which a connection is needed and not there, with the reason."""
+        return self._core.network.unready()
+
     def group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer sends of this consumer."""
         return self._core.group_metadata()

@@ -388,6 +388,10 @@ class Producer(_ProducerBase, RecordSender):
         """Make offsets of a consumer group a part of the transaction. Raises ClientError."""
         self._wait(partial(self._core.send_offsets_to_transaction, offsets, group))
 
+    def unready_brokers(self) -> list[str]:
+        """Return a sentence for each broker to which a connection is needed and not there, with the reason."""
+        return self._core.network.unready()
+
     def metrics(self) -> dict[str, float]:
         """Return what the producer has counted, by Kafka's names."""
         with self._lock:
