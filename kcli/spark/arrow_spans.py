@@ -33,7 +33,6 @@ from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import Damage, LogBatch
-from kcli.spark.cluster_reader import window_ranges
 from kcli.spark.column_builders import Column, NullColumn, RecordColumn, Rows, Run, Span, column_for
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.range_reader import CorruptRange, RangeReader, is_unchanged, ranges_now
@@ -86,6 +85,8 @@ def _open_range(
     An open file does not change, so it is enough to check before and after it is opened. Raises as `ranges_now` does.
     """
     if planned.file.startswith(SCHEME):
+        from kcli.spark.cluster_reader import window_ranges  # late: it loads the client
+
         for window_disk, window in window_ranges(planned, options, report):
             yield SpanReader(window_disk, window, options, report, scanner)
         return

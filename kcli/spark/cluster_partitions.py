@@ -54,11 +54,9 @@ _ASSUMED_RECORD_BYTES = 100
 _PLANNING_TIMEOUT_MS = 15_000
 
 
-def cluster_url(options: ReadOptions) -> str | None:
-    """Return the cluster that is read, None if log directories are. Raises PlanError for options of directories."""
+def cluster_url(options: ReadOptions) -> str:
+    """Return the cluster that is read. Raises PlanError for options of log directories."""
     urls = [path for path in options.paths if path.startswith(SCHEME)]
-    if not urls:
-        return None
     if len(options.paths) > 1:
         raise PlanError(f"{urls[0]} must be the only path: a cluster and log directories are not read together")
     if options.table != tables.RECORDS:
@@ -205,8 +203,9 @@ def _admin(url: str, settings: Mapping[str, str]) -> Admin:
     return Admin({**CLIENT_SETTINGS, **settings, **own})
 
 
-def find_cluster_partitions(url: str, options: ReadOptions) -> list[LogPartition]:
+def find_cluster_partitions(options: ReadOptions) -> list[LogPartition]:
     """Return the partitions that the options choose, sorted by name. Raises PlanError, UnknownTopicError."""
+    url = cluster_url(options)
     try:
         with _admin(url, options.client) as admin:
             return _find(admin, url, options)

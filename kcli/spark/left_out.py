@@ -15,13 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.format.record_batch import RecordBatch
 from kcli.log.files.checkpoint_files import TopicPartition
-from kcli.log.reading.batch_records import RecordScanner
-from kcli.log.reading.header_reader import HeaderReader
-from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.log.reading.segment_reader import LogBatch
-from kcli.spark.cluster_partitions import ClusterPartition
 from kcli.spark.log_partitions import LogPartition
 from kcli.spark.planning import OffsetRange, used_high_watermark
 from kcli.spark.read_options import ReadOptions
@@ -51,38 +45,13 @@ def count_left_out(partition: LogPartition, options: ReadOptions, report: Report
     end = partition.log_end_offset
     first = partition.first_offset if begun is None else max(partition.first_offset, begun)
     if not options.include_below_log_start and partition.log_start_offset > first:
-        count = count_records(partition, first, partition.log_start_offset)
+        count = partition.count_records(first, partition.log_start_offset)
         report.add_left_out(*partition.key, BELOW_LOG_START, count)
     until = end
     if options.cuts_at_last_stable_offset:
         until = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
-        report.add_left_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, until, end) if until < end else 0)
+        report.add_left_out(*partition.key, BEYOND_LAST_STABLE, partition.count_records(until, end) if until < end else 0)
     high_watermark = used_high_watermark(partition, options)
     if high_watermark is not None and high_watermark < until:
         mark = max(high_watermark, partition.log_start_offset, first)
-        report.add_left_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, until))
-
-
-def count_records(partition: LogPartition, first: int, end: int) -> int:
-    """Return how many records with offsets in [first, end) the partition has."""
-    if isinstance(partition, ClusterPartition):
-        return partition.count_records(first, end)
-    count = 0
-    scanner = RecordScanner()
-    for segment in partition.segments_from(first):
-        if segment.base_offset >= end:
-            break
-        with OffsetLookup(partition.disk, segment) as lookup:
-            walk = HeaderReader(lookup.reader.file, lookup.first_batch(first), lookup.reader.end_position())
-            for header in walk.headers():
-                if isinstance(header, RecordBatch) and header.base_offset >= end:
-                    break
-                if isinstance(header, RecordBatch) and header.base_offset >= first and header.last_offset < end:
-                    count += header.record_count
-                    continue
-                batch = lookup.reader.batch_at(header.position)
-                if isinstance(batch, LogBatch):
-                    for window in batch.windows(scanner, skip_large=True):
-                        offsets = window.columns.offset[: window.count]
-                        count += sum(1 for offset in offsets if first <= offset < end)
-    return count
+        report.add_left_out(*partition.key, ABOVE_HIGH_WATERMARK, partition.count_records(mark, until))

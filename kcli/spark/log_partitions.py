@@ -27,12 +27,15 @@ from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
+from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
 from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner, TwoTopicsError, check_one_topic, read_owner
 from kcli.log.files.log_directory import PartitionDirectory, Segment
+from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
+from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
 from kcli.selecting.lookup import TimeOffset, find_time
@@ -172,12 +175,36 @@ class LogPartition:
                     size_bytes += self.disk.size(segment.log)
         return size_bytes
 
+    def count_records(self, first_offset: int, end_offset: int) -> int:
+        """Count the records of sound batches with offsets in [first_offset, end_offset), also behind damage. Raises OSError."""
+        count, scanner = 0, RecordScanner()
+        for segment in self.segments_from(first_offset):
+            if segment.base_offset >= end_offset:
+                break
+            with OffsetLookup(self.disk, segment) as lookup:
+                for batch in lookup.reader.batches(lookup.hint(first_offset)):
+                    if isinstance(batch, LogBatch) and batch.is_valid:
+                        count += _records_within(batch, first_offset, end_offset, scanner)
+        return count
+
     def segments_from(self, offset: int) -> list[Segment]:
         """Return the segments that may have `offset` or later ones."""
         for slot in range(len(self.segments) - 1, -1, -1):
             if self.segments[slot].base_offset <= offset:
                 return self.segments[slot:]
         return self.segments
+
+
+def _records_within(batch: LogBatch, first_offset: int, end_offset: int, scanner: RecordScanner) -> int:
+    """Return how many records of a batch have offsets in [first_offset, end_offset); only a batch with others is opened."""
+    header = batch.header
+    if header.last_offset < first_offset or (isinstance(header, RecordBatch) and header.base_offset >= end_offset):
+        return 0
+    if isinstance(header, RecordBatch) and header.base_offset >= first_offset and header.last_offset < end_offset:
+        return header.record_count
+    windows = batch.windows(scanner, skip_large=True)
+    offsets = (offset for window in windows for offset in window.columns.offset[: window.count])
+    return sum(1 for offset in offsets if first_offset <= offset < end_offset)
 
 
 def is_read(topic: str, partition: int, options: ReadOptions) -> bool:

@@ -19,7 +19,6 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.spark.cluster_partitions import ClusterPartition, cluster_url, find_cluster_partitions
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, find_directories
 from kcli.spark.read_options import (
     EARLIEST,
@@ -54,8 +53,11 @@ class OffsetRange(NamedTuple):
 
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
     """Return the partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
-    url = cluster_url(options)
-    return find_directories(disk, options) if url is None else find_cluster_partitions(url, options)
+    if not options.of_cluster:
+        return find_directories(disk, options)
+    from kcli.spark.cluster_partitions import find_cluster_partitions  # late: it loads the client
+
+    return find_cluster_partitions(options)
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
@@ -290,7 +292,7 @@ def split_bytes(total_bytes: int, options: ReadOptions) -> int:
 def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:
     """Return the splits for the wanted offsets. Raises OSError as `segment_ranges` does."""
     wanted = list(wanted)
-    if any(isinstance(offsets.partition, ClusterPartition) for offsets in wanted):
+    if options.of_cluster:
         return _cluster_splits(wanted, options, choice)
     ranges = [part for offsets in wanted for part in segment_ranges(offsets, choice)]
     target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
@@ -304,6 +306,8 @@ def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions,
 
 def _cluster_splits(wanted: Sequence[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:
     """Return the splits for offsets of a cluster's partitions, whose sizes are estimates."""
+    from kcli.spark.cluster_partitions import ClusterPartition
+
     target = split_bytes(sum(part.size_of(first, end) for part, first, end in wanted), options)
     pieces = [
         piece

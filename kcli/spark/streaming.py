@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.spark import table_schemas as tables
-from kcli.spark.cluster_partitions import cluster_url
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, is_read, retry_planning
 from kcli.spark.planning import (
     OffsetRange,
@@ -59,7 +58,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table != tables.RECORDS:
             raise OptionError(f"only the table records can be streamed, not {options.table}")
-        if cluster_url(options) is not None:
+        if options.of_cluster:
             raise OptionError("a running cluster cannot be streamed by the format kafka-log; use Spark's format kafka")
         if (
             options.ending_timestamp is not None
