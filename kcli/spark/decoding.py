@@ -13,7 +13,12 @@ data silently:
 
     from_json                                              here
     -----------------------------------------------------  ---------------------------------------------------------------
-    ignores text after the first JSON value                the value is put into an object whose last field must be found
+    ignores text after the first JSON value                the value is put into an object, which must have the two fields that
+                                                           it was given; the second name is random (`mark`)
+    reads numbers in fields of type string as doubles      such a value is parsed again with its numbers quoted (_exact)
+    reads strings in fields of type decimal as numbers     the same: only a number fits
+    reads "12:00" as a time of today, "2026-1-5T99" as a   ISO 8601 with year, month and day
+      date
     replaces bytes that are not UTF-8                      checked before
     makes numbers beyond a float or double infinite        checked after
     returns the fields that fit                            all of them are null
@@ -25,6 +30,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -32,11 +38,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
-    IntegerType,
     MapType,
     StringType,
+    StructField,
     StructType,
 )
 
@@ -46,19 +53,35 @@ from kcli.spark.json_schema import JSON_OPTIONS, flattened
 JSON, UTF8 = "json", "utf8"
 # The side table has these columns of the raw record, then the column that was not decoded and the reason.
 UNDECODED_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
-# Names in the object around a value; no value is expected to have them.
-_INSIDE, _END, _CORRUPT = "kcli value", "kcli end", JSON_OPTIONS["columnNameOfCorruptRecord"]
-_PARSED, _DECODED, _FAILED = "_kcli_{}_parsed", "_kcli_{}_decoded", "_kcli_{}_failed"
+# The object around a value: {_OUTER: {_INSIDE: value, mark: {}}}.
+_OUTER, _INSIDE, _CORRUPT = "kcli", "value", JSON_OPTIONS["columnNameOfCorruptRecord"]
+_PARSED, _EXACT, _DECODED, _FAILED = "_kcli_{}_parsed", "_kcli_{}_exact", "_kcli_{}_decoded", "_kcli_{}_failed"
+_TIME = "HH:mm[:ss[.SSSSSSSSS]]"
+_DECODING_OPTIONS = JSON_OPTIONS | {
+    "mode": "PERMISSIVE",
+    "maxNestingDepth": str(MAX_DEPTH + 2),
+    "dateFormat": "yyyy-MM-dd",
+    "timestampFormat": f"yyyy-MM-dd[['T'][ ]{_TIME}[XXX][XX]]",
+    "timestampNTZFormat": f"yyyy-MM-dd[['T'][ ]{_TIME}]",
+}
+# Tokens of JSON outside of which are no digits: strings and numbers.
+_TOKENS = r'(?s)("(?:[^"\\]++|\\.)*+")|(-?[0-9][0-9.eE+\-]*+)'
+# What a string field has of a number with a fraction or an exponent, or of an object or array with one.
+_OF_DOUBLE = r"(?s)^(?:-?[0-9]+\.[0-9]|-?Infinity|[{\[].*(?:[0-9][.E]|Infinity))"
 
 
 class Decoding(NamedTuple):
-    """How one column, key or value, is decoded; `schema` has the names in the JSON, `written` those in the files."""
+    """How one column, key or value, is decoded; `schema` has the names in the JSON, `written` those in the files.
+
+    `mark` is a name of letters and digits that no value can be expected to have.
+    """
 
     column: str
     how: str
     schema: StructType | None = None
     written: StructType | None = None
     flatten: bool = False
+    mark: str = "mark0"
 
     @property
     def failed(self) -> str:
@@ -72,21 +95,68 @@ class Decoding(NamedTuple):
             is_bad = F.col(self.column).isNotNull() & ~F.is_valid_utf8(text)
             return self._judged(frame, is_bad, text)
         assert self.schema is not None and self.written is not None
-        around = StructType().add(_INSIDE, self.schema).add(_END, IntegerType()).add(_CORRUPT, StringType())
-        options = {**JSON_OPTIONS, "mode": "PERMISSIVE", "maxNestingDepth": str(MAX_DEPTH + 1)}
         text = F.col(self.column).cast(StringType())
-        wrapped = F.concat(F.lit(f'{{"{_INSIDE}":'), text, F.lit(f',"{_END}":1}}'))
-        parsed_name = _PARSED.format(self.column)
-        frame = frame.withColumn(parsed_name, F.from_json(F.when(F.is_valid_utf8(text), wrapped), around, options))
-        parsed = F.col(parsed_name)
-        value = parsed.getField(_INSIDE)
-        is_bad = parsed.isNull() | parsed.getField(_CORRUPT).isNotNull() | parsed.getField(_END).isNull()
+        name = _PARSED.format(self.column)
+        frame = frame.withColumn(name, self._parsed(F.when(F.is_valid_utf8(text), text), self.schema))
+        value = F.element_at(F.col(name).getField(_OUTER), _INSIDE)
+        is_bad = ~self._is_one_value(name)
+        temporary = [name]
+        if _leaf_types(self.schema) & {StringType, DecimalType}:
+            exact = _EXACT.format(self.column)
+            again = ~is_bad
+            if DecimalType not in _leaf_types(self.schema):
+                again = again & _any_leaf(value, self.schema, _is_of_double)
+            quoted = F.when(again, self._with_quoted_numbers(text))
+            frame = frame.withColumn(exact, self._parsed(quoted, _text_schema(self.schema)))
+            texts = F.element_at(F.col(exact).getField(_OUTER), _INSIDE)
+            is_bad = is_bad | (again & ~self._is_one_value(exact)) | self._is_any_decimal_text(texts)
+            value = F.when(F.col(exact).isNotNull(), self._exact(value, texts, self.schema)).otherwise(value)
+            temporary.append(exact)
         if self.written != self.schema:
             value = value.cast(self.written)  # by position
-        beyond = _has_infinity(value, self.written)
-        if beyond is not None:
-            is_bad = is_bad | F.coalesce(beyond, F.lit(False))
-        return self._judged(frame, F.col(self.column).isNotNull() & is_bad, value).drop(parsed_name)
+        is_bad = is_bad | _any_leaf(value, self.written, _is_infinite)
+        return self._judged(frame, F.col(self.column).isNotNull() & is_bad, value).drop(*temporary)
+
+    def _parsed(self, text: Column, schema: StructType) -> Column:
+        """Return the object around a JSON value, and Spark's column of corrupt records."""
+        around = StructType().add(_OUTER, MapType(StringType(), schema)).add(_CORRUPT, StringType())
+        wrapped = F.concat(F.lit(f'{{"{_OUTER}":{{"{_INSIDE}":'), text, F.lit(f',"{self.mark}":{{}}}}}}'))
+        return F.from_json(wrapped, around, _DECODING_OPTIONS)
+
+    def _is_one_value(self, parsed: str) -> Column:
+        """Return a column that is true if the object around a value has the two fields that it was given, and all fits."""
+        keys = F.map_keys(F.col(parsed).getField(_OUTER)) == F.array(F.lit(_INSIDE), F.lit(self.mark))
+        return F.coalesce(keys, F.lit(False)) & F.col(parsed).getField(_CORRUPT).isNull()
+
+    def _with_quoted_numbers(self, text: Column) -> Column:
+        """Return JSON whose numbers are strings that begin with the mark."""
+        quoted = F.regexp_replace(text, F.lit(_TOKENS), F.lit(f'$1"{self.mark}$2"'))
+        return F.replace(quoted, F.lit(f'"{self.mark}"'), F.lit(""))
+
+    def _exact(self, value: Column, texts: Column, kind: DataType) -> Column:
+        """Return a value whose strings are those of `texts`, parsed by `_text_schema`, without marks."""
+        if isinstance(kind, StringType):
+            nested = F.regexp_replace(texts, F.lit(f'"{self.mark}([^"]*)"'), F.lit("$1"))
+            return F.regexp_replace(nested, F.lit(f"^{self.mark}"), F.lit(""))
+        if StringType not in _leaf_types(kind):
+            return value
+        if isinstance(kind, ArrayType):
+            return F.zip_with(value, texts, lambda left, right: self._exact(left, right, kind.elementType))
+        if isinstance(kind, MapType):
+            return F.map_zip_with(value, texts, lambda _, left, right: self._exact(left, right, kind.valueType))
+        assert isinstance(kind, StructType)
+        fields = [
+            self._exact(value.getField(field.name), texts.getField(field.name), field.dataType).alias(field.name)
+            for field in kind.fields
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+
+    def _is_any_decimal_text(self, texts: Column) -> Column:
+        """Return a column that is true if a field of type decimal is a string in the JSON."""
+        assert self.schema is not None
+        return _any_leaf(
+            texts, self.schema, lambda leaf, kind: ~leaf.startswith(self.mark) if isinstance(kind, DecimalType) else None
+        )
 
     def _judged(self, frame: DataFrame, is_bad: Column, decoded: Column) -> DataFrame:
         frame = frame.withColumn(self.failed, is_bad)
@@ -116,25 +186,57 @@ class Decoding(NamedTuple):
         return F.udf(reason_of, StringType(), useArrow=False)(F.when(F.col(self.failed), F.col(self.column)))
 
 
-def _has_infinity(value: Column, kind: DataType) -> Column | None:
-    """Return a column that is true if a float or double in a value is infinite; None if the type has no such number."""
-    if isinstance(kind, FloatType | DoubleType):
-        return F.abs(value) == F.lit(float("inf"))
-    if isinstance(kind, ArrayType):
-        if _has_infinity(value, kind.elementType) is None:
-            return None
-        return F.exists(value, lambda item: _true_or_false(_has_infinity(item, kind.elementType)))
-    if isinstance(kind, MapType):
-        return _has_infinity(F.map_values(value), ArrayType(kind.valueType))
+def _leaf_types(kind: DataType) -> set[type[DataType]]:
+    """Return the types of the scalar values in a type."""
     if isinstance(kind, StructType):
-        found = [_has_infinity(value.getField(field.name), field.dataType) for field in kind.fields]
-        checks = [_true_or_false(check) for check in found if check is not None]
+        return set().union(*(_leaf_types(field.dataType) for field in kind.fields))
+    if isinstance(kind, ArrayType | MapType):
+        return _leaf_types(kind.elementType if isinstance(kind, ArrayType) else kind.valueType)
+    return {type(kind)}
+
+
+def _text_schema(schema: StructType) -> StructType:
+    """Return a schema with strings for all scalar values."""
+    return StructType([StructField(field.name, _texts(field.dataType)) for field in schema.fields])
+
+
+def _texts(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return _text_schema(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_texts(kind.elementType))
+    return MapType(StringType(), _texts(kind.valueType)) if isinstance(kind, MapType) else StringType()
+
+
+Check = Callable[[Column, DataType], Column | None]
+
+
+def _is_of_double(leaf: Column, kind: DataType) -> Column | None:
+    return leaf.rlike(_OF_DOUBLE) if isinstance(kind, StringType) else None
+
+
+def _is_infinite(leaf: Column, kind: DataType) -> Column | None:
+    return F.abs(leaf) == F.lit(float("inf")) if isinstance(kind, FloatType | DoubleType) else None
+
+
+def _any_leaf(value: Column, kind: DataType, check: Check) -> Column:
+    """Return a column that is true if a check is true for a scalar value in a value; None is no check for that type."""
+    found = _any_checked(value, kind, check)
+    return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
+
+
+def _any_checked(value: Column, kind: DataType, check: Check) -> Column | None:
+    if isinstance(kind, ArrayType):
+        if _any_checked(value, kind.elementType, check) is None:
+            return None
+        return F.exists(value, lambda item: _any_leaf(item, kind.elementType, check))
+    if isinstance(kind, MapType):
+        return _any_checked(F.map_values(value), ArrayType(kind.valueType), check)
+    if isinstance(kind, StructType):
+        found = [_any_checked(value.getField(field.name), field.dataType, check) for field in kind.fields]
+        checks = [F.coalesce(one, F.lit(False)) for one in found if one is not None]
         return functools.reduce(operator.or_, checks) if checks else None
-    return None
-
-
-def _true_or_false(check: Column | None) -> Column:
-    return F.coalesce(check, F.lit(False)) if check is not None else F.lit(False)
+    return check(value, kind)
 
 
 def with_all_decoded(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFrame, Column]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT64_MAX
@@ -47,13 +47,18 @@ from kcli.spark.planning import OffsetRange, find_partitions, offset_ranges, pin
 from kcli.spark.read_options import ALL, ReadOptions, parse_options
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
-from kcli.spark.session import is_on_this_machine
+from kcli.spark.session import is_on_this_machine, random_mark
 from kcli.spark.spark_errors import ExportError, translated
 from kcli.spark.task_progress import watched
 
 REPORT_COLUMN = "_kcli_report"
 # The size at which Spark cuts files, of which each task writes one; the caller of `export` sets minPartitions to use all cores.
 SPLIT_BYTES = 128 * 1024 * 1024
+# Rows of logs up to this size are collected by the directories of --partition-by; of a larger log each task writes its own.
+MAX_REBALANCED_BYTES = 1024 * 1024 * 1024
+# The columns of which a task has few values, since it reads segments one after the other; and the order of rows.
+_OF_A_TASK = {"topic", "partition", "segment"}
+_ORDER = ("topic", "partition", "offset")
 DATE = "date"
 VALUE = "value"
 # Our name of a codec, and Spark's: its `lz4` has Hadoop's framing, which other readers of Parquet do not support.
@@ -250,7 +255,9 @@ def export(
         if run is not None:
             translated(lambda: run.begin(Path(folder).name, frame.schema.simpleString()))
         with watched(folder, on_bytes):
-            was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS))
+            size_bytes = sum(wanted.partition.size_of(wanted.first, wanted.end) for wanted in ranges)
+            is_small = size_bytes <= MAX_REBALANCED_BYTES
+            was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS), is_small=is_small)
         if observed is not None:
             texts = observed.get["reports"] if was_written else ()
         else:
@@ -348,13 +355,42 @@ def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
     return translated(lambda: spark.read.format(FORMAT).options(**source).load())
 
 
-def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> bool:
-    """Write the frame; return False if the output exists and the mode is ignore."""
+def _with_directory_names(frame: DataFrame, partition_by: tuple[str, ...]) -> DataFrame:
+    """Return the frame with texts in the columns that name directories; the job fails for a text that cannot name one.
+
+    Spark names the directory of an empty text as that of null, replaces bytes that are not UTF-8, and cannot write a NUL.
+    """
+    place = F.lit("")
+    if {"topic", "partition", "offset"} <= set(frame.columns):
+        of_record = (F.lit(" of "), F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" at offset "), F.col("offset"))
+        place = F.concat(*(part.cast(StringType()) for part in of_record))
+    for field in frame.schema.fields:
+        if field.name not in partition_by or not isinstance(field.dataType, StringType | BinaryType):
+            continue
+        text = F.col(field.name).cast(StringType())
+        fault = F.when(text == "", "is empty, which has the directory of null").when(~F.is_valid_utf8(text), "is not UTF-8")
+        fault = fault.when(F.locate("\0", text) > 0, "contains the character NUL")
+        message = F.concat(F.lit(f"cannot partition by {field.name}: that"), place, F.lit(" "), fault)
+        frame = frame.withColumn(field.name, F.when(fault.isNull(), text).otherwise(F.raise_error(message)))
+    return frame
+
+
+def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str, *, is_small: bool = False) -> bool:
+    """Write the frame; return False if the output exists and the mode is ignore.
+
+    The rows of a small export are collected by their directories first, so that a directory has one file and not one of each
+    task.
+    """
     if DATE in options.partition_by and DATE not in frame.columns:
         frame = frame.withColumn(DATE, F.to_date("timestamp"))
     if options.partition_by:
         # With the default, 0, Spark sorts each task's rows by the partition columns.
         spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "32")
+        frame = _with_directory_names(frame, options.partition_by)
+        if is_small and not set(options.partition_by) <= _OF_A_TASK:
+            frame = frame.hint("rebalance", *(F.col(name) for name in options.partition_by))
+            order = [*options.partition_by, *(name for name in _ORDER if name in frame.columns)]
+            frame = frame.sortWithinPartitions(*dict.fromkeys(order))
 
     def write(path: str, mode: str) -> None:
         writer = frame.write.mode(mode).options(**compression_options(options.compression))
@@ -402,7 +438,7 @@ def _decodings(
                     f"earlier runs decoded the values by the schema {known}, not {schema_ddl(spark, schema)}; run without "
                     "--value-schema, or write to a new directory"
                 )
-            found.append(Decoding(column, how, schema, written_schema(schema, on_remark), options.flatten))
+            found.append(Decoding(column, how, schema, written_schema(schema, on_remark), options.flatten, random_mark()))
         elif how is not None:
             found.append(Decoding(column, how))
     return tuple(found)

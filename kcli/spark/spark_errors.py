@@ -29,6 +29,8 @@ _DAMAGE = "CorruptLogError"
 # A traceback of Python; the exception is its first line that is not indented.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n|\n)+(?!\s)([\w.]+(?:: [^\n]+)?)")
 _WORKER_ENDED = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure")
+# The message of the function raise_error.
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable): ")
 _STAGE = re.compile(r"^Job aborted due to stage failure: .*?Lost task [^)]*\)\s*\([^)]*\):\s*")
 _OUTPUT_FAULTS = (
@@ -76,6 +78,9 @@ def sentence(text: str, out: str | None = None) -> str:
     worker = _TRACEBACK.search(text)
     if worker is not None:
         return f"a Python worker of Spark failed: {worker[1].strip()}"
+    raised = _RAISED.search(text)
+    if raised is not None:
+        return raised[1].strip()
     if _WORKER_ENDED.search(text):
         return (
             "a Python worker of Spark ended before the end of its task, perhaps for lack of memory; run the job again with "

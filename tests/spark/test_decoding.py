@@ -4,6 +4,8 @@ the inferred schema is printed, saved and given again; fields become columns by 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,24 @@ FITS: dict[bytes, dict[str, Any] | None] = {
     b'{"a": [1, null], "o": {"p": 1}, "m": {"k": 1.5}}': {"a": [1, None], "o": {"p": 1}, "m": [("k", 1.5)]},
     '{"name": "grün \\ud83d\\ude00"}'.encode(): {"name": "grün \N{GRINNING FACE}"},
     b'{"other": ' + b"[" * 62 + b"]" * 62 + b"}": {},
+    b'{"name": 12345678901234567890.123456789, "d": 1.50}': {"name": "12345678901234567890.123456789", "d": 1.5},
+    b'{"name": {"q": [1, 2.50, "1.50\\"", 1e400]}, "list": [{"q": 0.5}]}': {
+        "name": '{"q":[1,2.50,"1.50\\"",1e400]}',
+        "list": [{"q": 0.5}],
+    },
+    b'{"name": "1.50", "m": {"k": 1.5}}': {"name": "1.50", "m": [("k", 1.5)]},
+    b'{"n": 12.50}': {"n": Decimal("12.5")},
+    b'{"t": "2023-11-14T23:13:20.5+01:00"}': {"t": datetime(2023, 11, 14, 22, 13, 20, 500_000, UTC)},
+    b'{"t": 1}': {"t": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)},
+}
+# Numbers in fields of type string, by a schema without decimals.
+TEXTS = {
+    b'{"s": 1.50}': "1.50",
+    b'{"s": 1E2}': "1E2",
+    b'{"s": 100}': "100",
+    b'{"s": "1.50"}': "1.50",
+    b'{"s": [{"a": 1.50, "b": "c"}]}': '[{"a":1.50,"b":"c"}]',
+    b'{"s": "text", "d": 1.5}': "text",
 }
 # What does not -> how its reason begins.
 MISFITS: dict[bytes, str] = {
@@ -48,6 +68,11 @@ MISFITS: dict[bytes, str] = {
     b'{"id": 1} {"id": 2}': "not JSON: extra data at character 10",
     b'{"id": 1}\n{"id": 2}': "not JSON: extra data",
     b'{"id": 1}}': "not JSON: extra data",
+    b'{"id": 1}, "x": {"id": 2}': "not JSON: extra data",
+    b'{"id": 1}}, "x": {"y": {"id": 2}': "not JSON: extra data",
+    b'{"n": "12"}': "n is a string, not decimal(5,1)",
+    b'{"t": "12:00"}': 't is "12:00", not timestamp',
+    b'{"t": "2023-1-5T99"}': 't is "2023-1-5T99", not timestamp',
     b'{"id": 1}\0': "not JSON: extra data",
     b"{'id': 1}": "not JSON: expecting property name",
     b'{"d": NaN}': "not JSON: NaN is not a JSON number",
@@ -192,6 +217,15 @@ def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
     assert [row["offset"] for row in listed] == list(range(len(FITS) + 1, len(values)))
     for row, reason in zip(listed, MISFITS.values(), strict=True):
         assert row["reason"].startswith(reason), row
+
+
+@pytest.mark.spark
+def test_numbers_in_fields_of_type_string(run: Run, tmp_path: Path) -> None:
+    """They are the number as the JSON has it, digit by digit: a double has 17 digits, and no zeros at the end."""
+    logs = write(tmp_path / "logs", list(TEXTS))
+    schema = ("--value-schema", "s string, d double", "--columns", "value,offset")
+    assert run(logs, "--out", tmp_path / "out", "--decode-value", "json", *schema)[0] == EXIT_OK
+    assert [row["value"]["s"] for row in rows(tmp_path / "out")] == list(TEXTS.values())
 
 
 @pytest.mark.spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS
+from kcli.spark.session import SparkError, check_worker_python
 from kcli.spark.spark_errors import ExportError, sentence, translated
 from tests.log_builder import PartitionBuilder
 from tests.spark.to_parquet_run import Run
@@ -63,6 +65,25 @@ def test_texts_of_spark(text: str, says: str) -> None:
     said = sentence(text, "/o")
     assert says in said and "\n" not in said
     assert not [word for word in WORDS_OF_SPARK if word in said], said
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (("echo 2.7", "exit 0"), "which is Python 2.7, but kcli runs in Python"),
+        (("echo OWN", "echo 'ModuleNotFoundError: No module named x' >&2", "exit 1"), "ModuleNotFoundError: No module named x"),
+        ((), "which cannot be run"),
+    ],
+)
+def test_a_python_of_the_workers_that_does_not_fit(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
+    """PYSPARK_PYTHON of another version or environment is named before Spark starts, which would name a Java exception."""
+    python = tmp_path / "python"
+    if lines:
+        python.write_text("\n".join(("#!/bin/sh", *lines)).replace("OWN", f"{sys.version_info.major}.{sys.version_info.minor}"))
+        python.chmod(0o755)
+    with pytest.raises(SparkError, match=f"^PYSPARK_PYTHON names {python}, .*{says}.*; unset it, or set it to "):
+        check_worker_python("PYSPARK_PYTHON", str(python))
+    check_worker_python("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
 from kcli.spark.spark_errors import ExportError
-from tests.log_builder import PartitionBuilder
+from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.spark.source import rows_of
 from tests.spark.to_parquet_run import Run, parse
 
@@ -426,6 +426,56 @@ def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
         assert pq.read_table(tmp_path / "out").num_rows == 4
         (file,) = (tmp_path / "out").rglob("*.parquet")
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
+
+
+@pytest.mark.spark
+def test_a_directory_has_a_file_and_not_one_of_each_task(run: Run, tmp_path: Path) -> None:
+    """Four tasks that read three days each write three files; the rows are in the order of offsets."""
+    for number in range(4):
+        log = PartitionBuilder(tmp_path / "logs" / f"t-{number}")
+        for day in range(3):
+            log.append([(b"k", b"v")] * 2, timestamp=BASE_TIMESTAMP + day * 86_400_000)
+        log.flush()
+    words = (tmp_path / "logs", "--out", tmp_path / "out", "--partition-by", "date", "--option", "minPartitions=4")
+    assert run(*words)[0] == EXIT_OK
+    files = sorted((tmp_path / "out").rglob("*.parquet"))
+    assert [file.parent.name for file in files] == [f"date=2023-11-{day}" for day in (14, 15, 16)]
+    for number, file in enumerate(files):
+        found = [(row["partition"], row["offset"]) for row in pq.ParquetFile(file).read(["partition", "offset"]).to_pylist()]
+        assert found == [(partition, 2 * number + at) for partition in range(4) for at in range(2)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (b"", "that of t-0 at offset 1 is empty, which has the directory of null"),
+        (b"\xff\xfe", "that of t-0 at offset 1 is not UTF-8"),
+        (b"\0\0\0\1", "that of t-0 at offset 1 contains the character NUL"),
+    ],
+)
+def test_keys_that_cannot_name_a_directory(run: Run, tmp_path: Path, key: bytes, says: str) -> None:
+    """They would be replaced, lost, or written to the directory of null: the job fails and names the record; null has one."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append([("grün/a".encode(), b"1"), (key, b"2"), (None, b"3")])
+    log.flush()
+    words = (tmp_path / "logs", "--partition-by", "key", "--columns", "key,topic,partition,offset")
+    code, _, err = run(*words, "--out", tmp_path / "out")
+    assert (code, err) == (EXIT_CANNOT_RUN, f"kcli: cannot partition by key: {says}\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_an_overwritten_link_stays(run: Run, tmp_path: Path) -> None:
+    """OUT may be a link to another disk: what it names is replaced there."""
+    build(tmp_path / "logs")
+    (tmp_path / "disk" / "orders").mkdir(parents=True)
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "orders")
+    (tmp_path / "disk" / "orders" / "old.parquet").write_bytes(b"")
+    assert run(tmp_path / "logs", "--out", tmp_path / "out", "--mode", "overwrite")[0] == EXIT_OK
+    assert (tmp_path / "out").is_symlink() and pq.read_table(tmp_path / "disk" / "orders").num_rows == 18
+    assert not (tmp_path / "disk" / "orders" / "old.parquet").exists()
+    assert [entry.name for entry in (tmp_path / "disk").iterdir()] == ["orders"]
 
 
 @pytest.mark.spark
