@@ -240,6 +240,7 @@ def report_members(options: ExportOptions, result: ExportResult, partitions: lis
         "partitionsToLogEnd": result.to_log_end,
         "partitions": rows,
         "undecoded": {"rows": result.undecoded, **result.undecoded_columns, "path": result.undecoded_path},
+        "unknownFields": {"rows": result.unknown, "names": list(result.unknown_names)},
         "corruptPlaces": sum(report.corrupt.values()),
         "corruptPath": result.corrupt_path,
         "firstFaults": report.first_faults,
@@ -423,6 +424,12 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Topic
         lines.append(f"{result.rows} rows written to {options.out}" + (f" by run {run.number}" if run is not None else ""))
     if result.undecoded:
         lines.append(undecoded_line(result))
+    if result.unknown:
+        have = "has" if result.unknown == 1 else "have"
+        lines.append(
+            f"{format_count(result.unknown, 'value')} {have} fields that the schema does not have, such as "
+            f"{' and '.join(result.unknown_names)}: they are not in the output"
+        )
     if result.corrupt_path is not None:
         places = sum(report.corrupt.values())
         lines.append(

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -64,6 +65,8 @@ _DECODING_OPTIONS = JSON_OPTIONS | {
     "timestampFormat": f"yyyy-MM-dd[['T'][ ]{_TIME}[XXX][XX]]",
     "timestampNTZFormat": f"yyyy-MM-dd[['T'][ ]{_TIME}]",
 }
+# A name that a path of get_json_object may have.
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Tokens of JSON outside of which are no digits: strings and numbers.
 _TOKENS = r'(?s)("(?:[^"\\]++|\\.)*+")|(-?[0-9][0-9.eE+\-]*+)'
 # What a string field has of a number with a fraction or an exponent, or of an object or array with one.
@@ -73,7 +76,8 @@ _OF_DOUBLE = r"(?s)^(?:-?[0-9]+\.[0-9]|-?Infinity|[{\[].*(?:[0-9][.E]|Infinity))
 class Decoding(NamedTuple):
     """How one column, key or value, is decoded; `schema` has the names in the JSON, `written` those in the files.
 
-    `mark` is a name of letters and digits that no value can be expected to have.
+    `mark` is a name of letters and digits that no value can be expected to have. `is_inferred` is True for a schema that has
+    all fields of the values, except those without a name, which Spark does not infer.
     """
 
     column: str
@@ -82,6 +86,7 @@ class Decoding(NamedTuple):
     written: StructType | None = None
     flatten: bool = False
     mark: str = "mark0"
+    is_inferred: bool = False
 
     @property
     def failed(self) -> str:
@@ -174,6 +179,18 @@ class Decoding(NamedTuple):
         at = frame.columns.index(self.column)
         return frame.select(*others[:at], *fields, *others[at:])
 
+    def unknown_fields(self) -> Column:
+        """Return a column with the names of a decoded value's fields that the schema does not have; in structs with their path.
+
+        For a frame of with_decoded. Fields of objects in arrays and maps are not among them.
+        """
+        assert self.schema is not None
+        text = F.col(self.column).cast(StringType())
+        is_checked = ~F.col(self.failed)
+        if self.is_inferred:
+            is_checked = is_checked & text.contains('""')
+        return _unknown_fields(F.when(is_checked, text), self.schema, "")
+
     def reason(self) -> Column:
         """Return a column with the reason why this one was not decoded, found by a Python worker; null if it was decoded."""
         schema = self.schema
@@ -184,6 +201,17 @@ class Decoding(NamedTuple):
             return utf8_reason(bytes(data)) if schema is None else json_reason(bytes(data), schema)
 
         return F.udf(reason_of, StringType(), useArrow=False)(F.when(F.col(self.failed), F.col(self.column)))
+
+
+def _unknown_fields(text: Column, schema: StructType, path: str) -> Column:
+    known = F.array(*(F.lit(field.name) for field in schema.fields))
+    names = F.coalesce(F.array_except(F.json_object_keys(text), known), F.array().cast(ArrayType(StringType())))
+    found = [F.transform(names, lambda name: F.concat(F.lit(path), F.when(name == "", '""').otherwise(name)))]
+    for field in schema.fields:
+        if isinstance(field.dataType, StructType) and _PLAIN_NAME.fullmatch(field.name):
+            inner = F.get_json_object(text, f"$.{field.name}")
+            found.append(_unknown_fields(inner, field.dataType, f"{path}{field.name}."))
+    return F.concat(*found)
 
 
 def _leaf_types(kind: DataType) -> set[type[DataType]]:

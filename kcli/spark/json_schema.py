@@ -110,14 +110,19 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def inferred_schema(spark: SparkSession, values: DataFrame) -> StructType:
-    """Infer the schema of the column `value` from its JSON objects. Raises SchemaTextError, and as Spark does."""
+def inferred_schema(spark: SparkSession, values: DataFrame) -> StructType | None:
+    """Infer the schema of the column `value`, without nulls, from its JSON objects; None if there is no value.
+
+    Raises SchemaTextError, and as Spark does.
+    """
     text = F.col("value").cast(StringType())
     is_object = F.is_valid_utf8(text) & F.ltrim(text, F.lit(" \t\r\n")).startswith("{")
     options = {**JSON_OPTIONS, "mode": "DROPMALFORMED"}
     found = spark.read.options(**options).json(values.where(is_object).select(text.alias("value"))).schema
     merged = _without_duplicates(found)
     assert isinstance(merged, StructType)
+    if not merged.fields and not values.head(1):
+        return None
     if not merged.fields:
         raise SchemaTextError(
             "no value is a JSON object with a field, so no schema can be inferred; run without --decode-value json"

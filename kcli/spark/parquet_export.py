@@ -61,6 +61,8 @@ _OF_A_TASK = {"topic", "partition", "segment"}
 _ORDER = ("topic", "partition", "offset")
 DATE = "date"
 VALUE = "value"
+# Observed columns.
+_UNKNOWN, _FIRST_UNKNOWN, _LAST_UNKNOWN = "_kcli_unknown", "_kcli_first_unknown", "_kcli_last_unknown"
 # Our name of a codec, and Spark's: its `lz4` has Hadoop's framing, which other readers of Parquet do not support.
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "none"}
 # The default of Spark is 3, which takes twice the time; that of pyarrow is 1, too.
@@ -91,6 +93,7 @@ class ExportResult(NamedTuple):
 
     `undecoded` is the number of rows whose key or value was not decoded, `undecoded_columns` has the number for each column.
     `undecoded_path` lists `undecoded_listed` of these keys and values: fewer if the log lost records before the second pass.
+    `unknown` decoded values have fields that the schema does not have; `unknown_names` are the first and the last of these.
     `to_high_watermark` partitions were read to their checkpointed high watermark, `to_log_end` to the end of their logs.
     """
 
@@ -103,6 +106,8 @@ class ExportResult(NamedTuple):
     undecoded_columns: dict[str, int] = {}  # noqa: RUF012
     undecoded_path: str | None = None
     undecoded_listed: int = 0
+    unknown: int = 0
+    unknown_names: tuple[str, ...] = ()
     run: IncrementalRun | None = None
 
 
@@ -286,8 +291,11 @@ def _with_undecoded(
     result: ExportResult,
 ) -> ExportResult:
     """Write the records that were not decoded to OUT.undecoded, and add their number to the result."""
-    counts = {name: int(count) for name, count in counted.get.items()}
-    rows = counts.pop("any")
+    found = dict(counted.get)
+    names = [found.pop(_FIRST_UNKNOWN, None), found.pop(_LAST_UNKNOWN, None)]
+    counts = {name: int(count) for name, count in found.items()}
+    rows, unknown = counts.pop("any"), counts.pop(_UNKNOWN, 0)
+    result = result._replace(unknown=unknown, unknown_names=tuple(dict.fromkeys(name for name in names if name is not None)))
     if not rows:
         _remove_old(spark, options, UNDECODED_SUFFIX)
         return result
@@ -433,12 +441,19 @@ def _decodings(
     for column, how in (("key", options.decode_key), ("value", options.decode_value)):
         if how == JSON:
             schema = _json_schema(spark, options, on_remark)
+            if schema is None and run is not None:
+                raise ExportError("all values are null, so no schema can be inferred for the runs: add --value-schema")
+            if schema is None:
+                on_remark("all values are null: there is nothing to decode, and the column value stays binary")
+                continue
+            is_inferred = options.value_schema == INFERRED and options.infer_from is None
             if known is not None and known != schema_ddl(spark, schema):
                 raise ExportError(
                     f"earlier runs decoded the values by the schema {known}, not {schema_ddl(spark, schema)}; run without "
                     "--value-schema, or write to a new directory"
                 )
-            found.append(Decoding(column, how, schema, written_schema(schema, on_remark), options.flatten, random_mark()))
+            written = written_schema(schema, on_remark)
+            found.append(Decoding(column, how, schema, written, options.flatten, random_mark(), is_inferred))
         elif how is not None:
             found.append(Decoding(column, how))
     return tuple(found)
@@ -449,8 +464,11 @@ def check_value_schema(spark: SparkSession, options: ExportOptions, run: Increme
     _decodings(spark, options, lambda sentence: None, run)
 
 
-def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callable[[str], None]) -> StructType:
-    """Return the schema of --value-schema, or infer it from the values; save it if asked for. Raises ExportError."""
+def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callable[[str], None]) -> StructType | None:
+    """Return the schema of --value-schema, or infer it from the values, None if all are null; save it if asked for.
+
+    Raises ExportError.
+    """
     try:
         if options.value_schema != INFERRED:
             schema = given_schema(options.value_schema)
@@ -460,7 +478,10 @@ def _json_schema(spark: SparkSession, options: ExportOptions, on_remark: Callabl
             values = _load(spark, source).where(F.col("value").isNotNull())
             if options.infer_from is not None:
                 values = values.limit(options.infer_from)
-            schema = translated(lambda: inferred_schema(spark, values), options.out)
+            found = translated(lambda: inferred_schema(spark, values), options.out)
+            if found is None:
+                return None
+            schema = found
             on_remark(f"the inferred schema of the values, for --value-schema: {schema_ddl(spark, schema)}")
         if options.save_schema is not None:
             save_schema(options.save_schema, schema)
@@ -476,10 +497,15 @@ def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFram
     frame, any_failed = with_all_decoded(frame, decodings)
     observed = Observation("kcli-decoding")
     counts = [F.count_if(F.col(decoding.failed)).alias(decoding.column) for decoding in decodings]
+    for decoding in decodings:
+        if decoding.schema is not None:
+            frame = frame.withColumn(_UNKNOWN, decoding.unknown_fields())
+            counts.append(F.count_if(F.size(_UNKNOWN) > 0).alias(_UNKNOWN))
+            counts += [F.min(F.array_min(_UNKNOWN)).alias(_FIRST_UNKNOWN), F.max(F.array_max(_UNKNOWN)).alias(_LAST_UNKNOWN)]
     frame = frame.observe(observed, F.count_if(any_failed).alias("any"), *counts)
     for decoding in decodings:
         frame = decoding.replaced(frame)
-    return frame.drop(*(decoding.failed for decoding in decodings)), observed
+    return frame.drop(_UNKNOWN, *(decoding.failed for decoding in decodings)), observed
 
 
 def _with_fixed_offsets(options: ExportOptions, read: ReadOptions, ranges: list[OffsetRange]) -> dict[str, str]:

@@ -93,8 +93,16 @@ def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
         paths = (part.segments[0].log if part.segments else None,)
     for path in paths:
         if path is not None:
-            size = part.disk.size(path)
-            yield SegmentRange(part.topic, part.partition, path, 0, 0, size, 0, INT64_MAX)
+            yield SegmentRange(
+                part.topic,
+                part.partition,
+                path,
+                least_offset=0,
+                position=0,
+                end_position=part.disk.size(path),
+                first_offset=0,
+                end_offset=INT64_MAX,
+            )
 
 
 def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:

@@ -229,6 +229,29 @@ def test_numbers_in_fields_of_type_string(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_fields_that_the_schema_does_not_have(run: Run, tmp_path: Path) -> None:
+    """They are counted and named, also one without a name, which no inferred schema has; values that do not decode are not."""
+    values = [b'{"id": 1, "b": 2}', b'{"o": {"p": 1, "q": {}}}', b'{"id": "x", "a": 1}', b'{"id": 1}', b'{"o": null}', None]
+    logs = write(tmp_path / "logs", values)
+    words = ("--decode-value", "json", "--value-schema", "id bigint, o struct<p: int>")
+    _, out, _ = run(logs, "--out", tmp_path / "out", *words, "--report", tmp_path / "report")
+    assert "2 values have fields that the schema does not have, such as b and o.q: they are not in the output\n" in out
+    assert json.loads((tmp_path / "report").read_text())["unknownFields"] == {"rows": 2, "names": ["b", "o.q"]}
+    logs = write(tmp_path / "more", [b'{"id": 1, "": 2}', b'{"id": 2, "s": ""}'])
+    _, out, _ = run(logs, "--out", tmp_path / "out2", "--decode-value", "json")
+    assert '1 value has fields that the schema does not have, such as "": they are not in the output\n' in out
+
+
+@pytest.mark.spark
+def test_only_tombstones(run: Run, tmp_path: Path) -> None:
+    """There is nothing to infer a schema from, and nothing to decode."""
+    logs = write(tmp_path / "logs", [None, None])
+    code, _, err = run(logs, "--out", tmp_path / "out", "--decode-value", "json")
+    assert code == EXIT_OK and "all values are null" in err
+    assert [row["value"] for row in rows(tmp_path / "out")] == [None, None]
+
+
+@pytest.mark.spark
 def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same summary."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
