@@ -396,6 +396,18 @@ class UnifiedLog:
         self.leader_epochs.segments_gone(following)
         return [*renamed, *self._set_aside_snapshots([segment.base_offset for segment in deletable])]
 
+    def segment_in_future(self, now_ms: int) -> tuple[LogSegment, int] | None:
+        """Return the oldest segment and its largest timestamp if that is in the future and retention.ms waits for it.
+
+        The active segment does not count: a clock of a producer may be a little ahead. Raises OSError.
+        """
+        local = self._local
+        if not local.config.is_retained or local.config.retention_ms < 0 or len(local.segments) < 2:
+            return None
+        oldest = local.segments[0]
+        timestamp = largest_timestamp(local, oldest)
+        return (oldest, timestamp) if timestamp > now_ms else None
+
     def _set_aside_snapshots(self, offsets: list[int]) -> list[str]:
         renamed = [path for path in map(self.producers.set_aside_snapshot, offsets) if path is not None]
         for path in renamed:

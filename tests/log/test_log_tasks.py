@@ -12,6 +12,7 @@ from kcli.log.log_manager import LogManager
 from kcli.log.managing import log_tasks
 from kcli.log.unified_log import UnifiedLog
 from kcli.network.timing_wheel import Timer
+from tests.log.live_logs import new_batch
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=200, retention_ms=10_000, file_delete_delay_ms=700)
@@ -70,6 +71,21 @@ def test_retention_takes_segments_out_and_removes_their_files_later(node: Node) 
     assert [name for name in names(log) if name.endswith(".deleted")]
     running.until(NOW_MS + 11_700)
     assert not [name for name in names(log) if name.endswith(".deleted")]
+
+
+def test_a_timestamp_in_the_future_that_stops_retention_is_reported(node: Node) -> None:
+    """At each check of retention, as by Kafka (KAFKA-18929): the log grows, and nothing else says why."""
+    running = Running(node, retention_check_interval_ms=5_000, initial_task_delay_ms=1_000)
+    log = running.make(config=SMALL_SEGMENTS._replace(message_timestamp_after_max_ms=2**63 - 1))
+    later_ms = NOW_MS + 100_000
+    for _ in range(6):
+        log.append_as_leader(new_batch([b"x" * 50], timestamps=[later_ms]), 0, NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    running.until(NOW_MS + 11_000)
+    assert log.log_start_offset == 0 and len(node.reports) == 3
+    assert all(f"timestamp {later_ms} ms, which is in the future" in line for line in node.reports)
+    running.until(later_ms + 16_000)
+    assert log.log_start_offset == log.log_end_offset
 
 
 def test_no_task_touches_logs_that_are_being_closed(node: Node) -> None:

@@ -37,7 +37,7 @@ from kcli.log.disk.port import parent_path
 from kcli.log.errors import StorageError
 from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.managing.replica_mover import ReplicaMover
-from kcli.log.report_line import fault_line
+from kcli.log.report_line import WarningLine, fault_line
 from kcli.log.unified_log import UnifiedLog
 
 LOGS_PER_STEP = 256
@@ -167,10 +167,19 @@ class LogSweeps:
         if log.config.is_compacted and (not self._registry.settings.cleaner_enable or self._is_uncleanable(log)):
             return False
         try:
-            renamed = log.delete_old_segments(self._registry.wall.at(now_ms), SEGMENTS_PER_VISIT)
+            wall_ms = self._registry.wall.at(now_ms)
+            renamed = log.delete_old_segments(wall_ms, SEGMENTS_PER_VISIT)
+            held = None if renamed else log.segment_in_future(wall_ms)
         except OSError as error:
             self._registry.take_offline(log.directory, error)
             return False
+        if held is not None:
+            segment, timestamp = held
+            text = (
+                f"{log.topic}-{log.partition}: {segment.log_path} has a record with timestamp {timestamp} ms, which is in the "
+                "future: retention.ms deletes neither this segment nor later ones before that time"
+            )
+            self._registry.report(WarningLine(text, topic=log.topic, partition=log.partition, path=segment.log_path))
         due_ms = now_ms + log.config.file_delete_delay_ms
         # Leader epochs below the first segment look like a missing segment, so its files stay until the epochs are written.
         log.leader_epochs.when_written(partial(self._registry.deletions.add, renamed, due_ms))

@@ -153,9 +153,15 @@ class AutoTopicCreationManager:
         refusal = self._refused.get(name)
         return refusal is not None and now_ms < refusal.until_ms
 
+    def _reason_of(self, name: str, reason: str) -> str:
+        """Return why a topic was requested; for an internal one the setting that its creation depends on."""
+        own = _OWN_TOPICS.get(name)
+        key = "" if own is None else f"{own.keys}replication.factor"
+        return f"{key}={self._config[key]}" if key else reason
+
     def _handle_results(self, topics: Iterable[Message], until_ms: int, reason: str) -> None:
         """Remember the refusals, and log those that are new: one line for each error."""
-        by_code: dict[int, list[Message]] = {}
+        by_code: dict[tuple[int, str], list[Message]] = {}
         for topic in topics:
             known, code = self._refused.pop(topic.name, None), topic.error_code
             if code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
@@ -163,12 +169,12 @@ class AutoTopicCreationManager:
             text = topic.error_message or error_codes.NAMES.get(code, str(code))
             self._refused[topic.name] = _Refusal(code, text, until_ms)
             if known is None or known.error_code != code:
-                by_code.setdefault(code, []).append(topic)
+                by_code.setdefault((code, self._reason_of(topic.name, reason)), []).append(topic)
         while len(self._refused) > MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
-        for code, refused in by_code.items():
+        for (code, why), refused in by_code.items():
             error, names = error_codes.NAMES.get(code, code), [topic.name for topic in refused]
             more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
-            what = f"topic {', '.join(names[:MAX_NAMED])}{more} cannot be created automatically ({reason})"
+            what = f"topic {', '.join(names[:MAX_NAMED])}{more} cannot be created automatically ({why})"
             message = f": {refused[0].error_message}" if refused[0].error_message else ""
             self._report(WarningLine(f"{what}: {error}{message}", topic=names[0], error=error))

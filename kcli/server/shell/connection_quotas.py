@@ -40,6 +40,7 @@ class Limits(NamedTuple):
     max_request_bytes: int = 100 * 1024 * 1024
     max_receive_bytes: int = DEFAULT_MAX_BYTES
     max_connections: int = 2**31 - 1
+    connections_limit: str = "max.connections"  # what sets that limit
     max_connections_per_host: int = 2**31 - 1
     hosts: Mapping[str, int] = {}
     connections_per_second: int = 2**31 - 1
@@ -75,8 +76,9 @@ class ConnectionQuotas:
             return False
         if not self._is_full_logged:
             self._is_full_logged = True
-            what = f"there are {self.count} connections, which is the limit (max.connections): new ones wait"
-            self.report(WarningLine(what, connections=self.count, key="max.connections"))
+            limit = self.limits.connections_limit
+            what = f"there are {self.count} connections, which is the limit ({limit}): new ones wait"
+            self.report(WarningLine(what, connections=self.count, key=limit))
         self._waiting.append(when_not)
         return True
 
@@ -120,10 +122,13 @@ class ConnectionQuotas:
 def limits_of(config: ServerConfig, descriptors: int, max_open_files: int) -> Limits:
     """Return the limits that a configuration sets, for a process with that limit of descriptors. Raises UnknownHostError."""
     queued_bytes = config.get_int("queued.max.request.bytes")
+    stated, possible = config.get_int("max.connections"), max(1, descriptors - max_open_files - RESERVED_DESCRIPTORS)
+    by_descriptors = f"the process may have {descriptors} open files; raise it by ulimit -n or LimitNOFILE of systemd"
     return Limits(
         max_request_bytes=config.get_int("socket.request.max.bytes"),
         max_receive_bytes=queued_bytes if queued_bytes > 0 else DEFAULT_MAX_BYTES,
-        max_connections=min(config.get_int("max.connections"), max(1, descriptors - max_open_files - RESERVED_DESCRIPTORS)),
+        max_connections=min(stated, possible),
+        connections_limit="max.connections" if stated <= possible else by_descriptors,
         max_connections_per_host=config.get_int("max.connections.per.ip"),
         hosts=resolve_overrides(parse_overrides(config.get_str(OVERRIDES))),
         connections_per_second=config.get_int("max.connection.creation.rate"),

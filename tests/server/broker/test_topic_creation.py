@@ -73,6 +73,16 @@ def test_without_leave_none_comes(tmp_path: Path) -> None:
         assert node.broker.image.topic("ordinary") is None
 
 
+@pytest.mark.parametrize(("key_type", "key"), [(0, "offsets.topic"), (1, "transaction.state.log")])
+def test_an_internal_topic_that_cannot_be_made_names_its_key(tmp_path: Path, key_type: int, key: str) -> None:
+    """Kafka's default of three replicas does not fit one node; the line named auto.create.topics.enable."""
+    node = WholeNode(tmp_path / "data", f"{key}.replication.factor=3")
+    ask(node, apis.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["x"])
+    node.advance(500)
+    (line,) = [line for line in node.lines if "cannot be created automatically" in line]
+    assert f"({key}.replication.factor=3): INVALID_REPLICATION_FACTOR" in line
+
+
 def test_a_refused_creation_is_logged_once_and_not_repeated_with_each_request(tmp_path: Path) -> None:
     """The client asks ten times a second: the controller must not be asked each time, and the operator learns why."""
     node = WholeNode(tmp_path / "data", "default.replication.factor=3")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcli.network.events import NodeRole, Peer, PeerNode, ResponseReceived, SendRequest
+from kcli.server.config.loading import load_config
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -29,7 +30,14 @@ from kcli.server.events import (
     SendResponse,
 )
 from kcli.server.shell.acceptor import plain_host
-from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits, UnknownHostError, parse_overrides, resolve_overrides
+from kcli.server.shell.connection_quotas import (
+    ConnectionQuotas,
+    Limits,
+    UnknownHostError,
+    limits_of,
+    parse_overrides,
+    resolve_overrides,
+)
 from kcli.server.shell.driver import flush_paths
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
@@ -259,6 +267,21 @@ def test_at_the_limit_new_ones_wait_until_one_ends() -> None:
         assert "max.connections" in line and "wait" in line
 
     run(test, Limits(max_connections=2))
+
+
+@pytest.mark.parametrize(
+    ("stated", "descriptors", "limit", "why"),
+    [(10, 10_000, 10, "max.connections"), (2**31 - 1, 1_000, 836, "1000 open files; raise it by ulimit -n")],
+)
+def test_the_line_about_the_limit_names_what_sets_it(stated: int, descriptors: int, limit: int, why: str) -> None:
+    """With few descriptors it named max.connections, which was not set."""
+    limits = limits_of(load_config(None, [f"max.connections={stated}"]), descriptors, 100)
+    assert limits.max_connections == limit
+    lines: list[str] = []
+    quotas = ConnectionQuotas(limits, lines.append)
+    quotas.count = limit
+    assert quotas.is_full(lambda: None)
+    assert len(lines) == 1 and why in lines[0]
 
 
 def test_each_time_that_the_limit_is_reached_is_reported() -> None:
