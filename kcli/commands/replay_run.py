@@ -222,6 +222,11 @@ class ReplayRun:
         return self._exit_code() or (EXIT_FINDINGS if is_different else 0)
 
     def _exit_code(self) -> int:
+        """Return the exit code by the source, after a summary of what was left out."""
+        if self._problems.damages:
+            print_message(
+                f"the source has {format_count(self._problems.damages, 'problem')}, see above; the records there are left out"
+            )
         return exit_code(is_sound=not self._problems.damages, all_opened=not self._problems.unopened)
 
     def _store(self, network: NetworkClient) -> ProgressStore:

@@ -8,7 +8,9 @@
 
 Several replicas of a partition, as in the directories of several nodes: the newest log is replayed, that is the one of the
 highest leader epoch, and of these the one that ends last. Partitions with one topic name have to belong to one topic of one
-cluster (kcli.log.files.log_dir_owner): else the records of one of them would be missing in the target.
+cluster (kcli.log.files.log_dir_owner): else the records of one of them would be missing in the target. Where the replayed log
+is damaged, the offsets that are missing there are read from another replica that has them whole; a batch has the same offsets
+in all replicas, so that the next run makes the same batches again.
 
     of a topic                 source
     -------------------------  ---------------------------------------------------------------------------------------------
@@ -107,6 +109,10 @@ class _LogEnd(NamedTuple):
 
     leader_epoch: int
     offset: int
+
+
+class _NotWholeError(Exception):
+    """A replica that does not have some offsets whole."""
 
 
 def _end_of(disk: Disk, segments: Sequence[Segment]) -> _LogEnd:
@@ -343,6 +349,10 @@ class DirectorySource:
         """Return the directory of a partition."""
         return self._found[partition].directory.path
 
+    def others(self, partition: TopicPartition) -> list[_Replica]:
+        """Return the replicas of a partition that are not replayed."""
+        return [one for one in self._replicas[partition] if one is not self._found[partition]]
+
     def committed_offsets(self, globs: Sequence[str] = ()) -> list[CommittedOffset]:
         """Return the committed offsets of the groups (all without `globs`) for these partitions. Raises SourceError."""
         replicas: dict[int, list[_Replica]] = {}
@@ -430,6 +440,10 @@ class DirectoryStream:
         # A batch above `from_offset` was read, and one was yielded: what follows was not sent, whatever its offset.
         self._has_read_new = self._has_yielded_new = False
         self._is_ended = False
+        # Damage behind the last sound batch, which ends before `_reached`: another replica may have what is missing.
+        self._others = [] if source.selection.tail else source.others((found.directory.topic, found.directory.partition))
+        self._pending: list[tuple[str, Damage]] = []
+        self._reached = from_offset or (found.segments[0].base_offset if found.segments else 0)
         self.is_cut = False
 
     @property
@@ -481,6 +495,7 @@ class DirectoryStream:
                 break
             if budget.is_spent():
                 break
+        self._report_pending()
         yield from maker.finish()
 
     def _cut(self, path: str, error: OSError) -> None:
@@ -524,10 +539,14 @@ class DirectoryStream:
                 position = yield from self._join_runs(reader, position, end_offset, maker)
                 if position > began:
                     beyond, floor = 0, maker.joined_offset
+                    self._reached = max(self._reached, floor)
                 for found in reader.batches(position, floor=floor):
                     if isinstance(found, Damage):
-                        self._source.problems.damage(segment.log, found)
+                        self._pending.append((segment.log, found))
                         continue
+                    if found.is_valid:
+                        yield from self._fill(found.header.base_offset, maker)
+                        self._reached = max(self._reached, found.header.next_offset)
                     # Two in a row, as in dump-log: the offset of one may be a flipped bit.
                     beyond = beyond + 1 if end_offset is not None and found.header.base_offset >= end_offset else 0
                     if beyond > 1:
@@ -536,10 +555,12 @@ class DirectoryStream:
                     if not self._has_read_new and maker.budget.limit.left is None and not maker.budget.skip:
                         continue
                     for made in maker.make(found):
-                        if isinstance(made, Damage):
+                        if not isinstance(made, Damage):
+                            yield made
+                        elif found.is_valid:
                             self._source.problems.damage(segment.log, made)
                         else:
-                            yield made
+                            self._pending.append((segment.log, made))
                     if maker.budget.is_spent():
                         return
                     if maker.may_join_after(found):
@@ -547,6 +568,56 @@ class DirectoryStream:
                         break
                 else:
                     return
+
+    def _report_pending(self) -> None:
+        """Report the damage that no other replica has made good."""
+        for path, damage in self._pending:
+            self._source.problems.damage(path, damage)
+        self._pending.clear()
+
+    def _fill(self, next_offset: int, maker: BatchMaker) -> Iterator[OutgoingBatch]:
+        """Read the offsets that are missing before `next_offset` from a replica that has them whole, or report the damage."""
+        if not self._pending or self._reached >= next_offset:
+            if not self._others:
+                self._report_pending()
+            self._pending.clear()  # nothing is missing: an earlier run has sent what is there
+            return
+        for other in self._others:
+            try:
+                for _ in self._whole_batches(other, next_offset):
+                    pass
+            except (OSError, _NotWholeError):
+                continue
+            for batch in self._whole_batches(other, next_offset):
+                self._has_read_new = True
+                for made in maker.make(batch):
+                    if isinstance(made, Damage):
+                        self._source.problems.damage(other.directory.path, made)
+                    else:
+                        yield made
+            for path, damage in self._pending:
+                self._source.problems.report(
+                    f"{path}: byte {damage.position}: {damage.message}; its records were read from {other.directory.path}"
+                )
+            self._pending.clear()
+            return
+        self._report_pending()
+
+    def _whole_batches(self, replica: _Replica, end_offset: int) -> Iterator[LogBatch]:
+        """Yield the batches from `_reached` to `end_offset`. Raises _NotWholeError if something may be missing, OSError."""
+        disk, first = self._source.disk, self._reached
+        if _end_of(disk, replica.segments).offset < end_offset or replica.segments[0].base_offset > first:
+            raise _NotWholeError
+        for segment in segments_in_range(replica.segments, Range(first, end_offset)):
+            with OffsetLookup(disk, segment) as lookup:
+                for found in lookup.reader.batches(lookup.start_of_offset(first)[0]):
+                    if isinstance(found, Damage) or not found.is_valid:
+                        raise _NotWholeError
+                    if found.header.base_offset >= end_offset:
+                        return
+                    if not first <= found.header.base_offset <= found.header.last_offset < end_offset:
+                        raise _NotWholeError
+                    yield found
 
     def _join_runs(
         self, reader: SegmentReader, position: int, end_offset: int | None, maker: BatchMaker

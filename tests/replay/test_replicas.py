@@ -14,7 +14,7 @@ from kcli.format.metadata_files import MetaProperties, encode_meta_properties
 from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.internal_records import OFFSETS
 from kcli.replay.directory_source import DirectorySource, Problems
-from kcli.replay.source import CommittedOffset, SourceError, SourceTopic
+from kcli.replay.source import NO_RUN, CommittedOffset, EarlierRun, OutgoingBatch, SourceError, SourceTopic
 from kcli.selecting.selection import Selection
 from kcli.server.coordinator.group.offset_manager import OffsetToCommit, offset_commit_record
 from kcli.server.raft.metadata_batches import encode_data_batch, encode_metadata_record, new_record
@@ -56,9 +56,10 @@ def metadata_log(root: Path, policies: list[str | None], *, epoch: int = 1, topi
     (root / "__cluster_metadata-0" / f"{0:020}.log").write_bytes(data)
 
 
-def source_of(*roots: Path) -> DirectorySource:
+def source_of(*roots: Path, join_bytes: int = 0) -> DirectorySource:
     wants = lambda topic: not topic.startswith("__")  # noqa: E731
-    return DirectorySource(OsDisk(), map(str, roots), Selection(), wants, Problems(lambda sentence: None))
+    problems = Problems(lambda sentence: None)
+    return DirectorySource(OsDisk(), map(str, roots), Selection(), wants, problems, str, join_bytes)
 
 
 def sent(source: DirectorySource, topic: str = "t") -> int:
@@ -126,6 +127,74 @@ def test_the_newest_replica_is_replayed(tmp_path: Path, one: tuple[int, int], tw
         partition(log_dir(tmp_path / name, A, node), "t-0", [b"v"] * count, epoch=epoch)
     paths = [tmp_path / "one", tmp_path / "two"]
     assert sent(source_of(*(paths if is_first else reversed(paths)))) == two[1]
+
+
+@pytest.mark.parametrize("join_bytes", [0, 10_000])
+@pytest.mark.parametrize("damaged", [[(0, 4)], [(0, 0)], [(0, 3), (1, 6)], [(0, 5), (0, 6), (1, 2)]], ids=str)
+def test_what_is_damaged_in_one_replica_is_read_from_another(
+    tmp_path: Path, damaged: list[tuple[int, int]], join_bytes: int
+) -> None:
+    """One replica was sent, without the batches that are damaged there, though another one has them."""
+    paths = []
+    for node in range(2):
+        root = log_dir(tmp_path / str(node), A, node)
+        builder = partition(root, "t-0", [])
+        for at in range(10):
+            builder.append([(b"k", b"%d" % at)] * 3)
+            if at == 5:
+                builder.roll()
+        builder.flush()
+        paths.append(root)
+    for node, batch in damaged:
+        flip(paths[node] / "t-0", batch)
+    sentences: list[str] = []
+    problems = Problems(sentences.append)
+    source = DirectorySource(OsDisk(), map(str, paths), Selection(), lambda topic: True, problems, str, join_bytes)
+    whole = [batch.data for batch in batches_of(source_of(paths[1], join_bytes=join_bytes))] if damaged == [(0, 4)] else None
+    batches = batches_of(source)
+    assert [offset for one in batches for offset in range(one.first_offset, one.next_offset)] == list(range(30))
+    assert whole is None or [batch.data for batch in batches] == whole
+    assert not problems.damages and len(sentences) == sum(node == 0 for node, _ in damaged)
+    assert all("; its records were read from" in sentence for sentence in sentences)
+    for at, batch in enumerate(batches):  # a run that goes on makes the same batches, in which nothing is damaged any more
+        rest = batches_of(source, EarlierRun(batch.first_offset))
+        assert [one.data for one in rest] == [one.data for one in batches[at:]]
+    assert not problems.damages
+
+
+def test_what_is_damaged_in_all_replicas_is_left_out(tmp_path: Path) -> None:
+    for node in range(2):
+        partition(log_dir(tmp_path / str(node), A, node), "t-0", [b"v"] * 9)
+        flip(tmp_path / str(node) / "t-0", 4)
+    sentences: list[str] = []
+    problems = Problems(sentences.append)
+    paths = [str(tmp_path / str(node)) for node in range(2)]
+    source = DirectorySource(OsDisk(), paths, Selection(), lambda topic: True, problems)
+    assert [batch.first_offset for batch in batches_of(source)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert problems.damages == 1 and sentences[0].endswith("; left out")
+
+
+def flip(partition: Path, batch: int) -> None:
+    """Flip a bit in the last byte of a batch."""
+    for path in sorted(partition.glob("*.log")):
+        data = bytearray(path.read_bytes())
+        position = 0
+        while position < len(data):
+            position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+            if batch == 0:
+                data[position - 1] ^= 1
+                path.write_bytes(data)
+                return
+            batch -= 1
+
+
+def batches_of(source: DirectorySource, earlier: EarlierRun = NO_RUN) -> list[OutgoingBatch]:
+    stream = source.open(("t", 0), earlier.last_offset or 0, [], earlier)
+    found = []
+    while (batch := stream.peek()) is not None:
+        stream.take()
+        found.append(batch)
+    return found
 
 
 @pytest.mark.parametrize("is_first", [True, False])
