@@ -167,7 +167,23 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
         print_message(f"{path}: {why}")
     unread = set(unreadable)
     sound = dump_as_kafka(disk, files, options, write_out, report_line, os.path.abspath, unread.add)
-    return exit_code(is_sound=sound and not unread, all_opened=unread.isdisjoint(paths))
+    unknown = {path: why for path in paths if (why := _why_unknown(disk, path))}
+    for path, why in unknown.items():
+        print_message(f"{path}: {why}")
+    return exit_code(is_sound=sound and not unread, all_opened=unread.isdisjoint(paths) and not unknown)
+
+
+def _why_unknown(disk: OsDisk, path: str) -> str:
+    """Return why a path of the command line can be no file of Kafka's; kafka-dump-log would end as if all had been shown."""
+    from kcli.format.file_names import FileKind, parse_file_name
+    from kcli.log.disk.port import base_name
+    from kcli.log.files.log_directory import NOT_OF_KAFKA, NOT_PLAIN
+
+    if not disk.exists(path) or disk.is_directory(path):
+        return ""
+    if not disk.is_regular(path):
+        return NOT_PLAIN
+    return NOT_OF_KAFKA if parse_file_name(base_name(path)).kind is FileKind.UNKNOWN else ""
 
 
 def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str]:

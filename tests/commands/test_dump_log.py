@@ -51,6 +51,25 @@ def test_links_that_lead_back_are_walked_once(data: Path) -> None:
     assert len(expand(OsDisk(), [str(data)], {})) == len(before)
 
 
+@pytest.mark.parametrize("output", ["kafka", "text", "json"])
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("pipe", "neither a plain file nor a directory"), (f"{LOG}.gz", "not a file that Kafka writes")]
+)
+def test_a_named_file_that_is_not_kafkas_is_an_error(
+    data: Path, capfd: pytest.CaptureFixture[str], name: str, sentence: str, output: str
+) -> None:
+    """Nothing of it was shown, and the exit code was 0. One that is found in a directory is passed over, as by Kafka's tool."""
+    path = data / "a-0" / name
+    if name == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"\x1f\x8b")
+    assert main(["dump-log", "--output", output, str(path)]) == 2
+    assert f"{path}: {sentence}" in capfd.readouterr().err
+    assert main(["dump-log", "--output", output, str(data / "a-0")]) == 0
+    assert main(["dump-log", "--output", output, str(data / "meta.properties")]) == 0
+
+
 def test_files_by_the_option(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--files with commas, as kafka-dump-log has it, more than once, and beside plain paths."""
     paths = [f"{data}/{name}/{LOG}" for name in ("a-0", "b-0", "a-0")]

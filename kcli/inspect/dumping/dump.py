@@ -26,6 +26,7 @@ from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk.port import base_name, join_path, parent_path
 from kcli.log.files.log_directory import (
     DIRECTORY_NOT_FILE,
+    NOT_OF_KAFKA,
     PARTITION_KINDS,
     FoundFile,
     LogDirectory,
@@ -118,14 +119,20 @@ class Dump:
 
     def run(self, paths: Iterable[str]) -> DumpResult:
         """See `dump`."""
-        for target in self.resolve(paths):
+        named = tuple(paths)
+        for target in self.resolve(named):
             if self.is_done():
                 break
             if target.log_directory is not None:
                 self._log_directory(target.log_directory)
             elif target.partition is not None:
                 self._partition(target.partition)
-            elif target.file is not None:
+            elif target.file is None:
+                continue
+            elif target.file.kind is FileKind.UNKNOWN and target.path in named:  # in a directory, such files are shown by name
+                self.result = self.result._replace(unopened=self.result.unopened + 1)
+                self.problem(target.path, NOT_OF_KAFKA)
+            else:
                 self._file(target.file)
         return self.finish()
 

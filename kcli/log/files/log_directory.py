@@ -46,6 +46,8 @@ PARTITION_KINDS = frozenset(
     )
 )
 # The problem of a directory that `is_file_name`.
+NOT_PLAIN = "neither a plain file nor a directory (a pipe, socket, device or broken link)"
+NOT_OF_KAFKA = "not a file that Kafka writes; name segments (.log, decompressed), indexes, snapshots or directories"
 DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
 _ROOT_KINDS = frozenset(FileKind) - PARTITION_KINDS - {FileKind.UNKNOWN}
 # Root files that identify a log directory.
@@ -399,7 +401,7 @@ def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
         return PathProblem(path, f"{path}: {why_missing(disk, path)}")
     if not disk.is_directory(path):
         if not disk.is_regular(path):
-            return PathProblem(path, f"{path}: neither a plain file nor a directory (a pipe, socket, device or broken link)")
+            return PathProblem(path, f"{path}: {NOT_PLAIN}")
         return ResolvedPath(path, file=FoundFile(path, parse_file_name(base_name(path))))
     if is_partition_directory(disk, path):
         return ResolvedPath(path, partition=read_partition(disk, path))
