@@ -205,11 +205,11 @@ class NetworkClient:
         for address in self._bootstrap:
             reason = self.peers.failure_reason(address, BOOTSTRAP)
             if reason is not None:
-                reasons.append(f"{address.host}:{address.port}: {reason}")
+                reasons.append(f"{address}: {reason}")
         for node in self.metadata.nodes.values():
             reason = self.peers.failure_reason(_broker(node.node_id), DATA)
             if reason is not None:
-                reasons.append(f"broker {node.node_id} at {node.host}:{node.port}: {reason}")
+                reasons.append(f"broker {node.node_id} at {PeerAddress(node.host, node.port)}: {reason}")
         return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
 
     def unready(self) -> list[str]:

@@ -24,6 +24,7 @@ from kcli.commands.admin_command import (
 )
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.inspect.json_text import JsonObject, dump
+from kcli.network.events import PeerAddress
 
 if TYPE_CHECKING:
     from kcli.client.admin.cluster import QuorumInfo
@@ -146,7 +147,7 @@ def _replica_rows(found: QuorumInfo) -> list[JsonObject]:
                 "lastFetch": instant(one.last_fetch_timestamp),
                 "lastCaughtUpTimestamp": one.last_caught_up_timestamp,
                 "lastCaughtUp": instant(one.last_caught_up_timestamp),
-                "listeners": [f"{each.name}://{each.host}:{each.port}" for each in listeners],
+                "listeners": [f"{each.name}://{PeerAddress(each.host, each.port)}" for each in listeners],
             }
         )
     return rows

@@ -30,6 +30,7 @@ from kcli.commands.group_reset_options import add_reset_options, planned
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_message
 from kcli.inspect.json_text import JsonObject, dump
 from kcli.inspect.quantities import format_count
+from kcli.network.events import PeerAddress
 
 if TYPE_CHECKING:
     from kcli.client.admin.group_lag import AnyDescription, GroupLag
@@ -185,7 +186,9 @@ def _describe(args: argparse.Namespace) -> int:
         described, refused = _described(args, listings)
         nodes = ask(args, find_coordinators(described))
         hosts = {
-            name: f"{one.host}:{one.port} ({one.node_id})" for name, one in nodes.items() if isinstance(one, CoordinatorNode)
+            name: f"{PeerAddress(one.host, one.port)} ({one.node_id})"
+            for name, one in nodes.items()
+            if isinstance(one, CoordinatorNode)
         }
         show(args, [_state_row(one, hosts.get(name)) for name, one in described.items()], _STATES)
     elif args.members:

@@ -38,6 +38,10 @@ class PeerAddress(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """Return host:port, with an IPv6 address in brackets, as settings and options take it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Peer(NamedTuple):
     """One connection to another node, or the node itself (`address` is None): at most one is open for each value."""

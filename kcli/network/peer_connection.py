@@ -446,7 +446,7 @@ class PeerConnection:
     def _name(self) -> str:
         """Name the peer for a log line."""
         address, destination = self.peer.address, self.peer.destination
-        where = "" if address is None else f"{address.host}:{address.port}"
+        where = "" if address is None else str(address)
         if isinstance(destination, PeerNode):
             return f"the {destination.role.value} of node {destination.node_id} at {where}"
         return where

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from kcli.format.primitives import Buffer
-from kcli.network.events import ClosePeer, PeerClosed, ResponseReceived, SendRequest
+from kcli.network.events import ClosePeer, PeerAddress, PeerClosed, ResponseReceived, SendRequest
 
 
 class Connection:
@@ -64,7 +64,7 @@ class Connection:
         self.shell: object = None
 
     def __repr__(self) -> str:
-        return f"<connection {self.connection_id} of {self.client_host}:{self.client_port} on {self.listener}>"
+        return f"<connection {self.connection_id} of {PeerAddress(self.client_host, self.client_port)} on {self.listener}>"
 
 
 # Answers a request with a whole frame, its size included; None closes the connection.

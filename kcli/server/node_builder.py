@@ -124,7 +124,9 @@ def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, director
     """
     key = "controller.quorum.bootstrap.servers"
     others = [
-        f"{host}:{port}" for host, port in config.quorum_bootstrap_servers if not _is_own_controller(config, bound, host, port)
+        str(PeerAddress(host, port))
+        for host, port in config.quorum_bootstrap_servers
+        if not _is_own_controller(config, bound, host, port)
     ]
     if others:
         raise NodeError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from kcli.network.events import (
     ClosePeer,
     NodeRole,
@@ -415,3 +417,9 @@ def test_the_node_itself_is_asked_in_the_highest_version_and_without_a_deadline(
         assert test.timer.next_deadline_ms() is None
         test.peers.response_received(ResponseReceived(effect.request_id, None), test.now_ms)
         assert test.answers == [PeerFailure.DISCONNECTED]
+
+
+@pytest.mark.parametrize(("host", "text"), [("::1", "[::1]:9092"), ("127.0.0.1", "127.0.0.1:9092"), ("kafka", "kafka:9092")])
+def test_an_ipv6_address_is_printed_in_brackets(host: str, text: str) -> None:
+    """`::1:9092` is another address, and no option takes it."""
+    assert str(PeerAddress(host, 9092)) == text

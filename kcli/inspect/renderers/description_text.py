@@ -239,7 +239,9 @@ def _place(part: Row) -> str:
 
 
 def _endpoints(row: Row) -> str:
-    return " ".join(escape(f"{part['name']}://{part['host']}:{part['port']}") for part in row["endpoints"])
+    from kcli.network.events import PeerAddress
+
+    return " ".join(escape(f"{part['name']}://{PeerAddress(part['host'], part['port'])}") for part in row["endpoints"])
 
 
 def _stopped(row: Row) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcli.format.java_integers import parse_integer
+from kcli.network.events import PeerAddress
 from kcli.server.config.values import ConfigError, split_list
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -44,8 +45,7 @@ class Listener(NamedTuple):
         return self.security_protocol == "PLAINTEXT"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{PeerAddress(self.host, self.port)}"
 
 
 class BoundAddresses(NamedTuple):

@@ -10,6 +10,7 @@ another node, or another directory of this one  refused: the directory is not th
 
 from __future__ import annotations
 
+from kcli.network.events import PeerAddress
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 
 
@@ -33,9 +34,9 @@ def refusal(raft: KafkaRaftClient) -> str | None:
             f"meta.properties states {config.directory_id}: set metadata.log.dir to the directory of the voter, or restore its "
             "meta.properties"
         )
-    host, port = next(iter(config.endpoints.values()), ("localhost", 9093))
+    address = PeerAddress(*next(iter(config.endpoints.values()), ("localhost", 9093)))
     return (
         f"{config.directory}: neither the metadata log nor quorum-state names a voter of the metadata quorum; if this node is "
-        f"the only controller, set controller.quorum.voters={config.node_id}@{host}:{port}, or format an empty directory with "
+        f"the only controller, set controller.quorum.voters={config.node_id}@{address}, or format an empty directory with "
         "`kcli format --standalone`"
     )

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
-from kcli.network.events import ClosePeer, SendRequest
+from kcli.network.events import ClosePeer, PeerAddress, SendRequest
 from kcli.network.shell.clock import Clock
 from kcli.network.shell.peer_connections import PeerConnections
 from kcli.server.events import (
@@ -351,7 +351,7 @@ class Driver:
         """Log why a connection is closed, unless the node stops and closes them all."""
         if self._is_stopping:
             return
-        peer = f"{connection.client_host}:{connection.client_port}"
+        peer = str(PeerAddress(connection.client_host, connection.client_port))
         text = f"closing the connection of {peer} to {connection.listener}: {reason}"
         self.log(WarningLine(text, peer=peer, listener=connection.listener, error=reason))
 
