@@ -34,10 +34,10 @@ class RawClient:
         host, _, port = address.rpartition(":")
         self.address = address
         self.client_id = client_id
-        self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
+        self.socket = socket.create_connection((host, int(port)), ANSWER_SECONDS)
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     @staticmethod
     def struct(key: int, struct_name: str, /, **fields: Any) -> Message:
@@ -55,14 +55,14 @@ class RawClient:
 
     def exchange(self, request: bytes | bytearray) -> bytes:
         """The frame that answers a whole frame, without its size."""
-        self._socket.sendall(request)
+        self.socket.sendall(request)
         size: int = struct.unpack(">i", self._read(4))[0]
         return self._read(size)
 
     def _read(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            part = self._socket.recv(size - len(data))
+            part = self.socket.recv(size - len(data))
             assert part, f"the connection ended after {len(data)} of {size} bytes"
             data += part
         return data
