@@ -25,7 +25,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from kcli.log.managing.log_tasks import Task
+from kcli.log.log_manager import Task
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol.apis import API_KEYS
 from kcli.server.events import DeadlineReached, Effect, Event, RequestReceived

@@ -1,21 +1,29 @@
-"""`kcli dump-log` with the outputs text, JSON and CSV, which have selections, statistics and following."""
+"""`kcli dump-log` with the outputs text, JSON and CSV, which have selections, statistics and following.
+
+`follow_until_stopped` waits between the polls of --follow, until Ctrl-C ends it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shutil
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.commands.selection_options import selection_of
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.follow import dump_followed
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
+    from kcli.inspect.dumping.dump import DumpOptions
     from kcli.inspect.dumping.kafka_text import ContentParser
-    from kcli.inspect.dumping.renderer import Renderer
+    from kcli.inspect.dumping.renderer import DumpResult, Renderer
+    from kcli.selecting.selection import Selection
 
 
 def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser: ContentParser | None) -> int:
@@ -29,8 +37,6 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
     )
     renderer = _renderer(args, output)
     if args.follow:
-        from kcli.commands.follow_log import follow_until_stopped
-
         result = follow_until_stopped(paths, selection, renderer, options)
     else:
         result = dump(paths, selection, renderer, options, OsDisk(), report=print_message, absolute=os.path.abspath)
@@ -50,3 +56,19 @@ def _renderer(args: argparse.Namespace, output: str) -> Renderer:
 
     columns = shutil.get_terminal_size().columns if is_terminal() else None
     return HumanText(write_out, colour=use_colour(), columns=columns)
+
+
+# How long to wait if there is nothing new.
+POLL_INTERVAL_S = 0.2
+
+
+def follow_until_stopped(paths: list[str], selection: Selection, renderer: Renderer, options: DumpOptions) -> DumpResult:
+    """Follow the paths until SIGINT, SIGTERM, the limit, or the deletion of all logs; return counts of what was shown."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+
+    def wait() -> bool:
+        return not stopped.wait(POLL_INTERVAL_S)
+
+    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, report=print_message, absolute=os.path.abspath)

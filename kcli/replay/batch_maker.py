@@ -30,8 +30,7 @@ from typing import NamedTuple
 from kcli.format import loop_results
 from kcli.format.batch_join import JoinedBatch, JoinSpace
 from kcli.format.compression import deflate
-from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-from kcli.format.legacy_upgrade import UpgradedBatch
+from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, UpgradedBatch
 from kcli.format.primitives import INT64_MAX, FormatError, InvalidRecordError, crc32c
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_FLAG, NewRecordBatch, RecordBatch, read_header
 from kcli.format.record_copy import renumber_records

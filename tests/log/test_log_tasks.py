@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kcli.log import log_manager
 from kcli.log.disk.deletion_queue import NEVER_MS, REMOVALS_PER_STEP
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
-from kcli.log.managing import log_tasks
 from kcli.log.unified_log import UnifiedLog
 from kcli.network.timing_wheel import Timer
 from tests.log.live_logs import new_batch
@@ -106,7 +106,7 @@ def test_retention_of_many_segments_comes_in_slices(node: Node, monkeypatch: pyt
     running = Running(node, retention_check_interval_ms=100_000, initial_task_delay_ms=20_000)
     log = running.make(batches=60)
     count = log.segment_count
-    assert count > 3 * log_tasks.SEGMENTS_PER_VISIT
+    assert count > 3 * log_manager.SEGMENTS_PER_VISIT
     taken: list[int] = []
     delete = UnifiedLog.delete_old_segments
 
@@ -119,7 +119,7 @@ def test_retention_of_many_segments_comes_in_slices(node: Node, monkeypatch: pyt
     monkeypatch.setattr(UnifiedLog, "delete_old_segments", counted)
     running.until(NOW_MS + 20_000)
     assert log.log_start_offset == log.log_end_offset and log.segment_count == 1
-    assert len(taken) > 3 and max(taken) <= log_tasks.SEGMENTS_PER_VISIT
+    assert len(taken) > 3 and max(taken) <= log_manager.SEGMENTS_PER_VISIT
 
 
 def test_checkpoints_are_written_in_their_time(node: Node, tmp_path: Path) -> None:
@@ -183,13 +183,13 @@ def test_idle_producers_are_forgotten(node: Node) -> None:
 
 
 def test_a_sweep_over_many_logs_comes_in_slices(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tasks, "LOGS_PER_STEP", 3)
+    monkeypatch.setattr(log_manager, "LOGS_PER_STEP", 3)
     manager = node.started()
     for partition in range(8):
         manager.get_or_create_log("t", partition, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     visited: list[int] = []
     finished: list[int] = []
-    sweep = log_tasks.Sweep(
+    sweep = log_manager.Sweep(
         "sweep", manager, lambda log, now_ms: visited.append(log.partition), 1_000, 3, lambda: finished.append(len(visited))
     )
     assert sweep.run(NOW_MS) == NOW_MS and len(visited) == 3
@@ -197,7 +197,7 @@ def test_a_sweep_over_many_logs_comes_in_slices(node: Node, monkeypatch: pytest.
     assert sweep.run(NOW_MS) == NOW_MS
     assert sweep.run(NOW_MS) == NOW_MS + 1_000
     assert visited == [0, 1, 2, 3, 5, 6, 7] and finished == [7]
-    forever = log_tasks.Sweep("sweep", manager, lambda log, now_ms: None, NEVER_MS, 100)
+    forever = log_manager.Sweep("sweep", manager, lambda log, now_ms: None, NEVER_MS, 100)
     assert forever.run(NOW_MS) == NEVER_MS
 
 
@@ -310,7 +310,7 @@ def test_any_other_task_with_a_fault_runs_again(node: Node, monkeypatch: pytest.
         calls.append(now_ms)
         raise ZeroDivisionError("odd")
 
-    log_tasks.Task("kafka-delete-logs", fail, running.timer.schedule, lambda now_ms: None, lines.append).wake(NOW_MS + 5)
-    running.until(NOW_MS + 2 * log_tasks.FAULT_PAUSE_MS)
-    assert calls == [NOW_MS + 5, NOW_MS + 5 + log_tasks.FAULT_PAUSE_MS]
+    log_manager.Task("kafka-delete-logs", fail, running.timer.schedule, lambda now_ms: None, lines.append).wake(NOW_MS + 5)
+    running.until(NOW_MS + 2 * log_manager.FAULT_PAUSE_MS)
+    assert calls == [NOW_MS + 5, NOW_MS + 5 + log_manager.FAULT_PAUSE_MS]
     assert len(lines) == 2 and "a fault of kcli in the task kafka-delete-logs" in lines[0]

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from kcli.network.sasl_exchanges import (
+from kcli.network.sasl_login import (
     MAX_ITERATIONS,
     MOST_SHOWN,
     OAuthBearerExchange,

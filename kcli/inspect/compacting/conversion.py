@@ -6,7 +6,7 @@
     markers, and batches without records      unchanged
     data, format 2                            the same bytes of records with the new codec: length, CRC and the codec in
                                               the attributes change, the rest of the header stays
-    a compressed set of format 0 or 1         a batch of format 2 with the same messages (kcli.format.legacy_upgrade)
+    a compressed set of format 0 or 1         a batch of format 2 with the same messages (kcli.format.legacy_message_set)
     single messages of format 0 or 1          batches of format 2 with several messages: a single one hardly compresses
 
 Adjacent single messages go into one batch of up to GATHERED_BYTES if they have the same format and timestamp type (with
@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.compression import deflate, inflate
-from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, iter_records
-from kcli.format.legacy_upgrade import UpgradedBatch
+from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, UpgradedBatch, iter_records
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with_records
 from kcli.inspect.compacting.jobs import Recompression

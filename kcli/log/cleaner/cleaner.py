@@ -35,8 +35,7 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.compression import deflate, inflate_at_once
 from kcli.format.file_names import FileKind
-from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-from kcli.format.legacy_upgrade import UpgradedBatch
+from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, UpgradedBatch
 from kcli.format.loop_results import ENOUGH, NEED_MORE, OTHER, OUTSIDE_WINDOW, REWRITTEN
 from kcli.format.primitives import INT32_MAX, INT64_MAX, Buffer, CorruptRecordError, crc32c
 from kcli.format.record_batch import (

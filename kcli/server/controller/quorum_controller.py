@@ -16,6 +16,14 @@ Only the active controller (the leader of the quorum) decides; others answer NOT
 leadership, the records that it appended and that are not committed are reverted in its image; what later leaders write is then
 applied to it. The active controller itself fences brokers whose session has expired, and appends a NoOp record if nothing was
 appended for metadata.max.idle.interval.ms, so that followers and observers see the high watermark advance.
+
+QuorumControllerMetrics counts elections by their kind, expired sessions, and records that do not fit.
+
+the new leader was      counts as
+----------------------  --------------------------------------------------------------------------
+in the ISR              nothing
+in the ELR (KIP-966)    election_from_eligible
+in neither              unclean: records may be lost
 """
 
 from __future__ import annotations
@@ -37,17 +45,39 @@ from kcli.server.controller.control_managers import ControlManagers
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
-from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
 from kcli.server.log_lines import WarningLine, fault_line
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
-from kcli.server.raft.metadata_batches import (
-    MAX_RECORDS_PER_APPEND,
-    MetadataBatch,
-    encode_metadata_record,
-    new_record,
-)
+from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, encode_metadata_record, new_record
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
+from kcli.state.metadata_image import MetadataImage
+
+
+class QuorumControllerMetrics:
+    """Counters since the start of the process."""
+
+    __slots__ = ("elections_from_eligible", "metadata_errors", "new_leaders", "timed_out_heartbeats", "unclean_elections")
+
+    def __init__(self) -> None:
+        self.elections_from_eligible = 0
+        self.metadata_errors = 0
+        self.new_leaders = 0
+        self.timed_out_heartbeats = 0
+        self.unclean_elections = 0
+
+    def count_election(self, image: MetadataImage, record: Message) -> None:
+        """Count the election, if a record that is about to be applied to `image` makes one."""
+        if record.STRUCT.name != "PartitionChangeRecord" or record.leader < 0:
+            return
+        topic = image.topics.get(record.topic_id)
+        partition = None if topic is None else topic.partitions.get(record.partition_id)
+        if partition is None or record.leader == partition.leader or record.leader in partition.isr:
+            return
+        if record.leader in partition.eligible_leader_replicas:
+            self.elections_from_eligible += 1
+        else:
+            self.unclean_elections += 1
+
 
 # The records that follow from a change of a broker's state may need several batches. A prefix of them is a valid state, too,
 # because the change of the registration is the last.

@@ -124,7 +124,7 @@ class ReplicaManager:
     # -------------------------------------------------------------------------------------------------------- flushes
 
     def begin_log_tasks(self, now_ms: int) -> None:
-        """Begin the periodic tasks on logs: retention, checkpoints, deletions (kcli.log.managing.log_tasks)."""
+        """Begin the periodic tasks on logs: retention, checkpoints, deletions (kcli.log.log_manager)."""
         self.log_manager.begin_tasks(now_ms, self._timer.schedule, self.take_log_flushes)
 
     def take_log_flushes(self, now_ms: int) -> None:

@@ -3,7 +3,7 @@
     the application                        what it does
     -------------------------------------  -------------------------------------------------------------------------------
     polls                                  as the shells do: listener calls, errors, records; then its work (CommitWork,
-                                           transforming.Transform), and sometimes pauses
+                                           Transform), and sometimes pauses
     commits                                waiting or not, its positions or all that was returned; or has the client do it
     its listener: revoked                  commits what it has of the partitions; takes its time
     its listener: lost                     sometimes tries to commit: that must be refused

@@ -53,12 +53,11 @@ from kcli.simulator.administrator import SET_OPERATION, TOPIC_RESOURCE
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import find_anomaly
-from kcli.simulator.coordination.classic_member import ClassicMember
-from kcli.simulator.coordination.consumer_member import ConsumerMember
+from kcli.simulator.coordination.consumer_member import REPARTITION, ConsumerMember, RepartitioningMember, StreamsMember
 from kcli.simulator.coordination.core_member import CoreMember
 from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
-from kcli.simulator.coordination.group_member import CommitWork, GroupMember, Offsets, Work
+from kcli.simulator.coordination.group_member import ClassicMember, CommitWork, GroupMember, Offsets, Work
 from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, TopicPartition, topic_name
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter, OffsetDeleter
@@ -67,10 +66,8 @@ from kcli.simulator.coordination.share_history import ShareTerms, group_of
 from kcli.simulator.coordination.share_member import ShareMember
 from kcli.simulator.coordination.share_resetting import ShareGroupGate, ShareResetter, configure_share_group, share_starts
 from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage
-from kcli.simulator.coordination.streams_member import REPARTITION, RepartitioningMember, StreamsMember
 from kcli.simulator.coordination.topic_replacing import TopicReplacer
-from kcli.simulator.coordination.transactional_producer import TransactionalProducer
-from kcli.simulator.coordination.transforming import Transform
+from kcli.simulator.coordination.transactional_producer import TransactionalProducer, Transform
 from kcli.simulator.network import NetworkConditions
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.runner import NodeFactory, Simulation

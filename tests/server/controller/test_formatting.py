@@ -16,9 +16,8 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from kcli.server.config.loading import configure
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.format_settings import FormatOptions, plan_format
+from kcli.server.controller.format_settings import FormatOptions, ScramError, parse_scram, plan_format
 from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
-from kcli.server.controller.scram_parser import ScramError, parse_scram
 from kcli.server.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.raft.metadata_log import read_snapshot_file
 from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters

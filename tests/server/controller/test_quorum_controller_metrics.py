@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
+from kcli.server.controller.quorum_controller import QuorumControllerMetrics
 from kcli.server.raft.kafka_raft_client import CommitTimes
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_image import MetadataImage
