@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
+import uuid
 
 import pytest
 
-from kcli.client.errors import IllegalStateError, KafkaError, WakeupError
+from kcli.client.errors import ConfigError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.serializers import DESERIALIZERS, SERIALIZERS, find_deserializer, find_serializer, serialize
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.async_share_consumer import AsyncShareConsumer
 from kcli.client.shell.client_builder import Setting
@@ -31,6 +34,38 @@ def test_a_text_is_not_a_list_of_topics() -> None:
                     one.subscribe("orders")
 
     asyncio.run(run())
+
+
+VALUES = [
+    ("bytes", b"\xff"),
+    ("string", "\u00e9"),
+    ("short", -2),
+    ("integer", 7),
+    ("long", 2**40),
+    ("float", 0.5),
+    ("double", 0.1),
+]
+VALUES += [("uuid", uuid.UUID(int=5)), ("json", {"a": [1, None, "\u00e9"]})]
+
+
+@pytest.mark.parametrize(("name", "value"), VALUES)
+def test_a_deserializer_of_a_name_reads_what_the_serializer_wrote(name: str, value: object) -> None:
+    """The names are those of the producer; a value of another size, or text that is not of the kind, is refused."""
+    data = serialize(find_serializer(name), value, "value")
+    read = find_deserializer(name)
+    assert data is not None and (data if read is None else read(data)) == value
+    assert set(SERIALIZERS) == set(DESERIALIZERS)
+    if read is not None:
+        with pytest.raises((ValueError, struct.error)):
+            read(b"\xff\xff\xff")
+
+
+def test_what_is_no_deserializer_is_refused_when_the_consumer_is_made() -> None:
+    """It was called for the first record, with advice to pass the record by."""
+    for kind in (Consumer, ShareConsumer):
+        for wrong in ("strin", 5):
+            with pytest.raises(ConfigError, match="deserializer"):
+                kind(SETTINGS, value_deserializer=wrong)  # type: ignore[arg-type]
 
 
 BAD_NAMES = {

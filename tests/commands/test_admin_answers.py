@@ -15,7 +15,7 @@ import pytest
 
 from kcli.client.admin.operation import Operation
 from kcli.client.errors import KafkaError
-from kcli.commands import configs, group_reset_options, groups, topics, transactions
+from kcli.commands import configs, groups, topics, transactions
 from kcli.commands.app import main
 from kcli.commands.client_options import client_errors
 from kcli.protocol import error_codes as codes
@@ -55,7 +55,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             with client_errors(passed_on=KafkaError):
                 return script.execute(operation)
 
-        for module in (configs, group_reset_options, groups, topics, transactions):
+        for module in (configs, groups, topics, transactions):
             monkeypatch.setattr(module, "ask", ask)
 
     return use

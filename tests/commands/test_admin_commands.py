@@ -21,7 +21,7 @@ from kcli.commands.admin_command import known_words, select
 from kcli.commands.app import main
 from kcli.commands.bench import make_values
 from kcli.commands.configs import parse_values
-from kcli.commands.group_reset_options import duration_ms, read_plan
+from kcli.commands.groups import duration_ms, read_plan
 from kcli.commands.output import CannotRun
 from tests.answering_server import answering_server
 

@@ -36,42 +36,218 @@ No records of lost partitions are returned, from the moment on at which the gene
 Heartbeats are sent in SYNCING, COMPLETING and STABLE, and in PREPARING while the generation is valid. If none succeeds within
 session.timeout.ms, the coordinator is looked up again. Records of partitions that the member keeps are returned in all states.
 A static member (group.instance.id) does not leave the group when it is closed, unless it is asked to.
+
+The heartbeats of a member of a classic group (Kafka: AbstractCoordinator.HeartbeatThread).
+
+answer                                    then
+----------------------------------------  --------------------------------------------------------------------------
+NONE                                      the next one after heartbeat.interval.ms; session.timeout.ms begins again
+REBALANCE_IN_PROGRESS                     the same, and the member joins again if it is STABLE
+UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,    the generation is lost
+FENCED_INSTANCE_ID
+NOT_COORDINATOR, no answer, any other     the next one after retry.backoff.ms; the coordinator may be looked up again
+none succeeds in session.timeout.ms       the coordinator is looked up again
+
+What a member of a classic group sends in JoinGroup, and what its leader makes of it (Kafka: ConsumerCoordinator).
+
+    partition.assignment.strategy   names, or Kafka's class names; JoinGroup has them in this order
+    rebalance protocol              the highest that all of them support: cooperative or eager
+    the leader assigns by           the assignor that the coordinator chose, the subscriptions of all members, and for each
+                                    topic the partitions and the racks of their replicas
+
+The leader remembers the partitions and racks by which it assigned: other metadata make another rebalance due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 
-from kcli.client.cluster import Cluster, TopicPartition
-from kcli.client.consumer.assignors.assignor import RebalanceProtocol
-from kcli.client.consumer.classic_assignment import (
-    ClassicAssignors,
-    Snapshot,
-    assign,
-    fits_subscription,
-    snapshot_of,
-    subscribe_to_matching,
-    subscriptions_of,
-)
-from kcli.client.consumer.classic_heartbeat import ClassicHeartbeat
-from kcli.client.consumer.classic_requests import join_request, leave_request, sync_request
+from kcli.client.cluster import NO_LEADER, Cluster
+from kcli.client.cluster import TopicPartition as Pair
+from kcli.client.consumer.assignors.assignor import Assignor, ClusterMetadata, Racks, RebalanceProtocol
+from kcli.client.consumer.assignors.built_in import ASSIGNORS
+from kcli.client.consumer.classic_requests import heartbeat_request, join_request, leave_request, sync_request
 from kcli.client.consumer.consumer_config import ConsumerConfig
-from kcli.client.consumer.consumer_protocol import Assignment, Subscription, decode_assignment
+from kcli.client.consumer.consumer_protocol import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from kcli.client.consumer.group_member import NO_MEMBER_ID, GroupMember
 from kcli.client.consumer.membership import NO_GENERATION, CallbackKind, CloseDone, CloseOption, GroupMetadata
 from kcli.client.consumer.subscription_state import SubscriptionState, SubscriptionType
-from kcli.client.errors import AuthenticationError, ClientError, CommitFailedError, KafkaError
+from kcli.client.errors import AuthenticationError, ClientError, CommitFailedError, ConfigError, KafkaError
+from kcli.client.metadata import Metadata
 from kcli.client.network_client import COORDINATOR, DATA, NetworkClient
 from kcli.network.exponential_backoff import ExponentialBackoff
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
-from kcli.protocol.apis import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from kcli.protocol.apis import API_KEYS, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError
 
 JOIN_EXTRA_MS = 5_000  # the coordinator answers JoinGroup when the rebalance times out: a request waits a little longer
 LOSES_GENERATION = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION))
+
+
+FATAL = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION, error_codes.FENCED_INSTANCE_ID))
+
+
+_JAVA_PACKAGE = "org.apache.kafka.clients.consumer."
+_JAVA_NAMES = {
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+# By topic: for each partition, the racks of its replicas.
+Snapshot = Mapping[str, Sequence[Racks]]
+
+
+class ClassicAssignors:
+    """The assignors of one member."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Raises ConfigError."""
+        self._by_name: dict[str, Assignor] = {}
+        for text in names:
+            name = _JAVA_NAMES.get(text.removeprefix(_JAVA_PACKAGE), text)
+            if name not in ASSIGNORS:
+                raise ConfigError(
+                    f"there is no assignor {text!r} for partition.assignment.strategy: it may have {', '.join(ASSIGNORS)}"
+                )
+            if name in self._by_name:
+                raise ConfigError(f"partition.assignment.strategy has the assignor {name} twice")
+            self._by_name[name] = ASSIGNORS[name]()
+        if not self._by_name:
+            raise ConfigError(f"partition.assignment.strategy is empty: it may have {', '.join(ASSIGNORS)}")
+        supported = frozenset(RebalanceProtocol).intersection(*(one.protocols for one in self._by_name.values()))
+        if not supported:
+            raise ConfigError("the assignors of partition.assignment.strategy have no rebalance protocol in common")
+        self.protocol = max(supported)
+
+    def join_protocols(
+        self, topics: frozenset[str], owned: Iterable[tuple[str, int]], generation: int, rack: str | None
+    ) -> list[Message]:
+        """Return the subscription of this member, encoded for each assignor, as JoinGroup lists them."""
+        struct = API_KEYS[JOIN_GROUP].request.classes["JoinGroupRequestProtocol"]
+        partitions = [TopicPartition(*one) for one in sorted(owned)]
+        listed = []
+        for name, assignor in self._by_name.items():
+            user_data = assignor.subscription_user_data(topics)
+            subscription = Subscription(sorted(topics), user_data, partitions, generation, rack)
+            listed.append(struct(name=name, metadata=encode_subscription(subscription)))
+        return listed
+
+    def find(self, name: str | None) -> Assignor | None:
+        """Return the assignor that the coordinator chose, None if this member does not have it."""
+        return None if name is None else self._by_name.get(name)
+
+
+def subscribe_to_matching(subscription: SubscriptionState, topics: Iterable[str], left_out: Collection[str]) -> None:
+    """Subscribe to those of the topics that match the pattern."""
+    pattern = re.compile(subscription.pattern or "")
+    subscription.subscribe_from_pattern(topic for topic in topics if topic not in left_out and pattern.fullmatch(topic))
+
+
+def fits_subscription(subscription: SubscriptionState, assigned: Iterable[tuple[str, int]]) -> bool:
+    """Return whether the topics of assigned partitions are subscribed; those of a pattern may be newer than the metadata."""
+    topics = {topic for topic, _ in assigned}
+    if subscription.type is SubscriptionType.AUTO_PATTERN:
+        pattern = re.compile(subscription.pattern or "")
+        return all(pattern.fullmatch(topic) for topic in topics)
+    return topics <= subscription.subscription
+
+
+def subscriptions_of(members: Iterable[Message]) -> dict[str, Subscription]:
+    """Return the subscriptions of the members that JoinGroup's answer lists for the leader. Raises DecodeError."""
+    return {one.member_id: decode_subscription(one.metadata, one.group_instance_id) for one in members}
+
+
+def snapshot_of(metadata: Metadata, topics: Iterable[str]) -> Snapshot:
+    """Return the partitions of topics with the racks of their replicas; topics that are not known are left out."""
+    racks = {node.node_id: node.rack for node in metadata.nodes.values()}
+    snapshot: dict[str, Sequence[Racks]] = {}
+    for topic in sorted(topics):
+        partitions = metadata.cluster.partitions_for_topic(topic)
+        if partitions:
+            snapshot[topic] = [_racks(one.replicas, racks) for one in partitions]
+    return snapshot
+
+
+def _racks(replicas: Iterable[int], racks: Mapping[int, str | None]) -> Racks:
+    found = (racks.get(replica) for replica in replicas if replica != NO_LEADER)
+    return frozenset(rack for rack in found if rack)
+
+
+def assign(assignor: Assignor, snapshot: Snapshot, subscriptions: Mapping[str, Subscription]) -> list[Message]:
+    """Return the assignments of all members, encoded, as SyncGroup lists them."""
+    struct = API_KEYS[SYNC_GROUP].request.classes["SyncGroupRequestAssignment"]
+    assignments = assignor.assign(ClusterMetadata(snapshot), subscriptions)
+    return [struct(member_id=member, assignment=encode_assignment(one)) for member, one in assignments.items()]
+
+
+class ClassicHeartbeat:
+    """The heartbeats of one member, from `start` to `stop`."""
+
+    def __init__(self, member: ClassicMembership) -> None:
+        self._member = member
+        self._next: TimerTask | None = None
+        self._answered_ms = 0
+        self._run = 0  # answers to heartbeats before the last `stop` are ignored
+
+    def start(self, now_ms: int) -> None:
+        """Send the first one after heartbeat.interval.ms."""
+        self.stop()
+        self._answered_ms = now_ms
+        self._schedule(now_ms + self._member.config.heartbeat_interval_ms)
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._run += 1
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _schedule(self, at_ms: int) -> None:
+        self._next = self._member.network.timer.schedule(at_ms, self._send)
+
+    def _send(self, now_ms: int) -> None:
+        member, run = self._member, self._run
+        if now_ms - self._answered_ms >= member.config.session_timeout_ms:
+            member.coordinator.node_id = None
+            self._answered_ms = now_ms
+        request = heartbeat_request(member.group_metadata())
+
+        def answered(answer: Message | ClientError, now_ms: int) -> None:
+            if run == self._run:
+                self._answered(answer, now_ms)
+
+        timeout_ms = min(member.config.session_timeout_ms, member.network.config.request_timeout_ms)
+        member.coordinator.send(HEARTBEAT, request, answered, now_ms, timeout_ms)
+
+    def _answered(self, answer: Message | ClientError, now_ms: int) -> None:
+        member = self._member
+        code = error_codes.NETWORK_EXCEPTION if isinstance(answer, ClientError) else answer.error_code
+        if code in FATAL:
+            member.lose_generation(code, now_ms)
+            return
+        if code not in (error_codes.NONE, error_codes.REBALANCE_IN_PROGRESS):
+            member.coordinator.check(code)
+            self._schedule(now_ms + member.network.config.retry_backoff_ms)
+            return
+        self._answered_ms = now_ms
+        if code == error_codes.REBALANCE_IN_PROGRESS:
+            member.rebalance_in_progress()
+        self._schedule(now_ms + member.config.heartbeat_interval_ms)
 
 
 class State(Enum):
@@ -204,7 +380,7 @@ class ClassicMembership(GroupMember):
         if used.generation_id != NO_GENERATION and used == self.group_metadata():
             self.lose_generation(error_code, now_ms)
 
-    def may_commit_again(self, used: GroupMetadata, partitions: Iterable[TopicPartition]) -> bool:
+    def may_commit_again(self, used: GroupMetadata, partitions: Iterable[Pair]) -> bool:
         """See CommittingMember: a classic member has no epoch."""
         return False
 

@@ -18,6 +18,22 @@
 A poll of an application is, in a shell: `begin_poll`, the calls of the listener that are due, `raise_error`, `collect`; without
 records `await_work`, `polled`, and again from the listener on, until the time is over. Each error is raised once, by the next
 poll. If a partition has no valid position and no reset strategy, each poll raises until the application seeks.
+
+`ask_topics` asks for the topics of a cluster and their partitions (Kafka: TopicMetadataFetcher). A topic that does not exist is
+not in the result; one that the client may not see is an error if it was named. A request that gets no answer is sent again, to
+another broker if there is one, until the time is over.
+
+RecreatedTopics are deleted and created again while a consumer reads them: its positions are offsets of the old topic.
+
+    the metadata have, of an assigned partition      then
+    -----------------------------------------------  -----------------------------------------------------------------------
+    the first id of its topic since its assignment   the position is one of this topic
+    another id                                       the position is looked up as after an assignment: the committed offset,
+                                                     else auto.offset.reset. With none poll raises TopicRecreatedError
+    an id that another one has replaced              nothing: a broker is behind
+    no id: the topic is deleted, or the broker old   nothing
+
+Kafka's own consumer has no such rule. If the log of the new topic is longer than the old position, it reads on in the middle.
 """
 
 from __future__ import annotations
@@ -35,20 +51,21 @@ from kcli.client.consumer.fetcher import Fetcher
 from kcli.client.consumer.initial_positions import InitialPositions
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.consumer.offset_fetcher import ListDone, OffsetFetcher
-from kcli.client.consumer.position_wait import PositionDone, PositionWait
-from kcli.client.consumer.recreated_topics import RecreatedTopics
+from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
+    NONE,
     ConsumerRebalanceListener,
     FetchPosition,
+    FetchState,
     NoOffsetForPartitionError,
     OffsetResetStrategy,
     SubscriptionState,
     SubscriptionType,
     parse_reset_strategy,
 )
-from kcli.client.consumer.topic_listing import PartitionsDone, TopicsDone, ask_topics
-from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError
-from kcli.client.network_client import NetworkClient
+from kcli.client.errors import ClientError, ConfigError, IllegalStateError, KafkaError, KafkaTimeoutError, TopicRecreatedError
+from kcli.client.metadata import Metadata
+from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.serializers import Deserializer
 from kcli.client.value_checks import (
     OffsetAndMetadata,
@@ -59,11 +76,185 @@ from kcli.client.value_checks import (
     checked_partitions,
     checked_topics,
 )
+from kcli.network.peer_request import Answer, PeerFailure
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, METADATA
+from kcli.protocol.message import Message
 
 MakeMembership = Callable[[NetworkClient, ConsumerConfig, SubscriptionState], Membership]
 OffsetsDone = Callable[[dict[TopicPartition, OffsetAndMetadata | None] | ClientError, int], None]
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)
+
+
+PositionDone = Callable[[int | ClientError, int], None]
+
+
+PartitionsDone = Callable[[tuple[PartitionInfo, ...] | ClientError, int], None]
+Topics = dict[str, tuple[PartitionInfo, ...]]
+TopicsDone = Callable[[Topics | ClientError, int], None]
+
+
+class RecreatedTopics:
+    """Forgets the positions of one consumer in topics that were created again.
+
+    `forget(partition)` is called for each of them, `log(line)` with a sentence.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        subscriptions: SubscriptionState,
+        errors: PositionErrors,
+        forget: Callable[[TopicPartition], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._metadata = metadata
+        self._subscriptions = subscriptions
+        self._errors = errors
+        self._forget = forget
+        self._log = log
+        self._ids: dict[TopicPartition, bytes] = {}
+        self._replaced: set[bytes] = set()
+
+    def check(self) -> None:
+        """Compare the ids of the assigned partitions' topics with those in the metadata, after either has changed."""
+        ids = self._metadata.topic_ids
+        before, self._ids = self._ids, {}
+        for partition in self._subscriptions.assigned_partitions:
+            topic_id, known = ids.get(partition[0]), before.get(partition)
+            if topic_id is None or topic_id in self._replaced:
+                topic_id = known
+            if topic_id is not None:
+                self._ids[partition] = topic_id
+        changed = [one for one, topic_id in self._ids.items() if before.get(one, topic_id) != topic_id]
+        self._replaced.update(before[one] for one in changed)
+        for partition in sorted(changed):
+            self._recreated(partition)
+
+    def _recreated(self, partition: TopicPartition) -> None:
+        state = self._subscriptions.state_of(partition)
+        if state.position is None:
+            return
+        topic, number = partition
+        offset = self._subscriptions.consumed_offset(partition)
+        self._log(
+            f"the topic {topic} was deleted and created again: offset {offset} of {topic}-{number} is not a position any more"
+        )
+        self._forget(partition)
+        state.put(FetchState.INITIALIZING, None)
+        if self._subscriptions.default_strategy == NONE and offset is not None:
+            self._errors.put(TopicRecreatedError({partition: offset}), partition)
+
+
+def ask_topics(network: NetworkClient, topics: Collection[str] | None, done: TopicsDone, timeout_ms: int) -> None:
+    """Find topics by name, or all topics."""
+    kind = API_KEYS[METADATA].request
+    of_topic = kind.classes["MetadataRequestTopic"]
+    may_create = topics is not None and network.config.allow_auto_create_topics
+    named = None if topics is None else [of_topic(name=topic) for topic in topics]
+    request = kind.new(topics=named, allow_auto_topic_creation=may_create)
+    deadline_ms = network.timer.clock_ms + timeout_ms
+
+    def ask(now_ms: int) -> None:
+        left_ms = deadline_ms - now_ms
+        if left_ms <= 0:
+            done(KafkaTimeoutError(f"the topics were not listed in time ({network.failure_reason()})"), now_ms)
+        else:
+            network.send_to_any(METADATA, request, answered, min(left_ms, network.config.request_timeout_ms))
+
+    def answered(answer: Answer, now_ms: int) -> None:
+        if isinstance(answer, PeerFailure) and answer.is_lasting:
+            done(failure_error(answer, METADATA), now_ms)
+        elif isinstance(answer, PeerFailure) or _is_incomplete(answer):
+            network.timer.schedule(min(now_ms + network.config.retry_backoff_ms, deadline_ms), ask)
+        else:
+            done(_topics_of(answer, topics is not None), now_ms)
+
+    ask(network.timer.clock_ms)
+
+
+def _is_incomplete(answer: Message) -> bool:
+    passing = (error_codes.LEADER_NOT_AVAILABLE, error_codes.UNKNOWN_SERVER_ERROR)
+    return not answer.brokers or any(topic.error_code in passing for topic in answer.topics)
+
+
+def _topics_of(answer: Message, is_named: bool) -> Topics | ClientError:
+    found: Topics = {}
+    for topic in answer.topics:
+        if topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            continue
+        if topic.error_code:
+            if is_named:
+                return KafkaError(topic.error_code, f"the metadata of topic {topic.name}")
+            continue
+        found[topic.name] = tuple(
+            PartitionInfo(
+                topic.name,
+                one.partition_index,
+                one.leader_id,
+                one.leader_epoch,
+                tuple(one.replica_nodes),
+                tuple(one.isr_nodes),
+                tuple(one.offline_replicas),
+            )
+            for one in sorted(topic.partitions, key=lambda one: int(one.partition_index))
+        )
+    return found
+
+
+class PositionWait:
+    """One call of `position`; `waits` are those that have no result yet.
+
+    `is_lost(partition)` says whether only the application can give a partition a position.
+    """
+
+    def __init__(
+        self,
+        network: NetworkClient,
+        subscriptions: SubscriptionState,
+        waits: list[PositionWait],
+        is_lost: Callable[[TopicPartition], bool],
+        partition: TopicPartition,
+        done: PositionDone,
+    ) -> None:
+        self._network = network
+        self._subscriptions = subscriptions
+        self._waits = waits
+        self._is_lost = is_lost
+        self.partition = partition
+        self._done = done
+        self._timer: TimerTask | None = None
+
+    def begin(self, now_ms: int, timeout_ms: int) -> None:
+        """Wait for at most `timeout_ms`."""
+        self._timer = self._network.timer.schedule(now_ms + timeout_ms, self._timed_out)
+        self._waits.append(self)
+
+    def check(self, take_error: Callable[[], ClientError | None], now_ms: int) -> None:
+        """End if the position is known, the partition is not assigned any more, or the consumer has an error."""
+        topic, number = self.partition
+        if not self._subscriptions.is_assigned(self.partition):
+            self._end(IllegalStateError(f"{topic}-{number} is not assigned to this consumer any more"), now_ms)
+            return
+        found = self._subscriptions.consumed_offset(self.partition)
+        if found is not None:
+            self._end(found, now_ms)
+        elif self._is_lost(self.partition):
+            self._end(NoOffsetForPartitionError([self.partition]), now_ms)
+        elif (error := take_error()) is not None:
+            self._end(error, now_ms)
+
+    def _timed_out(self, now_ms: int) -> None:
+        topic, number = self.partition
+        reason = self._network.failure_reason()
+        self._end(KafkaTimeoutError(f"the position of {topic}-{number} was not found in time ({reason})"), now_ms)
+
+    def _end(self, result: int | ClientError, now_ms: int) -> None:
+        self._waits.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._done(result, now_ms)
 
 
 class ConsumerCore:

@@ -17,6 +17,8 @@
 
 Results come by the records' `on_delivery(metadata, error)`, in the order of a partition; what it raises is logged. Nothing
 here waits, and no clock is read: `now_ms` comes with each call.
+
+The calls of an application that a producer has not ended yet, but for those of transactions.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ from kcli.client.producer.partitioner import Partitioner, RecordPartitioner
 from kcli.client.producer.producer_batch import Callback, Headers, ProducerBatch
 from kcli.client.producer.producer_config import ProducerConfig
 from kcli.client.producer.producer_metrics import ProducerMetrics
-from kcli.client.producer.producer_waits import Flush, Waiting
 from kcli.client.producer.record_accumulator import RecordAccumulator
 from kcli.client.producer.record_appender import RecordAppender
 from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import State
 from kcli.client.producer.transaction_requests import CallDone, Left, Offsets, TransactionRequests
 from kcli.client.value_checks import check_offsets
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.state.topic_names import topic_name_fault
 
@@ -62,6 +64,39 @@ _LASTING = frozenset((error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUT
 
 _Result = TypeVar("_Result")
 Done = Callable[[_Result | ClientError, int], None]
+
+
+class Waiting:
+    """A record, or a question for partitions, that waits for metadata or memory."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        try_again: Callable[[int], bool],
+        done: Callable[[ClientError], None],
+        owner: object,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.try_again = try_again
+        self.done = done
+        self.owner = owner
+        self.deadline: TimerTask | None = None
+
+
+class Flush:
+    """A call of flush, and the batches that have not ended."""
+
+    def __init__(self, batches: list[ProducerBatch], done: CallDone) -> None:
+        self.batches = batches
+        self.done = done
+
+    def is_over(self) -> bool:
+        """Return whether all batches have ended; each is checked until it has."""
+        while self.batches and self.batches[-1].is_done:
+            self.batches.pop()
+        return not self.batches
 
 
 class Record(NamedTuple):

@@ -16,14 +16,40 @@
     EndTxn                                                                     transaction coordinator
 
 If the caller of a call has stopped waiting, the call can be repeated, and nothing else can be called before. The repeated call
-gets the result of the first one, also if that has ended already. kcli.client.producer.transaction_answers decides what an error
-means. A request is sent again until its answer is final.
+gets the result of the first one, also if that has ended already. A request is sent again until its answer is final.
+
+What each error code of an answer means to a transactional producer (Kafka: the handlers in TransactionManager, KIP-1050).
+
+verdict     what the manager does
+----------  ------------------------------------------------------------------------------------------------------------
+DONE        goes on
+AGAIN       sends the request again after a backoff, to another coordinator if the error says so
+ABORTABLE   the transaction can only be aborted; then the producer can begin another one
+BUMP        the same, and abort_transaction gets a new epoch, since the broker has lost the producer's state
+FENCED      another producer has the transactional id: this one is of no use any more
+FATAL       this producer is of no use any more
+
+error                                    InitProducerId  AddPartitions  AddOffsets  TxnOffsetCommit  EndTxn
+---------------------------------------  --------------  -------------  ----------  ---------------  ---------
+retriable, such as NOT_COORDINATOR and   AGAIN           AGAIN          AGAIN       AGAIN            AGAIN
+CONCURRENT_TRANSACTIONS
+INVALID_PRODUCER_EPOCH, PRODUCER_FENCED  FENCED          FENCED         FENCED      FENCED           FENCED
+UNKNOWN_PRODUCER_ID,                     FATAL           BUMP           BUMP        BUMP             BUMP
+INVALID_PRODUCER_ID_MAPPING
+TRANSACTION_ABORTABLE                    ABORTABLE       ABORTABLE      ABORTABLE   ABORTABLE        ABORTABLE
+TOPIC_AUTHORIZATION_FAILED,              FATAL           ABORTABLE      ABORTABLE   ABORTABLE        FATAL
+GROUP_AUTHORIZATION_FAILED
+errors of the group's member             FATAL           ABORTABLE      FATAL       ABORTABLE        FATAL
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED,   FATAL           FATAL          FATAL       FATAL            FATAL
+INVALID_TXN_STATE
+any other                                FATAL           ABORTABLE      FATAL       FATAL            FATAL
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 
 from kcli.client.cluster import TopicPartition
@@ -32,12 +58,12 @@ from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, Coordinat
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, TransactionAbortableError, TransactionAbortedError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch
-from kcli.client.producer.transaction_answers import Verdict, verdict_of, worst
 from kcli.client.producer.transaction_manager import State, TransactionManager
 from kcli.client.value_checks import OffsetAndMetadata
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
+from kcli.protocol import error_codes as codes
 from kcli.protocol.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -63,6 +89,58 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CallDone = Callable[[ClientError | None, int], None]
 # Takes the news that the caller of a call waits no longer.
 Left = Callable[[], None]
+
+
+class Verdict(Enum):
+    """What an answer means; the table is above."""
+
+    DONE = "done"
+    AGAIN = "again"
+    ABORTABLE = "abortable"
+    BUMP = "bump"
+    FENCED = "fenced"
+    FATAL = "fatal"
+
+
+_ALL = frozenset((INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN))
+_IN_TRANSACTION = _ALL - {INIT_PRODUCER_ID}
+_WITH_RESOURCES = _IN_TRANSACTION - {END_TXN}
+_OF_OFFSETS = frozenset((TXN_OFFSET_COMMIT,))
+
+# By error code: the verdict, and the APIs to which it applies.
+_VERDICTS: dict[int, tuple[Verdict, frozenset[int]]] = {
+    codes.NONE: (Verdict.DONE, _ALL),
+    codes.INVALID_PRODUCER_EPOCH: (Verdict.FENCED, _ALL),
+    codes.PRODUCER_FENCED: (Verdict.FENCED, _ALL),
+    codes.UNKNOWN_PRODUCER_ID: (Verdict.BUMP, _IN_TRANSACTION),
+    codes.INVALID_PRODUCER_ID_MAPPING: (Verdict.BUMP, _IN_TRANSACTION),
+    codes.TRANSACTION_ABORTABLE: (Verdict.ABORTABLE, _ALL),
+    codes.TOPIC_AUTHORIZATION_FAILED: (Verdict.ABORTABLE, _WITH_RESOURCES),
+    codes.GROUP_AUTHORIZATION_FAILED: (Verdict.ABORTABLE, _WITH_RESOURCES),
+    codes.FENCED_INSTANCE_ID: (Verdict.ABORTABLE, _OF_OFFSETS),
+    codes.UNKNOWN_MEMBER_ID: (Verdict.ABORTABLE, _OF_OFFSETS),
+    codes.ILLEGAL_GENERATION: (Verdict.ABORTABLE, _OF_OFFSETS),
+    codes.STALE_MEMBER_EPOCH: (Verdict.ABORTABLE, _OF_OFFSETS),
+    codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (Verdict.FATAL, _ALL),
+    codes.INVALID_TXN_STATE: (Verdict.FATAL, _ALL),
+}
+# From the best to the worst, for answers with several codes.
+_ORDER = tuple(Verdict)
+
+
+def verdict_of(api_key: int, code: int) -> Verdict:
+    """Return what an error code in an answer of an API means."""
+    if code in codes.RETRIABLE:
+        return Verdict.AGAIN
+    verdict, apis = _VERDICTS.get(code, (Verdict.FATAL, frozenset()))
+    if api_key in apis:
+        return verdict
+    return Verdict.ABORTABLE if api_key == ADD_PARTITIONS_TO_TXN else Verdict.FATAL
+
+
+def worst(api_key: int, found: list[int]) -> int:
+    """Return the code of an answer with several that decides, NONE if there are no errors."""
+    return max(found, key=lambda code: _ORDER.index(verdict_of(api_key, code)), default=codes.NONE)
 
 
 class _OffsetCommit:

@@ -18,7 +18,7 @@ from kcli.client.errors import (
 )
 from kcli.client.producer.producer import ProducerCore, Record
 from kcli.client.producer.producer_config import ProducerConfig, read_producer_config
-from kcli.client.producer.transaction_answers import Verdict, verdict_of
+from kcli.client.producer.transaction_requests import Verdict, verdict_of
 from kcli.format.record_batch import check_batch
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
