@@ -44,7 +44,6 @@ from kcli.log.files.log_dir_owner import Owner
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark import table_schemas as tables
 from kcli.spark.json_schema import INFERRED
-from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.log_partitions import (
     DATA_LOSS_HINT,
     LogPartition,
@@ -54,7 +53,7 @@ from kcli.spark.log_partitions import (
     retry_planning,
 )
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
-from kcli.spark.planning import OffsetRange, earliest_offset, find_partitions, offset_ranges
+from kcli.spark.planning import OffsetRange, PlanCounts, count_plan, earliest_offset, find_partitions, offset_ranges
 from kcli.spark.read_options import ALL, EARLIEST, SKIP, ReadOptions
 from kcli.spark.run_commit import Recovery, RunError, RunOutput, state_of
 from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState

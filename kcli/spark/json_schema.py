@@ -35,9 +35,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kcli.spark.json_misfit import MAX_DEPTH
-
 INFERRED = "inferred"
+# With values nested some hundred levels deep, a job with Spark's inference fails or does not end.
+MAX_DEPTH = 64
 _LEAVES = (StringType, BooleanType, NumericType, DateType, TimestampType, TimestampNTZType, BinaryType, VariantType)
 _CORRUPT = "kcli corrupt"
 # JSON by RFC 8259: no NaN, no single quotes. A deeper value would make Spark's inference fail.

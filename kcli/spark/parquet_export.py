@@ -40,10 +40,9 @@ from kcli.spark.json_schema import (
     schema_ddl,
     written_schema,
 )
-from kcli.spark.left_out import PlanCounts, count_plan
 from kcli.spark.log_partitions import UnknownTopicError, given_paths, retry_planning
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
-from kcli.spark.planning import OffsetRange, find_partitions, offset_ranges, pinned
+from kcli.spark.planning import OffsetRange, PlanCounts, count_plan, find_partitions, offset_ranges, pinned
 from kcli.spark.read_options import ALL, ReadOptions, parse_options
 from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS

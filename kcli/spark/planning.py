@@ -7,6 +7,11 @@
 
 If a live broker holds the directory, reading ends with the last whole batch; otherwise an incomplete last batch is a fault.
 Since a broker may append while Spark plans, the end of a log is determined once, its offset and its byte together.
+
+The records that planning leaves out, and that no task reads, are counted for the summary of an export (`count_plan`): below
+the log start offset, at or above the last stable offset, and at or above the checkpointed high watermark. Control records
+count as records, as in Kafka. Records outside the user's own offsets and times are not counted, and neither are those below
+the offset at which an incremental run begins.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import NamedTuple
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log.disk.port import Disk
+from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, find_directories
@@ -34,6 +40,7 @@ from kcli.spark.read_options import (
     Offsets,
     ReadOptions,
 )
+from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
 # The names of the options that choose offsets, in lower case.
@@ -316,3 +323,41 @@ def _cluster_splits(wanted: Sequence[OffsetRange], options: ReadOptions, choice:
         for piece in part.pieces(first, end, part.transactions if choice.with_transactions else None, target)
     ]
     return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)
+
+
+# -------------------------------------------------------------------------------------------------------------- left out
+
+
+class PlanCounts(NamedTuple):
+    """The records that a plan leaves out, and how many partitions it reads to their high watermark and to their end."""
+
+    left_out: Report
+    to_high_watermark: int
+    to_log_end: int
+
+
+def count_plan(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[TopicPartition, int]) -> PlanCounts:
+    """Return the counts of a plan; earlier runs have read the offsets below those in `begun`. Raises OSError."""
+    report, bounded, partitions = Report(), 0, 0
+    for part, _, _ in ranges:
+        count_left_out(part, options, report, begun.get(part.key))
+        bounded += used_high_watermark(part, options) is not None
+        partitions += 1
+    return PlanCounts(report, bounded, partitions - bounded)
+
+
+def count_left_out(partition: LogPartition, options: ReadOptions, report: Report, begun: int | None = None) -> None:
+    """Add to `report` the records of a partition, from offset `begun` on, that planning leaves out. Raises OSError."""
+    end = partition.log_end_offset
+    first = partition.first_offset if begun is None else max(partition.first_offset, begun)
+    if not options.include_below_log_start and partition.log_start_offset > first:
+        count = partition.count_records(first, partition.log_start_offset)
+        report.add_left_out(*partition.key, BELOW_LOG_START, count)
+    until = end
+    if options.cuts_at_last_stable_offset:
+        until = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
+        report.add_left_out(*partition.key, BEYOND_LAST_STABLE, partition.count_records(until, end) if until < end else 0)
+    high_watermark = used_high_watermark(partition, options)
+    if high_watermark is not None and high_watermark < until:
+        mark = max(high_watermark, partition.log_start_offset, first)
+        report.add_left_out(*partition.key, ABOVE_HIGH_WATERMARK, partition.count_records(mark, until))

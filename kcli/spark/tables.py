@@ -14,6 +14,18 @@
 `batches`, `corrupt` and the tables of other files have everything in the files, also control batches, aborted transactions and
 offsets below the log start offset. Options that choose topics and partitions apply to all tables, those that choose offsets and
 times to the tables that are read from segments; the others refuse them.
+
+The records of Kafka's internal topics are decoded to JSON (`internal_records`):
+
+    topic                                            key                 value
+    -----------------------------------------------  ------------------  ------------------------------------------------
+    __consumer_offsets, __transaction_state,         a message           a message; null deletes the key's entry
+      __share_group_state
+    __cluster_metadata, __remote_log_metadata        null                a message
+    a control batch, with includeControl             null                its message; `valueType` is its type's name
+
+`keyType` and `valueType` are the names of Kafka's messages; the versions are those that the record states. If a record cannot
+be decoded, `error` has the reason, and key and value are null.
 """
 
 from __future__ import annotations
@@ -29,19 +41,23 @@ from kcli.format import limits
 from kcli.format.checkpoint import decode_leader_epochs
 from kcli.format.file_names import FileKind, parse_file_name
 from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.java_text import json_text
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk, base_name, parent_path
 from kcli.log.files.log_directory import read_partition
-from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
+from kcli.protocol.control_records import decode_control_record
+from kcli.protocol.internal_records import Decoder, decoder_for_topic
+from kcli.protocol.json_values import to_dict
+from kcli.protocol.message import Message
 from kcli.spark import table_schemas as tables
 from kcli.spark.arrow_spans import arrow_schema, read_records
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
-from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.log_partitions import LogPartition, retry_planning
 from kcli.spark.planning import RangeChoice, find_partitions, offset_ranges, plan_splits
 from kcli.spark.range_reader import CorruptRange, RangeReader, ranges_now
@@ -65,7 +81,7 @@ def plan_table(disk: Disk, options: ReadOptions, columns: set[str]) -> list[LogS
     """Return the splits of a table. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
     partitions = find_partitions(disk, options)
     if options.table == tables.INTERNAL_RECORDS:
-        partitions = [part for part in partitions if is_internal(part.topic)]
+        partitions = [part for part in partitions if decoder_for_topic(part.topic) is not None]
     if options.table in tables.OF_FILES:
         return pack([found for part in partitions for found in _files(part, options.table)], options.max_partition_bytes)
     if options.table in (tables.BATCHES, tables.CORRUPT):
@@ -219,6 +235,66 @@ def _corrupt_row(disk: Disk, fault: CorruptRange) -> Row:
     }
 
 
+_NO_CONTENTS: Row = dict.fromkeys(("keyType", "keyVersion", "key", "valueType", "valueVersion", "value", "error"))
+
+
+def _internal_rows(reader: RangeReader) -> Iterator[Row]:
+    decoder = decoder_for_topic(reader.part.topic)
+    assert decoder is not None
+    for batch in reader.batches():
+        if reader.left_out(batch) is None:
+            for window in reader.windows(batch):
+                yield from _rows_of(reader, batch, window, decoder)
+
+
+def _rows_of(reader: RangeReader, batch: LogBatch, window: RecordWindow, decoder: Decoder) -> Iterator[Row]:
+    header, part = batch.header, reader.part
+    is_control = isinstance(header, RecordBatch) and header.is_control
+    fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
+    for index in range(window.count):
+        offset = window.columns.offset[index]
+        if not part.first_offset <= offset < part.end_offset:
+            continue
+        timestamp = window.columns.timestamp[index] if fixed is None else fixed
+        key, value = window.key(index), window.value(index)
+        yield {
+            "offset": offset,
+            "timestamp": micros(timestamp),
+            "isTombstone": value is None,
+            "aborted": reader.is_aborted(header),
+            "segment": part.file,
+            "position": batch.position,
+            **(_control_contents(key, value) if is_control else _contents(decoder, key, value)),
+        }
+
+
+def _contents(decoder: Decoder, key: bytes | None, value: bytes | None) -> Row:
+    try:
+        key_message, value_message = decoder.decode(key, value)
+    except FormatError as error:
+        return _NO_CONTENTS | {"error": error.message}
+    return _NO_CONTENTS | _fields("key", key_message, decoder) | _fields("value", value_message, decoder)
+
+
+def _fields(side: str, message: Message | None, decoder: Decoder) -> Row:
+    if message is None:
+        return {}
+    return {
+        f"{side}Type": message.STRUCT.name,
+        f"{side}Version": message.schema_version,
+        side: json_text(decoder.to_dict(message)),
+    }
+
+
+def _control_contents(key: bytes | None, value: bytes | None) -> Row:
+    try:
+        record = decode_control_record(key, value)
+    except FormatError as error:
+        return _NO_CONTENTS | {"error": error.message}
+    text = None if record.message is None else json_text(to_dict(record.message))
+    return _NO_CONTENTS | {"valueType": record.name, "value": text}
+
+
 def _index_rows(reader: RangeReader) -> Iterator[Row]:
     file = reader.part.file
     data, base_offset = _read(reader), _base_offset(file)
@@ -291,7 +367,7 @@ def _base_offset(path: str) -> int:
 _ROWS: dict[str, Callable[[RangeReader], Iterator[Row]]] = {
     tables.BATCHES: _batch_rows,
     tables.CORRUPT: _corrupt_rows,
-    tables.INTERNAL_RECORDS: internal_rows,
+    tables.INTERNAL_RECORDS: _internal_rows,
     tables.OFFSET_INDEX: _index_rows,
     tables.TIME_INDEX: _index_rows,
     tables.ABORTED_TRANSACTIONS: _aborted_rows,

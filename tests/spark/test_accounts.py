@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark.left_out import count_left_out
-from kcli.spark.planning import find_partitions
+from kcli.spark.planning import count_left_out, find_partitions
 from kcli.spark.read_options import parse_options
 from kcli.spark.report import ABORTED, BELOW_LOG_START, BEYOND_LAST_STABLE, CONTROL, Report
 from tests.conftest import ROOT, every_log_set

@@ -23,9 +23,8 @@ from kcli.commands.app import main
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import cluster_reader
 from kcli.spark.data_source import KafkaLogDataSource
-from kcli.spark.left_out import count_plan
 from kcli.spark.log_partitions import PlanError, UnknownTopicError
-from kcli.spark.planning import OffsetRange, find_partitions
+from kcli.spark.planning import OffsetRange, count_plan, find_partitions
 from kcli.spark.read_options import OptionError, parse_options
 from kcli.spark.table_schemas import TableError
 from tests.certificates import Authority

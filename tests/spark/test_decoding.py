@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK
 from kcli.spark import parquet_export
-from kcli.spark.json_misfit import json_reason, utf8_reason
+from kcli.spark.decoding import json_reason, utf8_reason
 from kcli.spark.json_schema import unique_names
 from kcli.spark.parquet_export import ExportOptions, check_export
 from kcli.spark.spark_errors import ExportError
