@@ -43,9 +43,8 @@ def _load(path: str) -> ServerConfig:
 
 def _defaults(static: ServerConfig | None, layers: NodeLayers) -> NodeDefaults:
     from kcli.inspect.node_defaults import NodeDefaults
-    from kcli.server.config.cleaner_config import cleaner_settings
     from kcli.server.config.dynamic_config import DynamicConfig
-    from kcli.server.config.server_config import ServerConfig
+    from kcli.server.config.server_config import ServerConfig, cleaner_settings
     from kcli.server.config.topic_config import topic_defaults
 
     node_id = layers.node_id

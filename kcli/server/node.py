@@ -20,6 +20,18 @@ list of effects; the shell executes the effects in the order of the list.
     stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> the metadata
                log is closed -> `is_stopped`
     failure    an exception leaves `handle` or `start`: the node has ended, and its shell must not call it any more
+
+    word                                   true when                                                    read by
+    -------------------------------------  -----------------------------------------------------------  -----------------
+    ControllerServer.is_caught_up()        all records that were committed at the start are delivered   BrokerStartup
+    BrokerLifecycleManager                 the controller has unfenced the broker once; it stays true   Node, the waits of
+      .has_been_unfenced                                                                                the start
+    Node.is_controller_ready               the metadata log is open                                     Node
+    Node.is_ready                          the node serves: has_been_unfenced; of a node that is only   the shell's ready
+                                           a controller is_controller_ready                             line
+    Node.is_open(listener)                 is_controller_ready for a controller's listener, is_ready    the shell: accepts
+                                           for any other one                                            connections
+    Node.is_stopped                        the logs and the metadata log are closed                     the shell: ends
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer
 from kcli.server.broker.broker import Broker, NodeParts
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
-from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import LOOPBACK_HOSTS, NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
-from kcli.server.config.server_config import ServerConfig
+from kcli.server.config.server_config import ServerConfig, cleaner_settings
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
     FormatPlan,

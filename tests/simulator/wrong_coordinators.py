@@ -21,7 +21,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.server.apis import txn_markers
 from kcli.server.apis.fetch import _Fetch
-from kcli.server.config.share_group_config import ShareGroupConfig
+from kcli.server.config.group_config import ShareGroupConfig
 from kcli.server.controller.producer_id_control_manager import ProducerIdControlManager
 from kcli.server.coordinator.coordinator_record import EndTransaction
 from kcli.server.coordinator.group import (

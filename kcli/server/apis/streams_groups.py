@@ -33,7 +33,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.modern_groups import HIDDEN_TOPICS, describe_groups, is_blank
 from kcli.server.apis.topology_description import described_topology, update_topology_description
-from kcli.server.config.group_configs import GroupConfigs
+from kcli.server.config.group_config import GroupConfigs
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
 from kcli.server.coordinator.group.current_tasks import OwnedTasks

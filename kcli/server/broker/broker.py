@@ -38,7 +38,7 @@ from kcli.server.apis.produce import ProduceHandler
 from kcli.server.authorizer import AllowAll
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
-from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.broker.metadata_publisher import Coordinators, MetadataPublisher, Replicas
 from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
 from kcli.server.broker.producer_ids import ProducerIdManager
 from kcli.server.broker.replica_moves import ReplicaMoves
@@ -200,13 +200,9 @@ class Broker:
             self.config,
             self.metadata,
             self.topic_configs,
-            self.replica_manager,
-            self.moves,
-            self.assignments,
+            Replicas(self.replica_manager, self.moves, self.assignments),
+            Coordinators(self.groups, self.transactions, self.share_coordinator),
             self.metrics,
-            self.groups,
-            self.transactions,
-            self.share_coordinator,
             self.scheduler,
             self.lifecycle.incarnation_id,
             self.report,

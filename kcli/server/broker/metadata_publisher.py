@@ -21,14 +21,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.replica_moves import ReplicaMoves
-from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS
 from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.server_config import cleaner_settings
 from kcli.server.config.serving import without_effect
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC, GroupCoordinator
@@ -59,6 +60,22 @@ _ALL_TOPICS_RECORDS = frozenset(("RegisterBrokerRecord", "EndTransactionRecord")
 PartitionKey = tuple[Uuid, int]
 
 
+class Coordinators(NamedTuple):
+    """The coordinators of a broker; each has the partitions of one internal topic."""
+
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    shares: ShareCoordinator
+
+
+class Replicas(NamedTuple):
+    """The replicas of a broker: hosted ones, their moves between log directories, and the reports of their directories."""
+
+    manager: ReplicaManager
+    moves: ReplicaMoves
+    assignments: AssignmentsManager
+
+
 class MetadataPublisher:
     """Applies metadata to the parts of one broker. `report` writes a line of the node's log."""
 
@@ -67,13 +84,9 @@ class MetadataPublisher:
         config: DynamicConfig,
         metadata: MetadataCache,
         topic_configs: TopicConfigs,
-        replica_manager: ReplicaManager,
-        moves: ReplicaMoves,
-        assignments: AssignmentsManager,
+        replicas: Replicas,
+        coordinators: Coordinators,
         metrics: BrokerMetrics,
-        groups: GroupCoordinator,
-        transactions: TransactionCoordinator,
-        share_coordinator: ShareCoordinator,
         scheduler: Scheduler,
         incarnation_id: Uuid,
         report: Callable[[str], None],
@@ -82,19 +95,15 @@ class MetadataPublisher:
         self._metadata = metadata
         self._incarnation_id = incarnation_id
         self._topic_configs = topic_configs
-        self._replica_manager = replica_manager
-        self._log_manager = replica_manager.log_manager
-        self._node_id = replica_manager.node_id
-        self._moves = moves
-        self._assignments = assignments
+        self._replica_manager, self._moves, self._assignments = replicas
+        self._log_manager = self._replica_manager.log_manager
+        self._node_id = self._replica_manager.node_id
         self._metrics = metrics
-        self._groups = groups
-        self._transactions = transactions
-        self._share_coordinator = share_coordinator
+        self._coordinators = coordinators
         self._leadership_changed = {
-            GROUP_TOPIC: groups.runtime.leadership_changed,
-            TRANSACTION_TOPIC: transactions.runtime.leadership_changed,
-            SHARE_STATE_TOPIC: share_coordinator.runtime.leadership_changed,
+            GROUP_TOPIC: coordinators.groups.runtime.leadership_changed,
+            TRANSACTION_TOPIC: coordinators.transactions.runtime.leadership_changed,
+            SHARE_STATE_TOPIC: coordinators.shares.runtime.leadership_changed,
         }
         self._scheduler = scheduler
         self._report = report
@@ -338,9 +347,8 @@ class MetadataPublisher:
         hosted = (self._replica_manager.partition(topic.name, index) for index in topic.partitions)
         self._stop([found for found in hosted if found is not None and found.topic_id == topic.topic_id], "is deleted")
         self._metrics.forget_topic(topic.name)
-        self._groups.topic_removed(topic)
-        self._transactions.topic_removed(topic)
-        self._share_coordinator.topic_removed(topic)
+        for coordinator in self._coordinators:
+            coordinator.topic_removed(topic)
 
     def _move_away(self, partitions: list[Partition], now_ms: int) -> None:
         """Stop partitions whose replicas are on other brokers now."""

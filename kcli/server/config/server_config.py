@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from posixpath import realpath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kcli.server.config.definitions import BROKER_KEYS
 from kcli.server.config.listeners import SECURITY_PROTOCOLS, Listener, parse_listeners, parse_security_protocols
@@ -328,3 +328,15 @@ _FOLLOWERS: dict[str, Callable[[ServerConfig], ConfigValue]] = {
     "inter.broker.listener.name": _inter_broker_listener_name,
     "num.replica.alter.log.dirs.threads": _alter_log_dirs_threads,
 }
+
+
+def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
+    """Return the cleaner's fields of kcli.log.managing.log_registry.LogManagerSettings."""
+    return {
+        "cleaner_threads": config.get_int("log.cleaner.threads"),
+        "cleaner_dedupe_buffer_bytes": config.get_int("log.cleaner.dedupe.buffer.size"),
+        "cleaner_io_buffer_bytes": config.get_int("log.cleaner.io.buffer.size"),
+        "cleaner_load_factor": config.get_float("log.cleaner.io.buffer.load.factor"),
+        "cleaner_max_bytes_per_second": config.get_float("log.cleaner.io.max.bytes.per.second"),
+        "cleaner_backoff_ms": config.get_int("log.cleaner.backoff.ms"),
+    }

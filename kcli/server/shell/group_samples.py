@@ -1,11 +1,17 @@
-"""Samples of a group coordinator: its counters, and its groups by protocol and state (Kafka: GroupCoordinatorMetrics)."""
+"""Samples of groups: of a group coordinator, and of the share partitions of a broker.
+
+Kafka: GroupCoordinatorMetrics; ShareSessionCache, ShareGroupMetrics, SharePartitionMetrics, DelayedShareFetchMetrics and
+ShareCoordinatorMetrics.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from kcli.server.broker.broker import Broker
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
+from kcli.server.replication.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW
 
 _COUNTERS = {
     "offset_commit": "offset_commits",
@@ -28,8 +34,6 @@ STATES = {
 # The rate of each of these values.
 GROUP_RATES = {f"{_PREFIX}{name}_count": f"{_PREFIX}{name}_rate" for name in _COUNTERS}
 _GROUPS_PER_STEP = 500
-
-Add = Callable[..., None]  # of RawSamples
 
 
 def sample_groups(coordinator: GroupCoordinator, add: Add) -> Iterator[None]:
@@ -58,3 +62,39 @@ def sample_groups(coordinator: GroupCoordinator, add: Add) -> Iterator[None]:
     add(f"{_GAUGES}groups", states["classic"].total())
     for state in CLASSIC_STATES:
         add(f"{_GAUGES}groups{state.lower()}", states["classic"][state])
+
+
+_SESSIONS = "kafka_server_sharesessioncache_sharesession"
+_COORDINATOR = "kafka_server_share_coordinator_metrics_"
+_GROUPS = "kafka_server_sharegroupmetrics_"
+_PARTITIONS = "kafka_server_sharepartitionmetrics_"
+_TYPES = {"Accept": ACCEPT, "Release": RELEASE, "Reject": REJECT, "Renew": RENEW}
+# The rate of each of these values.
+SHARE_RATES = {f"{_COORDINATOR}write": f"{_COORDINATOR}write_rate"}
+_PARTITIONS_PER_STEP = 500
+
+Add = Callable[..., None]  # of RawSamples
+
+
+def sample_shares(broker: Broker, add: Add) -> Iterator[None]:
+    """Sample a broker, one slice of work at a step."""
+    sessions = broker.share_partitions.sessions
+    add(f"{_SESSIONS}scount", len(sessions))
+    add("kafka_server_sharesessioncache_sharepartitionscount", sessions.partition_count)
+    add(f"{_SESSIONS}evictions_total", 0)
+    for name, kind in _TYPES.items():
+        add(f"{_GROUPS}recordacknowledgements_total", broker.metrics.share_acknowledgements[kind], name)
+    for group_id, counts in list(broker.dead_letters.counts.items()):
+        add(f"{_GROUPS}deadletterqueuerecordcount_count", counts.records, group_id)
+        add(f"{_GROUPS}deadletterqueuetotalproducerequests_total", counts.requests, group_id)
+        add(f"{_GROUPS}deadletterqueuefailedproducerequests_total", counts.failed_requests, group_id)
+    add(f"{_COORDINATOR}write", broker.share_coordinator.written_count)
+    add(f"{_COORDINATOR}event_queue_size", 0)
+    add("kafka_server_delayedsharefetchmetrics_expires_total", broker.replica_manager.share_fetch_purgatory.expired_count)
+    for number, (key, partition) in enumerate(list(broker.share_partitions.partitions.items()), 1):
+        labels = key.group_id, partition.topic, str(key.partition)
+        add(f"{_PARTITIONS}inflightbatchcount", len(partition.records), *labels)
+        add(f"{_PARTITIONS}inflightmessagecount", partition.records.record_count, *labels)
+        add(f"{_PARTITIONS}acquisitionlocktimeout_total", partition.lock_timeout_count, *labels)
+        if number % _PARTITIONS_PER_STEP == 0:
+            yield

@@ -26,8 +26,7 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.shell.controller_samples import add_delivered, sample_controller
-from kcli.server.shell.group_samples import GROUP_RATES, sample_groups
-from kcli.server.shell.share_samples import SHARE_RATES, sample_shares
+from kcli.server.shell.group_samples import GROUP_RATES, SHARE_RATES, sample_groups, sample_shares
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"

@@ -13,17 +13,17 @@ It listens on the host of the first listener. A request may have MAX_REQUEST_BYT
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.idle_time import IdleTime
 from kcli.server.shell.metrics_collector import ONLY_PROCESSOR, Rates, RawSamples, expose, sample, sample_listeners
 
 MAX_REQUEST_BYTES = 16 * 1024
@@ -107,3 +107,32 @@ class MetricsServer:
             return 404, b"/metrics is served\n"
         expose = await self._sample()
         return 200, await asyncio.get_running_loop().run_in_executor(None, expose)
+
+
+class IdleTime(selectors.DefaultSelector):
+    """The selector of a loop; `wait_ns` is the total time that it has waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait_ns = 0
+        self._taken = 0, perf_counter_ns()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for events; a call that may not wait is not measured."""
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        begin = perf_counter_ns()
+        try:
+            return super().select(timeout)
+        finally:
+            self.wait_ns += perf_counter_ns() - begin
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return a loop that uses this selector."""
+        return asyncio.SelectorEventLoop(self)
+
+    def share(self) -> float:
+        """Return the share of the time since the last call that was waited, 0 to 1."""
+        (wait_ns, then), now = self._taken, perf_counter_ns()
+        self._taken = self.wait_ns, now
+        return min(1.0, (self.wait_ns - wait_ns) / max(1, now - then))

@@ -58,7 +58,7 @@ PORT_IS_TAKEN = "another process has it: stop that one, or set another port"
 SAME_SIGNAL_S = 0.5
 Log = Callable[[str], None]
 if TYPE_CHECKING:
-    from kcli.server.shell.idle_time import IdleTime
+    from kcli.server.shell.metrics_server import IdleTime
     from kcli.server.shell.request_times import RequestTimes
 
 
@@ -330,7 +330,7 @@ def serve(
         if metrics_port is None:
             asyncio.run(Server(config, log, accepts_stray=accepts_stray).run(on_ready))
             return
-        from kcli.server.shell.idle_time import IdleTime
+        from kcli.server.shell.metrics_server import IdleTime
 
         idle = IdleTime()
         with asyncio.Runner(loop_factory=idle.loop) as runner:

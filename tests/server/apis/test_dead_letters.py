@@ -14,7 +14,7 @@ import pytest
 from kcli.network.peer_request import PeerFailure
 from kcli.server.replication.share.dead_letters import DELIVERED_TOO_OFTEN, MOST_ATTEMPTS, REJECTED
 from kcli.server.replication.share_persister import ShareKey
-from kcli.server.shell.share_samples import sample_shares
+from kcli.server.shell.group_samples import sample_shares
 from kcli.state.metadata_values import ConfigResource
 from tests.oracle.reading import offline_records
 from tests.server.apis.asking import upgrade

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from kcli.format.kafka_uuid import Uuid
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
+from kcli.server.config.group_config import ShareGroupConfig
 from kcli.server.config.loading import load_config
-from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
 from kcli.server.replication.share.acquisition import AcquiredRecords, AcquireRequest, FetchedBatch

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from kcli.protocol import error_codes
-from kcli.server.config.group_configs import GroupConfigs
+from kcli.server.config.group_config import GroupConfigs
 from kcli.server.coordinator.group.member_sessions import MemberSessions
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision

@@ -43,8 +43,8 @@ from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.message import Message
+from kcli.server.config.group_config import ShareGroupConfig
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.config.share_group_config import ShareGroupConfig
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.features import SHARE_VERSION
 from kcli.server.log_lines import WarningLine

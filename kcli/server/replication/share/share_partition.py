@@ -24,7 +24,7 @@ from functools import partial
 from kcli.format.index_entries import AbortedTxn
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
-from kcli.server.config.share_group_config import ShareGroupConfig
+from kcli.server.config.group_config import ShareGroupConfig
 from kcli.server.replication.share.acknowledgement import (
     AcknowledgementBatch,
     ShareError,

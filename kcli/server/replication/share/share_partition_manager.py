@@ -19,8 +19,8 @@ from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
+from kcli.server.config.group_config import EARLIEST, LATEST, ShareGroupConfig
 from kcli.server.config.server_config import ConfigReader
-from kcli.server.config.share_group_config import EARLIEST, LATEST, ShareGroupConfig
 from kcli.server.events import Connection
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.outstanding import Computations
