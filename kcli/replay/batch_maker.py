@@ -72,6 +72,41 @@ class Joining(NamedTuple):
 NO_JOINING = Joining()
 
 
+class _EarlierCuts:
+    """Where earlier runs have cut, so that this one cuts there, too: the two values of Joining, the counts one by one."""
+
+    def __init__(self, joining: Joining) -> None:
+        self.offset = joining.cut_offset
+        self._counts = deque(joining.sent_counts)
+
+    @property
+    def are_left(self) -> bool:
+        """Whether a batch comes that an earlier run has sent: how many records it has depends on where it begins."""
+        return bool(self._counts)
+
+    def was_sent(self, first_offset: int) -> bool:
+        """Return whether an earlier run has sent the next batch, if that begins at an offset."""
+        return bool(self._counts) and first_offset >= self.offset
+
+    def most_records(self, first_offset: int) -> int:
+        """Return how many records the next batch may have."""
+        return self._counts[0] if self.was_sent(first_offset) else INT64_MAX
+
+    def lacks_records(self, joined: JoinedBatch) -> bool:
+        """Return whether an earlier run, which may have had another limit, has sent this batch with more records."""
+        return self.was_sent(joined.first_offset) and joined.count < self._counts[0] and joined.size < MOST_JOIN_BYTES
+
+    def divides(self, first_offset: int, next_record: int) -> bool:
+        """Return whether a batch that begins at an offset has to end before a record."""
+        return first_offset < self.offset <= next_record
+
+    def passed(self, batch: OutgoingBatch) -> OutgoingBatch:
+        """Return a batch that is sent now; the next one is the one after it."""
+        if self.was_sent(batch.first_offset):
+            self._counts.popleft()
+        return batch
+
+
 class BatchMaker:
     """Makes the batches of one partition, in the order of its log.
 
@@ -89,8 +124,7 @@ class BatchMaker:
         self.budget = budget
         self._join_bytes = joining.most_bytes
         self._small_bytes = min(joining.most_bytes, SMALL_BATCH_BYTES)
-        self._cut_offset = joining.cut_offset
-        self._sent_counts = deque(joining.sent_counts)
+        self._cuts = _EarlierCuts(joining)
         self._join_space = JoinSpace() if joining.most_bytes or joining.sent_counts else None
         self._joined: JoinedBatch | None = None
         self._joined_timestamp: int | None = None  # of the first record, if that is not the base timestamp
@@ -132,15 +166,15 @@ class BatchMaker:
             joined = self._joined
             if joined is None:
                 joined = self._joined = self._new_joined(space)
-            if joined.first_offset < 0 and self._sent_counts:
-                return position, made  # how many records belong to a batch depends on where it begins
-            joined.most_records = self._most_records(joined.first_offset)
+            if joined.first_offset < 0 and self._cuts.are_left:
+                return position, made
+            joined.most_records = self._cuts.most_records(joined.first_offset)
             joined.least_offset = self.filter.selection.offsets.first or 0
             joined.stop_offset = self._stop_offset(joined.first_offset, INT64_MAX if end_offset is None else end_offset)
             position = joined.take(buffer, buffer, position, limit, crc32c)
             if joined.next_offset >= 0:
                 self.joined_offset = joined.next_offset
-            if joined.status != loop_results.FULL or self._lacks_records(joined):
+            if joined.status != loop_results.FULL or self._cuts.lacks_records(joined):
                 return position, made
             made += self._take_joined()
 
@@ -153,24 +187,7 @@ class BatchMaker:
             stop = min(stop, self.filter.transactions.last_stable_offset)
         if self._next_watched < len(self._watched):
             stop = min(stop, self._watched[self._next_watched])
-        return min(stop, self._cut_offset) if max(joined_from, 0) < self._cut_offset else stop
-
-    def _most_records(self, first_offset: int) -> int:
-        """Return how many records the batch that begins at an offset may have."""
-        return self._sent_counts[0] if self._was_sent(first_offset) else INT64_MAX
-
-    def _was_sent(self, first_offset: int) -> bool:
-        """Return whether an earlier run has sent the batch that begins at an offset."""
-        return bool(self._sent_counts) and first_offset >= self._cut_offset
-
-    def _lacks_records(self, joined: JoinedBatch) -> bool:
-        """Return whether an earlier run, which may have had another limit, has sent this batch with more records."""
-        return self._was_sent(joined.first_offset) and joined.count < self._sent_counts[0] and joined.size < MOST_JOIN_BYTES
-
-    def _counted(self, batch: OutgoingBatch) -> OutgoingBatch:
-        if self._was_sent(batch.first_offset):
-            self._sent_counts.popleft()
-        return batch
+        return min(stop, self._cuts.offset) if max(joined_from, 0) < self._cuts.offset else stop
 
     def may_join_after(self, batch: LogBatch) -> bool:
         """Return whether `join_run` may take the batch that follows one that `make` has taken."""
@@ -206,12 +223,12 @@ class BatchMaker:
             if limit.left is not None:
                 limit.left -= header.record_count
             # How small a batch had to be in an earlier run depends on `most_bytes` of that run.
-            small_bytes = SMALL_BATCH_BYTES if self._was_sent(header.base_offset) else self._small_bytes
+            small_bytes = SMALL_BATCH_BYTES if self._cuts.was_sent(header.base_offset) else self._small_bytes
             if self._join_space is not None and not header.codec and header.size_bytes < small_bytes:
                 yield from self._join(batch, header, self._join_space)
                 return
             yield from self._take_joined()
-            yield self._counted(self._whole(batch, header, self._passed(header.next_offset)))
+            yield self._cuts.passed(self._whole(batch, header, self._passed(header.next_offset)))
             return
         yield from self._take_joined()
         yield from self._copied(batch, header, verdict)
@@ -240,12 +257,12 @@ class BatchMaker:
         """Add a whole batch to those that are joined."""
         joined = self._joined
         if joined is not None:
-            joined.most_records = self._most_records(joined.first_offset)
-            if self._lacks_records(joined):
+            joined.most_records = self._cuts.most_records(joined.first_offset)
+            if self._cuts.lacks_records(joined):
                 fits = joined.count + header.record_count <= joined.most_records
             else:
                 fits = joined.fits(header.size_bytes, header.record_count)
-            if not fits or 0 <= joined.first_offset < self._cut_offset <= header.base_offset:
+            if not fits or (joined.first_offset >= 0 and self._cuts.divides(joined.first_offset, header.base_offset)):
                 yield from self._take_joined()
                 joined = None
         if joined is None:
@@ -259,7 +276,7 @@ class BatchMaker:
         except InvalidRecordError:  # no batch has timestamps that are so far apart, as those of these two
             joined.size, joined.count = size, count
             yield from self._take_joined()
-            yield self._counted(self._whole(batch, header, self._passed(header.next_offset)))
+            yield self._cuts.passed(self._whole(batch, header, self._passed(header.next_offset)))
             return
         joined.pass_batch(header.next_offset, header.max_timestamp, header.size_bytes)
         for offset in self._passed(header.next_offset):
@@ -293,7 +310,7 @@ class BatchMaker:
         else:
             count, first, next_offset = joined.count, joined.first_offset, joined.next_offset
             stamp, size = joined.base_timestamp if timestamp is None else timestamp, joined.source_bytes
-            yield self._counted(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))
+            yield self._cuts.passed(OutgoingBatch(joined.finish(), count, first, next_offset, stamp, size, tuple(watched)))
 
     def _copied(self, batch: LogBatch, header: RecordBatch, verdict: int) -> Iterator[Made]:
         """Yield a batch of the selected records."""
@@ -313,7 +330,7 @@ class BatchMaker:
             if self.budget.is_spent():
                 break
         if copy.offsets:
-            yield self._counted(copy.finished(self._places(copy.offsets, header.next_offset)))
+            yield self._cuts.passed(copy.finished(self._places(copy.offsets, header.next_offset)))
         if damage is not None:
             yield damage
 
@@ -347,14 +364,14 @@ class BatchMaker:
     def _take_gathered(self) -> Iterator[OutgoingBatch]:
         gathered, self._gathered = self._gathered, None
         if gathered is not None:
-            yield self._counted(self._finished(gathered))
+            yield self._cuts.passed(self._finished(gathered))
 
     def _gather(self, header: LegacyBatch, record: LegacyRecord) -> Iterator[OutgoingBatch]:
         gathered = self._gathered
         if gathered is not None and (
             not gathered.may_take(header, record)
-            or gathered.offsets[0] < self._cut_offset <= record.offset
-            or len(gathered.offsets) == self._most_records(gathered.offsets[0])
+            or self._cuts.divides(gathered.offsets[0], record.offset)
+            or len(gathered.offsets) == self._cuts.most_records(gathered.offsets[0])
         ):
             yield from self._take_gathered()
         if self._gathered is None:
