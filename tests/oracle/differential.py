@@ -231,6 +231,10 @@ class Broker:
         known = self._connections.get(connection)
         return known is not None and bool(known.waiting)
 
+    def is_waiting(self, key: int) -> bool:
+        """Whether a request of an API waits on any connection."""
+        return any(step.key == key for connection in self._connections.values() for step in connection.waiting)
+
     def must_answer(self) -> bool:
         """Whether a request waits whose answer waits for nothing else."""
         return any(not step.may_wait for connection in self._connections.values() for step in connection.waiting)
