@@ -136,6 +136,46 @@ def damaged_rows(folder: Path, runs: int) -> None:
             print(f"| 1 of {every} | {what} | {figure.wall_s:.2f} s | {figure.cpu_s:.2f} s |", flush=True)
 
 
+def bounded_rows(folder: Path, runs: int) -> None:
+    """Measure what damage costs in the first 100 MB of 1 KB records: one flipped bit, and every second batch damaged.
+
+    At most 1 ms more than the sound segment, and a plan in 10 s.
+    """
+    print("\n| 100 MB of 1 KB records | kcli verify (CPU) | more than sound | kcli verify --repair (CPU) |\n|---|---|---|---|")
+    source = next((folder / "records-1kb-none-0").glob("*.log"))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="bounded-") as parent:
+        sound = Path(parent) / "sound" / "t-0"
+        sound.mkdir(parents=True)
+        with source.open("rb") as file:
+            data = file.read(100 << 20)
+        end, batches = whole_batches(data)
+        (sound / source.name).write_bytes(data[:end])
+        logs = {"sound": sound / source.name}
+        for name, every in (("one flipped bit", batches), ("every second batch", 2)):
+            logs[name] = damage(sound, Path(parent) / name.replace(" ", "-") / "t-0", every)
+        found: dict[str, Figure] = {}
+        for name, log in logs.items():
+            warm(log)
+            words = {"verify": kcli("verify", str(log.parent)), "plan": kcli("verify", "--repair", str(log.parent))}
+            for what, figure in side_by_side(words, runs, may_end_with=(0, 1)).items():
+                found[f"{name} {what}"] = figure
+        for name in logs:
+            verify, plan = found[f"{name} verify"], found[f"{name} plan"]
+            more = 1000 * (verify.cpu_s - found["sound verify"].cpu_s)
+            print(f"| {name} | {verify.cpu_s:.3f} s | {more:.1f} ms | {plan.cpu_s:.2f} s |", flush=True)
+
+
+def whole_batches(data: bytes) -> tuple[int, int]:
+    """Return the end of the last whole batch, and how many there are."""
+    position = count = 0
+    while position + 12 <= len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        if position + size > len(data):
+            break
+        position, count = position + size, count + 1
+    return position, count
+
+
 def small_rows(runs: int) -> None:
     """Measure the start-up on a tiny file, that of Python, and the scanner alone."""
     tiny = next((ROOT / "fixtures" / "kafka-logs" / "data" / "orders-0").glob("*.log"))
@@ -155,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where benchmarks.make_inputs wrote")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each command (%(default)s)")
-    parser.add_argument("--only", choices=["dump", "verify", "damaged", "small"], help="one of the tables")
+    parser.add_argument("--only", choices=["dump", "verify", "damaged", "bounded", "small"], help="one of the tables")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     if arguments.only in (None, "dump"):
@@ -164,6 +204,8 @@ def main() -> None:
         verify_rows(folder, arguments.runs)
     if arguments.only in (None, "damaged"):
         damaged_rows(folder, arguments.runs)
+    if arguments.only in (None, "bounded"):
+        bounded_rows(folder, arguments.runs)
     if arguments.only in (None, "small"):
         small_rows(arguments.runs)
 

@@ -51,3 +51,9 @@ class OffsetRanges:
             first_offset = end_offset if is_last else self._edges[index + 1]
             index += 2
         return found
+
+    def common(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the parts of a range that are in the set, ascending."""
+        absent = self.missing(first_offset, end_offset)
+        edges = [first_offset, *(edge for part in absent for edge in part), end_offset]
+        return [(first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if first < end]

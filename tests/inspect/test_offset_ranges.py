@@ -30,6 +30,8 @@ def test_ranges_agree_with_a_plain_set(seed: int) -> None:
         assert ranges.overlaps(first, end) == bool(wanted & offsets)
         missing = ranges.missing(first, end)
         assert [offset for start, stop in missing for offset in range(start, stop)] == sorted(wanted - offsets)
+        common = ranges.common(first, end)
+        assert [offset for start, stop in common for offset in range(start, stop)] == sorted(wanted & offsets)
         if rng.random() < 0.4:
             ranges.add(first, end)
             offsets |= wanted

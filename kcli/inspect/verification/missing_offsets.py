@@ -252,10 +252,9 @@ class MissingOffsets:
         absent = OffsetRanges([*gaps, (end_offset, max([end_offset, *(end for _, end in lost)]))])
         reported = OffsetRanges(self.ranges)
         found: list[tuple[int, int]] = []
-        for first, end in lost:
-            for start, stop in absent:
-                part = max(first, start, base, log_start), min(end, stop)
-                found += reported.missing(*part) if part[0] < part[1] else []
+        for first, end in OffsetRanges(lost):
+            start = max(first, base, log_start)
+            found += [part for one in absent.common(start, end) for part in reported.missing(*one)]
         return list(OffsetRanges(found))
 
 

@@ -39,6 +39,7 @@ _LAST_OFFSET_END = 27  # the end of the last offset delta in a header
 # A record's length, attributes, two deltas, two lengths and header count, one byte each.
 _LEAST_RECORD_BYTES = 6
 _RECORD_PROBE_BYTES = 16
+_RECORD_WINDOW_BYTES = 32 * 1024
 # The length, the attributes, the timestamp delta and the offset delta of a record, at most.
 _RECORD_HEAD_BYTES = 5 + 1 + 10 + 5
 
@@ -270,19 +271,22 @@ def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, state
     compressed records do not look like records.
     """
     at, before, count = header.position + HEADER_BYTES, -1, 0
+    start, data = at, b""  # a window of the file
     while count < header.record_count or stated is not None:
         if not budget.take(_RECORD_HEAD_BYTES):
             return None
-        head = file.read_at(at, _RECORD_HEAD_BYTES)
+        if at + _RECORD_HEAD_BYTES > start + len(data):
+            start, data = at, file.read_at(at, _RECORD_WINDOW_BYTES)
+        head, end = at - start, min(at - start + _RECORD_HEAD_BYTES, len(data))
         try:
-            length, behind = read_varint(head, 0, len(head))
-            _, delta_at = read_varlong(head, behind + 1, len(head))
-            offset_delta, _ = read_varint(head, delta_at, len(head))
+            length, behind = read_varint(data, head, end)
+            _, delta_at = read_varlong(data, behind + 1, end)
+            offset_delta, _ = read_varint(data, delta_at, end)
         except FormatError:
             return None
-        if length < _LEAST_RECORD_BYTES or head[behind] or offset_delta <= before:
+        if length < _LEAST_RECORD_BYTES or data[behind] or offset_delta <= before:
             return None
-        at, before, count = at + behind + length, offset_delta, count + 1
+        at, before, count = start + behind + length, offset_delta, count + 1
         if stated is not None and at >= stated:
             return at if at == stated else None
         if stated is None and offset_delta > header.last_offset_delta:

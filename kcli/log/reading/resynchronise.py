@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
-from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_POSITION, RecordBatch
+from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_POSITION, RecordBatch
 from kcli.log.disk.port import DiskFile
 from kcli.log.reading.batch_search import (
     FilePieces,
@@ -84,6 +84,7 @@ NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
 OFFSET_BYTES = 8  # of the base offset
+NEAR_BYTES = 64 * 1024
 
 
 class Continuation(NamedTuple):
@@ -113,6 +114,7 @@ class Resynchroniser:
     def __init__(self, file: DiskFile, positions: IndexPositions) -> None:
         self._file = file
         self._floor = 0
+        self._near_start, self._near = 0, b""  # bytes of the file from the entry on
         self._positions = positions
         self._budget = SearchBudget(file.size())
         self._start_over(0)
@@ -391,13 +393,15 @@ class Resynchroniser:
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
         """Return the ends of the entry with one bit of its length flipped, if a header is there or the file ends there."""
         ends = set()
+        self._near_start, self._near = header.position, self._file.read_at(header.position, NEAR_BYTES)
         for flip in (0, *(1 << bit for bit in range(31))):  # 0: without its sign
             end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ flip)
             # Too many bytes look like a header of formats 0 and 1, and a CRC over a long distance is expensive.
             is_far = end - header.position > NEAR_END_BYTES and end != self._end
-            if is_far and (end - header.position > FARTHEST_END_BYTES or plausible_header(self._file, end) is None):
+            if is_far and (end - header.position > FARTHEST_END_BYTES or end > self._end):
                 continue
-            if end == self._end or (end < self._end and self._may_begin(end)):
+            is_header = end < self._end and self._may_begin(end)
+            if end == self._end or (is_header and (not is_far or plausible_header(self._file, end) is not None)):
                 ends.add(end)
         return ends
 
@@ -409,6 +413,14 @@ class Resynchroniser:
         return sound[0] if len(sound) == 1 else self._end if is_at_end else None
 
     def _may_begin(self, position: int) -> bool:
+        # Most positions are refused by the magic; those near the entry are read together.
+        at = position - self._near_start
+        if not 0 <= at < len(self._near) - HEADER_BYTES:
+            head = self._file.read_at(position, HEADER_BYTES)
+            if len(head) > MAGIC_POSITION and head[MAGIC_POSITION] > MAGIC:
+                return False
+        elif self._near[at + MAGIC_POSITION] > MAGIC:
+            return False
         header = header_at(self._file, position)
         return header is not None and can_be_header(header) and header.size_bytes >= least_size(header)
 
