@@ -356,7 +356,8 @@ def test_records_that_cannot_be_sent_at_the_end_are_counted(server: LiveServer) 
         server,
     )
     sentence = "3 records of a producer were lost: the program has ended before flush or close\n"
-    assert (found.returncode, found.stderr) == (0, sentence)
+    # A request that was under way when the connection ended may have a line, too.
+    assert found.returncode == 0 and found.stderr.count(sentence) == 1, found
 
 
 def test_an_open_transaction_at_the_end_is_reported(server: LiveServer) -> None:
@@ -391,4 +392,5 @@ def test_an_event_loop_that_ends_before_the_records_are_sent_is_reported(server:
         server,
     )
     sentence = "3 records of a producer were lost: the event loop has ended before flush or close of the AsyncProducer\n"
-    assert (found.returncode, found.stderr) == (0, sentence)
+    # A request that was under way when the connection ended may have a line, too.
+    assert found.returncode == 0 and found.stderr.count(sentence) == 1, found
