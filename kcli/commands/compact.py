@@ -2,9 +2,9 @@
 
 exit code  when
 ---------  ----------------------------------------------------------------------------------------------------
-0          all is done, or there is nothing to do; --dry-run: all could be planned
-1          a partition was not changed (damage, a full disk, no high watermark) or was refused, the others are done;
-           or no topic matches a --topic
+0          all is done (with --apply or --to), or there is nothing to do
+1          the plan has something to do, which --apply carries out; or a partition was not changed (damage, a full disk,
+           no high watermark) or was refused, the others are done; or no topic matches a --topic
 2          could not run or continue: a locked or unclean directory, wrong options, nothing to compact, a disk that fails;
            or a named path is missing or is not a directory of Kafka's (the other paths are done)
 """
@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
 Cleans compacted topics as a broker's log cleaner does, with no broker running: the last record of each key is kept.
-Prints the plan, then carries it out. With --compression it changes the codec of the batches of any topic instead."""
+Prints the plan, and carries it out with --apply. With --compression it changes the codec of the batches of any
+topic instead."""
 EPILOG = """\
 Paths are log directories, partition directories and globs. A directory on which a broker runs, or that was not
 stopped cleanly, is refused. If kcli is killed, each partition is either as before or completely done. Exit codes:
-0 done, 1 a partition was not changed or no topic has the name, 2 could not run. docs/compact.md has the details
-and the schema of --output json."""
+0 done or nothing to do, 1 something to do without --apply, a partition was not changed or no topic has the name,
+2 could not run. docs/compact.md has the details and the schema of --output json."""
 
 # option -> the topic setting that it overrides
 _OVERRIDES = {
@@ -70,8 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `kcli compact`."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories or globs")
     parser.add_argument("--topic", metavar="GLOB", action="append", default=[], help="only topics whose names match")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, and change no file")
-    parser.add_argument("--to", metavar="DIR", help="create DIR with the result, and do not change the source")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="print the plan, and change no file (this is the default)")
+    how.add_argument("--apply", action="store_true", help="carry the plan out in place")
+    how.add_argument("--to", metavar="DIR", help="create DIR with the result without --apply, and do not change the source")
     parser.add_argument(
         "--compression",
         metavar="CODEC[:LEVEL]",
@@ -135,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.paths:
         raise CannotRun("name what to compact: kcli compact PATH...")
+    args.dry_run = not (args.apply or args.to)
     disk = OsDisk()
     report = JsonCompactReport() if args.output == "json" else TextCompactReport()
     work = _Run(args, report)
@@ -187,8 +191,6 @@ def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
         value, lowest = getattr(args, name), 0 if name.endswith("_ms") else 1
         if value is not None and value < lowest:
             raise CannotRun(f"--{name.replace('_', '-')} takes a number, {lowest} or more")
-    if args.to and args.dry_run:
-        raise CannotRun("--dry-run does not create a directory: leave --to out")
     recompression = _recompression(args)
     compact = CompactOptions(
         now_ms=time.time_ns() // 1_000_000,
@@ -313,7 +315,8 @@ class _Run:
         self._finish(compaction, waiting)
         compaction.finish_target()
         self._end()
-        return EXIT_FINDINGS if self.problems else EXIT_OK
+        is_left = self.args.dry_run and any(not plan.is_nothing for plan in self.plans)
+        return EXIT_FINDINGS if self.problems or is_left else EXIT_OK
 
     def end_without_topic(self, *, all_opened: bool) -> int:
         """Finish the report of a run whose --topic matches no topic, and return the exit code."""

@@ -20,6 +20,8 @@ MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
 MAX_INFLATED_BATCH_BYTES = 2**31 - 1
 # The same of a batch that is appended: a broker checks it while its clients wait.
 MAX_APPENDED_INFLATED_BYTES = 128 * 1024 * 1024
+# The records of a larger batch are not given another codec: they would have to be in memory whole, more than once.
+MAX_RECOMPRESSED_BYTES = 64 * 1024 * 1024
 # The inflated size of a message set inside a wrapper message of format 0 or 1.
 MAX_INFLATED_MESSAGE_SET_BYTES = 512 * 1024 * 1024
 # Text files next to the logs (checkpoints, properties): larger ones are refused.

@@ -16,10 +16,15 @@ from typing import Any
 import pytest
 
 from kcli.commands.app import main
+from kcli.format import limits
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.format.record_batch import NewRecordBatch, RecordBatch, read_header
+from kcli.inspect.compacting.compaction import Compaction, RefusedError, RunOptions
+from kcli.inspect.compacting.jobs import CompactOptions
+from kcli.inspect.compacting.partition_selection import asked_for
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.files.log_directory import resolve_paths
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
 from kcli.log.reading.batch_records import RecordScanner
@@ -27,6 +32,7 @@ from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.commands.test_repair_output import HOLD_LOCK, tree
 from tests.commands.test_verify import run_with_stderr_on_a_terminal
 from tests.conftest import given_partition
+from tests.inspect import verified
 from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
@@ -104,7 +110,9 @@ def log_bytes(partition: Path) -> int:
 
 
 def run(*words: str | Path) -> int:
-    return main(["compact", *map(str, words)])
+    """Run `kcli compact`, with --apply unless a plan or another directory is asked for."""
+    applies = () if "--dry-run" in words or "--to" in words else ("--apply",)
+    return main(["compact", *applies, *map(str, words)])
 
 
 def reported(capfd: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, Any]]]:
@@ -193,7 +201,7 @@ def test_to_tells_of_what_was_copied_and_not_cleaned(logs: Path, tmp_path: Path)
 def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = tree(logs.parent)
     before_rows = {path: rows_in(path) for path in logs.iterdir() if path.is_dir()}
-    assert run("--dry-run", "--output", "json", logs) == 0
+    assert run("--dry-run", "--output", "json", logs) == 1
     planned = reported(capfd)
     assert tree(logs.parent) == before
     assert [row["done"] for row in planned["summary"]] == [False] and "result" not in planned
@@ -213,11 +221,43 @@ def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capf
         assert (row["tombstones"], row["tombstonesLeft"]) == (tombstones_in(closed), tombstones_in(left))
 
 
+def test_without_apply_nothing_changes_and_the_last_line_says_so(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As `kcli verify --repair`: exit code 1 while there is something to do, 0 once it is done."""
+    before = tree(logs)
+    assert main(["compact", str(logs)]) == main(["compact", "--dry-run", str(logs)]) == 1
+    assert tree(logs) == before
+    assert capfd.readouterr().out.splitlines()[-1].endswith("; nothing was changed: --apply carries it out")
+    assert main(["compact", "--apply", str(logs)]) == 0
+    assert main(["compact", str(logs)]) == 0
+
+
+def test_two_runs_to_one_directory_are_not_one(logs: Path, tmp_path: Path) -> None:
+    """The second one is refused from the moment when the first one has found the directory empty, and after it."""
+    target = str(tmp_path / "new")
+    targets, _ = resolve_paths(OsDisk(), [str(logs)])
+    asked, _ = asked_for(targets, ())
+    compact = CompactOptions(NOW_MS, os.urandom)
+    first, second = (Compaction(OsDisk(), asked, RunOptions(compact, {}, target=target)) for _ in range(2))
+    with first:
+        command = [sys.executable, "-m", "kcli", "compact", "--to", target, str(logs)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and f"--to {target}: " in done.stderr
+        assert list(Path(target).iterdir()) == [Path(target, ".lock")]
+        for outcome in first.outcomes(1, None):
+            first.place(outcome)
+        first.finish_target()
+    assert not Path(target, ".lock").exists()
+    before = tree(Path(target))
+    with pytest.raises(RefusedError, match="another kcli compact"), second:
+        pass
+    assert {name: found for name, found in tree(Path(target)).items() if name != ".lock"} == before
+
+
 def test_more_keys_than_fit_take_rounds_and_a_dry_run_knows(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = logs / "__consumer_offsets-0"
     before, end = rows_in(path), active_base(path)
     words = ["--memory", str(24 * 5), "--output", "json", str(path)]
-    assert run("--dry-run", *words) == 0
+    assert run("--dry-run", *words) == 1
     (planned,) = reported(capfd)["plan"]
     assert run(*words) == 0
     (done,) = reported(capfd)["plan"]
@@ -273,7 +313,7 @@ def test_tombstones_go_at_once_where_they_are_not_retained(logs: Path, capfd: py
     end = active_base(path)
     left = [row for row in last_of_each_key(rows_in(path), end) if row[0] >= end or row[3] is not None]
     words = ["--delete-retention-ms", "0", "--output", "json", str(path)]
-    assert run("--dry-run", *words) == run(*words) == 0
+    assert (run("--dry-run", *words), run(*words)) == (1, 0)
     planned, done = reported(capfd)["plan"]
     assert planned == done and done["tombstones"] > done["tombstonesLeft"] == 0
     assert rows_in(path) == left
@@ -340,7 +380,9 @@ def test_to_is_refused_where_it_would_do_harm(logs: Path, tmp_path: Path, capfd:
     (tmp_path / "full" / "a").write_bytes(b"")
     for target in (logs / "in-it", tmp_path / "full", logs / "meta.properties"):
         assert run("--to", target, logs) == 2
-    assert run("--to", tmp_path / "new", "--dry-run", logs) == 2
+    for other in ("--dry-run", "--apply"):
+        with pytest.raises(SystemExit):
+            run("--to", tmp_path / "new", other, logs)
     assert tree(logs) == before and not (tmp_path / "new").exists()
     assert "a broker would not start on it" in capfd.readouterr().err
 
@@ -366,12 +408,12 @@ def test_a_partition_by_the_directory_one_is_in(logs: Path, monkeypatch: pytest.
     assert run(".", path, f"{path}/") == 0
     assert rows_in(path) == last_of_each_key(before, active_base(path))
     monkeypatch.chdir(logs)
-    assert run(".", "--dry-run") == 0
+    assert run(".", "--dry-run") == 1
 
 
 def test_a_progress_bar_on_terminals(logs: Path) -> None:
     for words in ([], ["--processes", "1"], ["--compression", "zstd"]):
-        code, shown = run_with_stderr_on_a_terminal(["compact", *words, str(logs)])
+        code, shown = run_with_stderr_on_a_terminal(["compact", "--apply", *words, str(logs)])
         assert code == 0 and b"\x1b[" in shown and "\u2501".encode() in shown and b"Traceback" not in shown
 
 
@@ -526,7 +568,7 @@ def test_another_codec_and_the_same_records(logs: Path, codec: str, capfd: pytes
     path = logs / "mixed-0"
     before, rows = [batch.header for batch in batches_in(path)], rows_in(path)
     others = tree(path)
-    assert run("--compression", codec, "--dry-run", "--output", "json", logs) == 0
+    assert run("--compression", codec, "--dry-run", "--output", "json", logs) == 1
     planned = reported(capfd)
     assert tree(path) == others
     assert run("--compression", codec, "--output", "json", logs) == 0
@@ -539,6 +581,19 @@ def test_another_codec_and_the_same_records(logs: Path, codec: str, capfd: pytes
         same = {"position": 0, "batch_length": 0, "crc": 0, "attributes": one.attributes & ~7}
         assert one._replace(**same) == other._replace(**{**same, "attributes": other.attributes & ~7})
     assert_sound(logs)
+
+
+def test_a_batch_with_too_many_bytes_of_records_keeps_its_codec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A small batch may inflate to 2 GiB, which would have to be in memory; the others get the new codec."""
+    monkeypatch.setattr(limits, "MAX_RECOMPRESSED_BYTES", 2000)
+    batches = [verified.batch(offset, count, codec=1) for offset, count in ((0, 5), (5, 500), (505, 5))]
+    path = verified.partition(tmp_path, "t-0", batches)
+    before = rows_in(path)
+    assert run("--compression", "zstd", path) == 0
+    assert [one.header.codec for one in batches_in(path)] == [4, 1, 4] and rows_in(path) == before
+    assert "1 batch with more than" in capfd.readouterr().out
 
 
 def test_codecs_and_levels_that_do_not_exist(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -635,7 +690,10 @@ def test_an_interruption_while_files_take_their_places(
 def test_the_work_is_done_though_nobody_reads_of_it(logs: Path) -> None:
     """As in `kcli compact ... | head -1`; a dry run ends."""
     before = rows_in(logs / "__consumer_offsets-0")
-    for words, expected in (["--dry-run"], before), ([], last_of_each_key(before, active_base(logs / "__consumer_offsets-0"))):
+    for words, expected in (
+        (["--dry-run"], before),
+        (["--apply"], last_of_each_key(before, active_base(logs / "__consumer_offsets-0"))),
+    ):
         reader, writer = os.pipe()
         os.close(reader)
         command = [sys.executable, "-m", "kcli", "compact", *words, str(logs)]
@@ -687,7 +745,7 @@ def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> No
         logs = tmp_path / f"killed-{number}"
         shutil.copytree(source, logs)
         process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(rng.randrange(200)), "compact", str(logs)],
+            [sys.executable, "-c", KILLED, str(rng.randrange(200)), "compact", "--apply", str(logs)],
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )

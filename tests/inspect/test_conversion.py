@@ -85,7 +85,7 @@ class Log:
 
 
 def recompress(partition: Path, codec: str, *words: str) -> int:
-    return main(["compact", "--compression", codec, *words, str(partition)])
+    return main(["compact", "--apply", "--compression", codec, *words, str(partition)])
 
 
 payloads = st.none() | st.binary(max_size=30) | st.integers(100, 9000).map(bytes)

@@ -112,7 +112,7 @@ def test_it_cleans_up_to_where_kafka_would_by_the_high_watermark(
     for mark, answer in zip(marks, answers, strict=True):
         root_files(root, replication={} if mark == "none" else {name: int(mark)})
         is_unknown = mark in ("none", end + 1000)
-        assert main(["compact", "--dry-run", "--output", "json", str(root)]) == (1 if is_unknown else 0)
+        assert main(["compact", "--dry-run", "--output", "json", str(root)]) == int(is_unknown or answer["cleanable_bytes"] > 0)
         lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
         (plan,) = [line for line in lines if line["type"] == "plan"]
         expected = answer["first_uncleanable"] if answer["cleanable_bytes"] and not is_unknown else None
@@ -130,7 +130,7 @@ def test_kafka_serves_a_compacted_directory(kafka_peer: Peer, shared: Path, tmp_
     elsewhere = tmp_path / "elsewhere"
     assert main(["compact", "--active", "--from-start", "--to", str(elsewhere), str(data)]) == 0
     assert records_in(data) == before
-    assert main(["compact", "--active", "--from-start", str(data)]) == 0
+    assert main(["compact", "--apply", "--active", "--from-start", str(data)]) == 0
     for directory in (data, elsewhere):
         assert_sound(kafka_peer, directory)
         after = records_in(directory)
@@ -150,7 +150,7 @@ def test_kafka_serves_a_compacted_directory(kafka_peer: Peer, shared: Path, tmp_
 def test_kafka_serves_what_a_kill_leaves(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
     """SIGKILL while segments take their places: each partition is what it was or what it should become."""
     source = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "source")
-    words = ["compact", "--active", "--from-start"]
+    words = ["compact", "--apply", "--active", "--from-start"]
     whole = tmp_path / "whole"
     shutil.copytree(source, whole)
     command = [sys.executable, "-c", KILLED]
@@ -180,7 +180,7 @@ def test_kafka_reads_the_same_behind_another_codec(kafka_peer: Peer, shared: Pat
     """Kafka's dump says the same of every batch and record, but for the codec and what follows from it."""
     data = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data")
     before, dumped = records_in(data), dump_of(kafka_peer, data)
-    assert main(["compact", "--compression", codec, str(data)]) == 0
+    assert main(["compact", "--apply", "--compression", codec, str(data)]) == 0
     assert records_in(data) == before
     assert dump_of(kafka_peer, data) == dumped
     assert_sound(kafka_peer, data)
@@ -194,7 +194,7 @@ def test_kafka_reads_the_same_of_formats_0_and_1(kafka_peer: Peer, shared: Path,
     """They are of format 2 then; Kafka's dump says the same offsets, timestamps, keys and values, and the log opens."""
     data = copy_of_given(shared / "kafka-logs-legacy" / "data", tmp_path / "data")
     before = {path.name: legacy_rows(kafka_peer, path) for path in sorted(data.glob("magic*"))}
-    assert main(["compact", "--unclean", "--compression", codec, str(data)]) == 0
+    assert main(["compact", "--apply", "--unclean", "--compression", codec, str(data)]) == 0
     for name, rows in before.items():
         assert len(rows) == 300 and legacy_rows(kafka_peer, data / name) == rows, name
     headers = [batch[1] for path in data.glob("magic*") if f"-{codec}-" not in path.name for batch in batches_of(path)]

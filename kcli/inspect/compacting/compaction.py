@@ -258,6 +258,8 @@ class Compaction:
                 self._lock(one.log_directory)
                 if self.options.target is None:
                     self._finish_leftovers(one.log_directory)
+            if self.options.target is not None and not self.options.is_dry_run:
+                self._lock_target(self.options.target)
         except BaseException:
             self._unlock()
             raise
@@ -271,6 +273,26 @@ class Compaction:
         if release is None:
             raise RefusedError(self._locked(directory))
         self._releases.append(release)
+
+    def _lock_target(self, target: str) -> None:
+        """Create the other directory, which only one run may fill. Raises RefusedError and OSError."""
+        path = self._root(target, FileKind.LOCK)
+        self.disk.make_directory(target)
+        release = self.disk.lock(path)
+        # A run that has ended in the meantime has left its files.
+        if release is not None and self.disk.list_directory(target) != [base_name(path)]:
+            release()
+            release = None
+        if release is None:
+            raise RefusedError(f"--to {target}: another kcli compact writes to the directory; name a new one")
+
+        def remove_and_release() -> None:
+            # A broker makes its own lock file. Removed while it is locked, so that nothing else can have locked it.
+            with suppress(OSError):
+                self.disk.remove(path)
+            release()
+
+        self._releases.append(remove_and_release)
 
     def _finish_leftovers(self, directory: str) -> None:
         for slot, job in enumerate(self.jobs):

@@ -4,6 +4,8 @@
     ----------------------------------------  --------------------------------------------------------------------------
     has the codec, and no level is given      unchanged
     markers, and batches without records      unchanged
+    more than MAX_RECOMPRESSED_BYTES of       unchanged, and counted; a set of format 0 or 1 becomes several batches
+      records
     data, format 2                            the same bytes of records with the new codec: length, CRC and the codec in
                                               the attributes change, the rest of the header stays
     a compressed set of format 0 or 1         a batch of format 2 with the same messages (kcli.format.legacy_message_set)
@@ -25,7 +27,7 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.compression import deflate, inflate
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, UpgradedBatch, iter_records
-from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, InflationLimitError
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with_records
 from kcli.inspect.compacting.jobs import Recompression
 from kcli.log.reading.segment_reader import LogBatch
@@ -50,7 +52,7 @@ class Converter:
     """
 
     def __init__(self, target: Recompression, cuts: Iterable[int]) -> None:
-        self.batches = self.converted_batches = self.records = 0
+        self.batches = self.converted_batches = self.records = self.large_batches = 0
         self._target = target
         self._cuts = sorted(cuts)
         self._gathered: UpgradedBatch | None = None
@@ -72,8 +74,10 @@ class Converter:
         data: Buffer = batch.read_whole() if batch.data is None else batch.data
         self.records += header.record_count
         if self.is_asked(header):
-            self.batches += 1
-            data = self._recompressed(header, data)
+            converted = self._recompressed(header, data)
+            self.batches += converted is not None
+            self.large_batches += converted is None
+            data = data if converted is None else converted
         yield Converted(data, header.base_offset, header.last_offset, header.max_timestamp)
 
     def take_gathered(self) -> Iterator[Converted]:
@@ -82,8 +86,12 @@ class Converter:
         if gathered is not None:
             yield self._finished(gathered)
 
-    def _recompressed(self, header: RecordBatch, data: Buffer) -> bytes:
-        records = inflate(header.codec, memoryview(data)[HEADER_BYTES:], limit=limits.MAX_INFLATED_BATCH_BYTES)
+    def _recompressed(self, header: RecordBatch, data: Buffer) -> bytes | None:
+        """Return the batch with the new codec, None if its records are too large. Raises FormatError."""
+        try:
+            records = inflate(header.codec, memoryview(data)[HEADER_BYTES:], limit=limits.MAX_RECOMPRESSED_BYTES)
+        except InflationLimitError:
+            return None
         deflated = deflate(self._target.codec, records, level=self._target.level)
         return with_records(header, deflated)._replace(attributes=header.attributes & ~CODEC_MASK | self._target.codec).encode()
 
@@ -106,7 +114,7 @@ class Converter:
         yield from self.take_gathered()
         upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
         for record in _sound_records(header, data):
-            if not upgraded.holds(record.timestamp):
+            if not upgraded.holds(record.timestamp) or upgraded.size_bytes > limits.MAX_RECOMPRESSED_BYTES:
                 yield self._finished(upgraded)
                 upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
             upgraded.add(record)

@@ -69,7 +69,8 @@ class CompactionPlan(NamedTuple):
 
     `keys` counts the keys of the part that is cleaned for the first time; a key counts once in each round. `batches` get
     another codec; `converted_batches` of them are converted from format 0 or 1 to format 2. `legacy_batches` of format 0 and
-    1 in the whole log have the codec already, and are kept.
+    1 in the whole log have the codec already, and are kept. `large_batches` keep their codec, because their records are larger
+    than MAX_RECOMPRESSED_BYTES.
     """
 
     records: int = 0
@@ -88,6 +89,7 @@ class CompactionPlan(NamedTuple):
     batches: int = 0
     converted_batches: int = 0
     legacy_batches: int = 0
+    large_batches: int = 0
 
     @property
     def is_nothing(self) -> bool:

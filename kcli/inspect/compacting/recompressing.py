@@ -73,6 +73,7 @@ def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_mo
         batches=work.converter.batches,
         converted_batches=work.converter.converted_batches,
         legacy_batches=work.legacy_batches,
+        large_batches=work.converter.large_batches,
     )
 
 

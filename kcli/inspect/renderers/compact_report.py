@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from kcli.format import limits
 from kcli.inspect.compacting.compaction import Placed
 from kcli.inspect.compacting.jobs import CompactionPlan, PartitionOutcome, Reason
 from kcli.inspect.compacting.obstacles import ASSUME_COMMITTED, sentence
@@ -64,6 +65,11 @@ class TextCompactReport:
         """Yield a row for each partition that changes, then the reasons why the others do not change."""
         planned = [outcome for outcome in outcomes if outcome.problem is None]
         rows = [outcome for outcome in planned if not outcome.plan.is_nothing]
+        for one in planned:
+            if one.plan.large_batches:
+                count = format_count(one.plan.large_batches, "batch")
+                most = format_bytes(limits.MAX_RECOMPRESSED_BYTES)
+                yield f"{_name(one)}: {count} with more than {most} of records keep their codec"
         if rows and rows[0].job.options.recompression is not None:
             yield from table_lines(RECOMPRESS_COLUMNS, [_recompress_row(one) for one in rows])
         elif rows:
@@ -100,7 +106,7 @@ class TextCompactReport:
         if summary.is_done:
             yield f"{what} {done}, {sizes}"
         else:
-            yield f"{what} would be {done}, {sizes}; no file was changed"
+            yield f"{what} would be {done}, {sizes}; nothing was changed: --apply carries it out"
 
 
 def _name(outcome: PartitionOutcome) -> str:
@@ -232,6 +238,7 @@ def _fields(outcome: PartitionOutcome) -> dict[str, object]:
         "batches": plan.batches,
         "convertedBatches": plan.converted_batches,
         "legacyBatches": plan.legacy_batches,
+        "largeBatches": plan.large_batches,
         "cleanedOffset": outcome.cleaned_offset,
         "highWatermark": outcome.job.high_watermark,
         "assumedCommitted": outcome.assumes_committed,

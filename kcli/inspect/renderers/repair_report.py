@@ -141,7 +141,7 @@ class TextRepairReport:
         if summary.is_applied and summary.changes:
             yield f"{counts}, carried out"
         elif summary.changes:
-            yield f"{counts}; nothing was touched: --apply carries it out"
+            yield f"{counts}; nothing was changed: --apply carries it out"
         elif summary.left or summary.holes or summary.problems:
             yield counts
         else:
