@@ -97,7 +97,8 @@ class Selector:
     def events(self, batch: LogBatch) -> Iterator[Event]:
         """Yield the selected parts of one batch, and its damage."""
         verdict = self._verdict(batch)
-        is_shown = verdict == ALL and not self.budget.skip
+        # A damaged batch is shown before its damage, whatever is selected: else the batch before seems to be damaged.
+        is_shown = (verdict == ALL and not self.budget.skip) or not (batch.is_valid or self._only_sound)
         if is_shown:
             yield batch
         if not batch.is_valid:

@@ -171,3 +171,18 @@ def test_names_that_are_no_text(data: Path, capfdbinary: pytest.CaptureFixture[b
     partition(data, odd.name, [batch(0)])
     assert main(["dump-log", str(odd / LOG)]) == 0
     assert os.fsencode(str(odd / LOG)) in capfdbinary.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--offset", "6.."), ("--key", "key"), ("--offset", "12..")])
+def test_damage_follows_the_header_of_its_batch(
+    tmp_path: Path, words: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a batch without a selected record: else the sound batch above looks damaged."""
+    log = partition(tmp_path, "t-0", [batch(at, 5) for at in (0, 5, 10)]) / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    assert main(["dump-log", "--output", "text", *words, str(log)]) == 1
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    (at,) = [at for at, line in enumerate(lines) if line[:1] == ["DAMAGED"]]
+    assert lines[at - 1][:2] == ["batch", "5..9"]

@@ -168,3 +168,15 @@ def test_checkpoints_that_cannot_be_read_are_problems(tmp_path: Path) -> None:
     checkpoints = read_checkpoints(DISK, str(tmp_path))
     assert checkpoints.recovery_points == {} and checkpoints.high_watermarks == {("a", 0): 4}
     assert checkpoints.problems == [(f"{tmp_path}/recovery-point-offset-checkpoint", "line 2 states 2 entries and 1 follow")]
+
+
+def test_a_directory_that_has_only_the_name_of_a_partition_is_not_kafkas(tmp_path: Path) -> None:
+    """/etc/java-17 makes neither itself nor /etc a place to repair; an empty t-0 may be a partition that lost its files."""
+    (tmp_path / "java-17").mkdir()
+    (tmp_path / "java-17" / "java.conf").write_bytes(b"a")
+    (tmp_path / "apt").mkdir()
+    targets, problems = resolve_paths(OsDisk(), [str(tmp_path), str(tmp_path / "java-17")])
+    assert targets == [] and all("no file of Kafka's" in problem.message for problem in problems)
+    (tmp_path / "t-0").mkdir()
+    targets, problems = resolve_paths(OsDisk(), [str(tmp_path)])
+    assert targets[0].log_directory is not None and problems == []

@@ -314,7 +314,8 @@ def is_partition_directory(disk: Disk, path: str) -> bool:
     if is_named and _is_in_log_directory(disk, path):
         return True
     if not kinds & PARTITION_KINDS:
-        return is_named and not _has_log_directory_signs(disk, path, names, kinds)
+        # Any directory may have such a name (/etc/java-17): one with other files only is not Kafka's.
+        return is_named and not names and not _has_log_directory_signs(disk, path, names, kinds)
     signs = kinds & _ROOT_KINDS
     if is_named and FileKind.LOG in kinds:
         signs &= _IDENTITY_KINDS
@@ -322,7 +323,7 @@ def is_partition_directory(disk: Disk, path: str) -> bool:
 
 
 def is_log_directory(disk: Disk, path: str) -> bool:
-    """Return True for a log directory: it has the files of a log directory, or directories named as partitions.
+    """Return True for a log directory: it has the files of a log directory, or partitions, some of which may be empty.
 
     Other files in its root do not matter: Kafka ignores them.
     """
@@ -353,7 +354,17 @@ def _holds_partition(disk: Disk, path: str) -> bool:
 def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set[FileKind]) -> bool:
     if kinds & _ROOT_KINDS:
         return True
-    return any(_directory_name(name)[3] and disk.is_directory(join_path(path, name)) for name in names)
+    return any(_directory_name(name)[3] and _may_be_partition(disk, join_path(path, name)) for name in names)
+
+
+def _may_be_partition(disk: Disk, path: str) -> bool:
+    """Return True for a directory that is empty, cannot be listed, or has a partition's files."""
+    if not disk.is_directory(path):
+        return False
+    try:
+        return not disk.list_directory(path) or _holds_partition(disk, path)
+    except OSError:
+        return True
 
 
 class ResolvedPath(NamedTuple):
