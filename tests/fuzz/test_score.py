@@ -1,0 +1,49 @@
+"""Protects a repair from damage that its own fuzzer does not know: no record that was whole is lost without a word.
+
+tests/fuzz/score.py has the damages and the script for thousands of seeds; here are some of them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.score import DAMAGES, FAULTS, main, score_seed
+
+FAST, CI = range(16), range(31, 200)
+
+
+def check(seeds: range) -> None:
+    results = [score_seed(seed) for seed in seeds]
+    assert all(one["damages"] or one["restored"] for one in results)
+    assert [one for one in results if one.get("error") or one.get("silent")] == []
+
+
+def test_no_whole_record_is_lost_in_silence() -> None:
+    check(FAST)
+
+
+@pytest.mark.ci
+def test_no_whole_record_of_more_cases_is_lost_in_silence() -> None:
+    check(CI)
+
+
+def test_a_run_goes_on_where_one_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same cases and the same score; what is in the file is not run again."""
+    state = tmp_path / "state"
+    main(["--seeds", "0-3", "--state", str(state)])
+    lines = state.read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [0, 1, 2, 3]
+    main(["--seeds", "2-5", "--state", str(state)])
+    assert state.read_text().splitlines()[:4] == lines
+    assert [json.loads(line)["seed"] for line in state.read_text().splitlines()] == [0, 1, 2, 3, 4, 5]
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert "seeds 2-5, 4 cases" in last and all(name in last for name in FAULTS)
+
+
+def test_each_damage_is_drawn() -> None:
+    """None is a name only."""
+    drawn = {one.partition(":")[0] for seed in range(60) for one in score_seed(seed)["damages"]}
+    assert drawn == {damage.__name__ for damage in DAMAGES}
