@@ -134,22 +134,21 @@ class Decoding(NamedTuple):
         text = F.col(self.column).cast(StringType())
         name = _PARSED.format(self.column)
         frame = frame.withColumn(name, self._parsed(F.when(F.is_valid_utf8(text), text), self.schema))
-        value = F.element_at(F.col(name).getField(_OUTER), _INSIDE)
+        # By position: two names of the JSON may differ in case only, which Spark does not distinguish.
+        value = F.element_at(F.col(name).getField(_OUTER), _INSIDE).cast(self.written)
         is_bad = ~self._is_one_value(name)
         temporary = [name]
         if _leaf_types(self.schema) & {StringType, DecimalType}:
             exact = _EXACT.format(self.column)
             again = ~is_bad
             if DecimalType not in _leaf_types(self.schema):
-                again = again & _any_leaf(value, self.schema, _is_of_double)
+                again = again & _any_leaf(value, self.written, _is_of_double)
             quoted = F.when(again, self._with_quoted_numbers(text))
             frame = frame.withColumn(exact, self._parsed(quoted, _text_schema(self.schema)))
-            texts = F.element_at(F.col(exact).getField(_OUTER), _INSIDE)
+            texts = F.element_at(F.col(exact).getField(_OUTER), _INSIDE).cast(_text_schema(self.written))
             is_bad = is_bad | (again & ~self._is_one_value(exact)) | self._is_any_decimal_text(texts)
-            value = F.when(F.col(exact).isNotNull(), self._exact(value, texts, self.schema)).otherwise(value)
+            value = F.when(F.col(exact).isNotNull(), self._exact(value, texts, self.written)).otherwise(value)
             temporary.append(exact)
-        if self.written != self.schema:
-            value = value.cast(self.written)  # by position
         is_bad = is_bad | _any_leaf(value, self.written, _is_infinite)
         return self._judged(frame, F.col(self.column).isNotNull() & is_bad, value).drop(*temporary)
 
@@ -189,9 +188,9 @@ class Decoding(NamedTuple):
 
     def _is_any_decimal_text(self, texts: Column) -> Column:
         """Return a column that is true if a field of type decimal is a string in the JSON."""
-        assert self.schema is not None
+        assert self.written is not None
         return _any_leaf(
-            texts, self.schema, lambda leaf, kind: ~leaf.startswith(self.mark) if isinstance(kind, DecimalType) else None
+            texts, self.written, lambda leaf, kind: ~leaf.startswith(self.mark) if isinstance(kind, DecimalType) else None
         )
 
     def _judged(self, frame: DataFrame, is_bad: Column, decoded: Column) -> DataFrame:
