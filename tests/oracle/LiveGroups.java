@@ -19,6 +19,7 @@ import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.message.StreamsGroupHeartbeatRequestData;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.message.StreamsGroupHeartbeatResponseData;
 import org.apache.kafka.common.requests.*;
 import org.apache.kafka.common.serialization.*;
@@ -97,7 +98,11 @@ public class LiveGroups {
                 new StreamsGroupHeartbeatRequestData.Subtopology().setSubtopologyId("0").setSourceTopics(List.of("orders")))));
         for (int round = 0; round < 300; round++) {
             var answer = heartbeat(socket, data);
-            if (answer.errorCode() != 0) throw new IllegalStateException(answer.errorMessage());
+            Errors error = Errors.forCode(answer.errorCode());
+            // Right after a start the coordinator may not have loaded its partition yet.
+            boolean comes = error == Errors.COORDINATOR_LOAD_IN_PROGRESS || error == Errors.COORDINATOR_NOT_AVAILABLE || error == Errors.NOT_COORDINATOR;
+            if (comes) { Thread.sleep(200); continue; }
+            if (error != Errors.NONE) throw new IllegalStateException(error + ": " + answer.errorMessage());
             data.setMemberEpoch(answer.memberEpoch()).setTopology(null).setProcessId(null).setClientTags(null).setRebalanceTimeoutMs(-1);
             if (answer.activeTasks() == null) data.setActiveTasks(null).setStandbyTasks(null).setWarmupTasks(null);
             else {

@@ -64,8 +64,8 @@ def produce(peer: Peer, bootstrap: str) -> None:
     assert names["producer_send_success"] == RECORDS and names["producer_send_error"] == 0
 
 
-def cases(bootstrap: str, kind: str) -> dict[str, ToolCase]:
-    """The tools, in the order in which they run; kcli promises no ACLs."""
+def cases(bootstrap: str) -> dict[str, ToolCase]:
+    """The tools, in the order in which they run."""
     server = ("--bootstrap-server", bootstrap)
     found: dict[str, ToolCase] = {}
 
@@ -92,8 +92,7 @@ def cases(bootstrap: str, kind: str) -> dict[str, ToolCase]:
             *group,
         )
     add("latency", f"{TOOLS}EndToEndLatency", bootstrap, "latency", "50", "all", "100")
-    absent = ("describe-acls",) if kind == "kcli" else ()
-    promised = [word for name in PROMISES for word in (f"--{name}-supported", str(name not in absent))]
+    promised = [word for name in PROMISES for word in (f"--{name}-supported", "True")]
     more = ("--expect-record-too-large-exception", "False", "--num-cluster-nodes", "1", "--topic", "promises")
     add("promises", f"{TOOLS}ClientCompatibilityTest", *server, *more, *promised)
     add("app", f"{TOOLS}VerifiableConsumer", *server, "--topic", "source", "--group-id", "app", "--max-messages", str(RECORDS))
@@ -111,7 +110,7 @@ def ran(served: Served, kafka_peer: Peer) -> dict[str, Outcome]:
     for name in ("source", "app-store-changelog", "promises", *COPIERS):
         admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(LIMIT_SECONDS)
     produce(kafka_peer, served.bootstrap)
-    wanted = cases(served.bootstrap, served.kind)
+    wanted = cases(served.bootstrap)
     return dict(zip(wanted, kafka_peer.run_tools(list(wanted.values()), LIMIT_SECONDS), strict=True))
 
 

@@ -259,8 +259,8 @@ def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: 
     log.flush()
     written = parquet_export._write
 
-    def grow_behind(*args: Any) -> bool:
-        done = written(*args)
+    def grow_behind(*args: Any, **options: Any) -> bool:
+        done = written(*args, **options)
         log.append([(b"k", b"worse")])
         log.flush()
         return done

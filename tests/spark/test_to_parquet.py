@@ -377,11 +377,11 @@ def test_the_summary_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: 
     log.flush()
     write = parquet_export._write
 
-    def write_later(*words: Any) -> bool:
+    def write_later(*words: Any, **options: Any) -> bool:
         log.end_transaction(1, commit=True)
         log.append([(b"k", b"v")] * 4)
         log.flush()
-        return write(*words)
+        return write(*words, **options)
 
     monkeypatch.setattr(parquet_export, "_write", write_later)
     code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
