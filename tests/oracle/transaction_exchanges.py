@@ -537,6 +537,11 @@ def markers(x: Exchange) -> None:
         "version 2, the epoch again", request(2, client.marker(True, here, producer_epoch=epoch + 1, transaction_version=2))
     )
     unknown = x.client("never").changed(producer_id=UNKNOWN_ID, epoch=3)
+    for name, fields in (("producer", {"producer_id": -1}), ("epoch", {"producer_epoch": -1})):
+        for topics in ({"none": [0]}, {x.topic: [1], "none": [0]}, {"__consumer_offsets": [0], x.topic: [9]}):
+            x.wrong(f"no {name}, {sorted(topics)}", request(2, unknown.marker(True, topics, **fields)))
+    after = [unknown.marker(True, {x.topic: [1]}), unknown.marker(True, here, producer_id=-1)]
+    x.right("a marker before one of no producer", request(2, *after))
     x.right("a producer without records", request(2, unknown.marker(True, {x.topic: [1]})))
     x.right(
         "version 2, without records", request(2, unknown.marker(True, {x.topic: [1]}, producer_epoch=4, transaction_version=2))

@@ -10,6 +10,10 @@ any other that this broker leads    appended with origin COORDINATOR
 not hosted                          UNKNOWN_TOPIC_OR_PARTITION, also if another broker has it
 hosted, but led by another one      NOT_LEADER_OR_FOLLOWER
 
+A marker without a producer id or epoch (-1) cannot be written. As in Kafka, the first one for a partition that is appended to
+ends the request: UNKNOWN_SERVER_ERROR for all its partitions, while the markers before it are written. In a partition of
+__consumer_offsets only that partition gets the error.
+
 The answers for all markers of a producer are one result, as in Kafka.
 """
 
@@ -18,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from kcli.format.record_batch import Producer
+from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
 from kcli.protocol import error_codes
@@ -43,15 +47,14 @@ _NOT_READY = frozenset(
 def handle_write_txn_markers(context: RequestContext, request: Message) -> Message | None:
     """Answer a WriteTxnMarkersRequest when all markers are written."""
     if not (context.is_allowed("ALTER", "CLUSTER") or context.is_allowed("CLUSTER_ACTION", "CLUSTER")):
-        return context.new("WriteTxnMarkersResponse", markers=_refused(context, request))
+        return _refused(context, request, error_codes.CLUSTER_AUTHORIZATION_FAILED)
     markers = _WriteMarkers(context)
     context.run(markers.write(request), markers.written, context.now_ms)
     return None
 
 
-def _refused(context: RequestContext, request: Message) -> list[Message]:
-    code, new = error_codes.CLUSTER_AUTHORIZATION_FAILED, context.new
-    markers = []
+def _refused(context: RequestContext, request: Message, code: int) -> Message:
+    new, markers = context.new, []
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
@@ -61,7 +64,11 @@ def _refused(context: RequestContext, request: Message) -> list[Message]:
             ]
             topics.append(new("WritableTxnMarkerTopicResult", name=topic.name, partitions=results))
         markers.append(new("WritableTxnMarkerResult", producer_id=marker.producer_id, topics=topics))
-    return markers
+    return new("WriteTxnMarkersResponse", markers=markers)
+
+
+def _is_complete(producer: Producer) -> bool:
+    return producer.producer_id != NO_PRODUCER_ID and producer.producer_epoch != NO_PRODUCER_EPOCH
 
 
 class _WriteMarkers:
@@ -72,6 +79,7 @@ class _WriteMarkers:
         self._replica_manager = context.broker.replica_manager
         self._answers: dict[int, dict[TopicPartition, Message]] = {}  # by producer id
         self._left = 1  # partitions that are not answered; one more while the request is read
+        self._is_refused = False  # the request has been answered with an error
 
     def write(self, request: Message) -> Iterator[None]:
         """Write each marker to each partition; yield after each time slice."""
@@ -79,8 +87,13 @@ class _WriteMarkers:
         for marker in request.markers:
             producer = Producer(marker.producer_id, marker.producer_epoch)
             end = EndTransaction(producer, marker.coordinator_epoch, marker.transaction_result, marker.transaction_version)
+            is_complete = _is_complete(producer)
             for topic in marker.topics:
                 for index in topic.partition_indexes:
+                    if not is_complete and topic.name != GROUP_TOPIC and self._replica_manager.partition(topic.name, index):
+                        self._is_refused = True
+                        self._context.respond(_refused(self._context, request, error_codes.UNKNOWN_SERVER_ERROR))
+                        return
                     answer = self._context.new("WritableTxnMarkerPartitionResult", partition_index=index)
                     self._answers.setdefault(marker.producer_id, {})[topic.name, index] = answer
                     self._left += 1
@@ -97,6 +110,9 @@ class _WriteMarkers:
         partition = self._replica_manager.partition(topic, index)
         if partition is None:
             answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            self._done(now_ms)
+        elif not _is_complete(end.producer):
+            answer.error_code = error_codes.UNKNOWN_SERVER_ERROR
             self._done(now_ms)
         elif topic == GROUP_TOPIC:
             self._context.broker.groups.runtime.end_transaction(index, end, partial(self._ended, answer))
@@ -133,7 +149,7 @@ class _WriteMarkers:
 
     def _done(self, now_ms: int) -> None:
         self._left -= 1
-        if self._left:
+        if self._left or self._is_refused:
             return
         new, markers = self._context.new, []
         for producer_id, answers in self._answers.items():

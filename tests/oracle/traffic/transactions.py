@@ -155,7 +155,7 @@ class Transactions(Traffic):
         return Step(apis.LIST_OFFSETS, rng.choice([7, 10, 11]), fields)
 
     def _marker(self, rng: random.Random, name: str, who: dict[str, Any], leader: Broker) -> Step | None:
-        if rng.random() < 0.6 or leader.values.get(f"epoch:{name}", -1) < 0:
+        if rng.random() < 0.6:
             return None
         version = rng.choice([1, 2])
         epoch = who["producer_epoch"]

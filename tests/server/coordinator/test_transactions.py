@@ -586,9 +586,9 @@ def test_offsets_outside_of_a_transaction_are_refused(node: WholeNode) -> None:
     assert client.commit_offset(5) == "INVALID_PRODUCER_EPOCH"
 
 
-def write_marker(node: WholeNode, producer: Producer, index: int, version: int = 2, **fields: Any) -> str:
+def write_marker(node: WholeNode, producer: Producer, index: int, version: int = 2, *, name: str = "t", **fields: Any) -> str:
     key = apis.WRITE_TXN_MARKERS
-    topic = struct(key, "WritableTxnMarkerTopic", name="t", partition_indexes=[index])
+    topic = struct(key, "WritableTxnMarkerTopic", name=name, partition_indexes=[index])
     marker = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch, "topics": [topic], **fields}
     answer = ask(node, key, version, markers=[struct(key, "WritableTxnMarker", **marker)])
     return NAMES[answer.markers[0].topics[0].partitions[0].error_code]
@@ -605,6 +605,35 @@ def test_markers_of_other_coordinators(node: WholeNode) -> None:
     assert write_marker(node, Producer(producer_id, epoch + 1), 0, transaction_version=2, coordinator_epoch=5) == "NONE"
     assert write_marker(node, Producer(producer_id, epoch + 2), 0, coordinator_epoch=4) == "TRANSACTION_COORDINATOR_FENCED"
     assert fetched(node) == (2, [(producer_id, 0)])
+
+
+def test_markers_without_a_producer(node: WholeNode) -> None:
+    """A marker of producer -1 or epoch -1 was written as a batch that no broker can have; it ends the request, as in Kafka."""
+    client = Client(node)
+    client.init()
+    assert client.send(b"a") == "NONE"
+    find(node, 0, "g")  # makes __consumer_offsets
+    for producer in (Producer(-1, 0), Producer(client.producer.producer_id, -1), Producer(-1, -1)):
+        assert write_marker(node, producer, 9) == "UNKNOWN_TOPIC_OR_PARTITION"
+        assert write_marker(node, producer, 0) == "UNKNOWN_SERVER_ERROR"
+        assert write_marker(node, producer, 0, name="__consumer_offsets") == "UNKNOWN_SERVER_ERROR"
+    assert fetched(node) == (0, [])
+
+
+def test_markers_before_one_without_a_producer_are_written(node: WholeNode) -> None:
+    client = Client(node)
+    client.init()
+    assert client.send(b"a") == "NONE"
+    key, (producer_id, epoch) = apis.WRITE_TXN_MARKERS, client.producer
+    topics = [struct(key, "WritableTxnMarkerTopic", name="t", partition_indexes=[0, 9])]
+    markers = [
+        struct(key, "WritableTxnMarker", producer_id=one, producer_epoch=epoch, topics=topics, transaction_result=True)
+        for one in (producer_id, -1)
+    ]
+    answer = ask(node, key, 1, markers=markers)
+    codes = [part.error_code for marker in answer.markers for part in marker.topics[0].partitions]
+    assert codes == [error_codes.UNKNOWN_SERVER_ERROR] * 4
+    assert fetched(node) == (2, [])
 
 
 def test_transactions_are_listed_and_described(node: WholeNode) -> None:
