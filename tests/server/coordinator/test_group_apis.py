@@ -162,6 +162,32 @@ def test_offsets_and_groups_are_deleted(groups: Groups) -> None:
     assert groups.listed() == {} and groups.fetch(8) == {0: (-1, ""), 1: (-1, ""), 2: (-1, "")}
 
 
+def test_a_commit_without_an_accepted_offset_makes_the_group(groups: Groups) -> None:
+    """Kafka makes the group before it checks the offsets: it can be deleted once, a member of it is unknown."""
+    part = made(apis.OFFSET_COMMIT, "OffsetCommitRequestPartition", partition_index=0, committed_offset=1)
+    topic = made(apis.OFFSET_COMMIT, "OffsetCommitRequestTopic", name="t", partitions=[part])
+
+    def answers() -> tuple[int, int, int]:
+        fields = {"generation_id_or_member_epoch": 1, "member_id": "m", "topics": [topic]}
+        committed = groups.ask(apis.OFFSET_COMMIT, 9, group_id="new", **fields)
+        deleted = groups.ask(apis.OFFSET_DELETE, 0, group_id="new", topics=[])
+        removed = groups.ask(apis.DELETE_GROUPS, 2, groups_names=["new"])
+        return committed.topics[0].partitions[0].error_code, deleted.error_code, removed.results[0].error_code
+
+    def commit() -> None:
+        assert groups.commit(9, {0: 1}, group="new", committed_metadata="m" * 5000) == [error_codes.OFFSET_METADATA_TOO_LARGE]
+
+    unknown = (error_codes.GROUP_ID_NOT_FOUND,) * 3
+    assert answers() == unknown
+    commit()
+    assert groups.listed() == {}
+    assert answers() == (error_codes.UNKNOWN_MEMBER_ID, 0, 0)
+    assert answers() == unknown
+    commit()
+    groups.node.advance(40_000)
+    assert answers() == unknown
+
+
 def test_offsets_of_an_empty_group_id_are_not_deleted(groups: Groups) -> None:
     """A consumer without group.id may commit; Kafka's OffsetDelete refuses the empty id."""
     assert groups.commit(8, {0: 5}, group="") == [0]

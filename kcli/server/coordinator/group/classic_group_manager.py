@@ -18,6 +18,10 @@ the later one.
 
 `groups` has a group from its first join here, or from the load if it has members. What it knows beyond its record is lost with
 the coordinator. A group of another kind is unknown here.
+
+A commit from outside of a group makes the group before the offsets are checked. If none of them is accepted, the group has no
+record, but it is there for deletions and commits (as in Kafka, whose other requests see it from the next record on) until the
+next expiry of offsets.
 """
 
 from __future__ import annotations
@@ -62,6 +66,7 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision, Respon
 from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 
 _UUID_BYTES = 16
+_MOST_UNWRITTEN = 1000  # groups without a record; the oldest is forgotten
 
 Completion = Callable[[int], None]
 _Shard = TypeVar("_Shard")
@@ -94,6 +99,7 @@ class ClassicGroupManager:
 
     def __init__(self, parts: ShardParts) -> None:
         self.groups: dict[str, ClassicGroup] = {}
+        self._unwritten: dict[str, None] = {}
         self._state = parts.state
         self._config = parts.config
         self._rng = parts.rng
@@ -138,6 +144,25 @@ class ClassicGroupManager:
         if not isinstance(record, StoredClassicGroup):
             raise CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return ClassicGroup.from_record(record)
+
+    def add_unwritten(self, group_id: str) -> None:
+        """Add the group of a commit that has no record."""
+        self._unwritten[group_id] = None
+        if len(self._unwritten) > _MOST_UNWRITTEN:
+            del self._unwritten[next(iter(self._unwritten))]
+
+    def discard_unwritten(self, group_id: str | None = None) -> None:
+        """Forget a group without a record, or all of them."""
+        if group_id is None:
+            self._unwritten.clear()
+        else:
+            self._unwritten.pop(group_id, None)
+
+    def _find_latest(self, group_id: str) -> ClassicGroup:
+        """Return a group as `find` does, or one without a record. Raises CoordinatorError: GROUP_ID_NOT_FOUND."""
+        if group_id in self._unwritten and group_id not in self._state.groups and group_id not in self.groups:
+            return ClassicGroup(group_id, self._rebalances.wall_ms())
+        return self.find(group_id)
 
     # ------------------------------------------------------------------------------------------------------------ join
 
@@ -385,7 +410,7 @@ class ClassicGroupManager:
             record = self._state.groups.get(group_id)
             if generation_id < 0 and (record is None or (isinstance(record, StoredClassicGroup) and not record.members)):
                 return
-            group = self.find(group_id)
+            group = self._find_latest(group_id)
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
             return
         if generation_id >= 0 or member_id or instance_id is not None:
@@ -408,7 +433,7 @@ class ClassicGroupManager:
 
     def validate_offset_delete(self, group_id: str) -> Callable[[str], bool]:
         """Return a function: whether a topic's offsets must be kept (GROUP_SUBSCRIBED_TO_TOPIC). Raises CoordinatorError."""
-        group = self.find(group_id)
+        group = self._find_latest(group_id)
         if group.state is not ClassicGroupState.EMPTY and not group.is_consumers_group:
             raise non_empty(group_id)
         return group.is_subscribed_to
@@ -444,7 +469,7 @@ class ClassicGroupManager:
 
     def delete_check(self, group_id: str) -> None:
         """Check that the group may be deleted. Raises CoordinatorError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
-        if self.find(group_id).state is not ClassicGroupState.EMPTY:
+        if self._find_latest(group_id).state is not ClassicGroupState.EMPTY:
             raise non_empty(group_id)
 
     def delete(self, group_id: str) -> CoordinatorRecord:

@@ -224,6 +224,11 @@ class GroupShard:
 
     def _remove_records(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the records that remove a group, which must be empty. Raises CoordinatorError."""
+        records = self._removal(group_id)
+        self.classic.discard_unwritten(group_id)
+        return records
+
+    def _removal(self, group_id: str) -> list[CoordinatorRecord]:
         group = self.consumer_group(group_id)
         if group is not None:
             return list(self.consumer.delete(group))
@@ -245,6 +250,8 @@ class GroupShard:
         now_ms = self._timer.wall.at(self._timer.clock_ms)
         codes, records = self.offsets.commit(group_id, commits, retention_ms, now_ms, producer_id)
         self.metrics.offset_commits += len(records)
+        if not records and group_id not in self.state.groups:
+            self.classic.add_unwritten(group_id)
         return Decision(codes, records)
 
     def delete_group(self, group_id: str) -> Decision[int]:
@@ -272,6 +279,7 @@ class GroupShard:
 
     def _expire(self, now_ms: int) -> None:
         """Delete expired offsets, and groups that have neither members nor offsets."""
+        self.classic.discard_unwritten()
         self._scheduler.run(self._expire_all(), now_ms)
         self._schedule_expiry(now_ms)
 
