@@ -33,13 +33,6 @@ from uuid import UUID
 
 from kcli.protocol import error_codes
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
-from kcli.server.coordinator.group.classic_checks import (
-    check_generation,
-    check_sync,
-    non_empty,
-    remove_leaving,
-    with_reason,
-)
 from kcli.server.coordinator.group.classic_group import (
     UNKNOWN_MEMBER_ID,
     ClassicGroup,
@@ -66,6 +59,7 @@ from kcli.server.coordinator.operation import CoordinatorError, Decision, Respon
 from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 
 _UUID_BYTES = 16
+_MAX_REASON = 255  # of a client's reason in the log; Kafka's clients send no more
 _MOST_UNWRITTEN = 1000  # groups without a record; the oldest is forgotten
 
 Completion = Callable[[int], None]
@@ -262,7 +256,7 @@ class ClassicGroupManager:
             request.session_timeout_ms,
             request.protocols,
         )
-        reason = with_reason(f"new member {member_id}", request.reason)
+        reason = _with_reason(f"new member {member_id}", request.reason)
         return self._rebalances.add_member(group, member, request.protocol_type, respond, reason)
 
     def _join_again(self, group: ClassicGroup, request: JoinRequest, respond: RespondJoin) -> Records:
@@ -281,7 +275,7 @@ class ClassicGroupManager:
             return ()
         group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         group.awaiting_join[member_id] = respond
-        return self._rebalances.rebalance(group, with_reason(f"member {member_id} joins again", request.reason))
+        return self._rebalances.rebalance(group, _with_reason(f"member {member_id} joins again", request.reason))
 
     def _replace_static_member(
         self, group: ClassicGroup, request: JoinRequest, member_id: str, respond: RespondJoin
@@ -298,7 +292,7 @@ class ClassicGroupManager:
         is_stable = group.state is ClassicGroupState.STABLE
         if not is_stable or group.select_protocol() != group.protocol_name:
             # The leader of a group that is to be assigned knows the member by its old id only.
-            reason = with_reason(f"static member {request.instance_id} joins again as {member_id}", request.reason)
+            reason = _with_reason(f"static member {request.instance_id} joins again as {member_id}", request.reason)
             return Decision(None, self._rebalances.rebalance(group, reason))
 
         def complete(code: int) -> None:
@@ -341,7 +335,7 @@ class ClassicGroupManager:
         except CoordinatorError as error:
             respond(SyncResult(error.code))
             return Decision(None)
-        code = check_sync(group, request)
+        code = _check_sync(group, request)
         if code:
             respond(SyncResult(code))
             return Decision(None)
@@ -376,7 +370,7 @@ class ClassicGroupManager:
             code = error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
             raise CoordinatorError(code, f"Group {group_id} not found.")
         member = group.find_member(member_id, instance_id)
-        check_generation(group, generation_id)
+        _check_generation(group, generation_id)
         self._rebalances.extend_session(group, member)
         is_preparing = group.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if is_preparing else error_codes.NONE
@@ -388,11 +382,11 @@ class ClassicGroupManager:
         group = self.groups.get(group_id)
         if group is None:
             return Decision([LeaveResult(error_codes.UNKNOWN_MEMBER_ID, one.member_id, one.instance_id) for one in leaving])
-        results = [LeaveResult(remove_leaving(group, one), one.member_id, one.instance_id) for one in leaving]
+        results = [LeaveResult(_remove_leaving(group, one), one.member_id, one.instance_id) for one in leaving]
         left = [one for one, result in zip(leaving, results, strict=True) if not result.error_code]
         if not left or group.state is ClassicGroupState.EMPTY:
             return Decision(results)
-        names = ", ".join(with_reason(one.member_id or one.instance_id or "", one.reason) for one in left)
+        names = ", ".join(_with_reason(one.member_id or one.instance_id or "", one.reason) for one in left)
         return Decision(results, self._rebalances.rebalance(group, f"members have left: {names}"))
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -415,7 +409,7 @@ class ClassicGroupManager:
             return
         if generation_id >= 0 or member_id or instance_id is not None:
             member = group.find_member(member_id, instance_id)
-            check_generation(group, generation_id)
+            _check_generation(group, generation_id)
         elif is_transactional:
             return
         else:
@@ -435,7 +429,7 @@ class ClassicGroupManager:
         """Return a function: whether a topic's offsets must be kept (GROUP_SUBSCRIBED_TO_TOPIC). Raises CoordinatorError."""
         group = self._find_latest(group_id)
         if group.state is not ClassicGroupState.EMPTY and not group.is_consumers_group:
-            raise non_empty(group_id)
+            raise _non_empty(group_id)
         return group.is_subscribed_to
 
     # ------------------------------------------------------------------------------------------------- describe, delete
@@ -470,7 +464,7 @@ class ClassicGroupManager:
     def delete_check(self, group_id: str) -> None:
         """Check that the group may be deleted. Raises CoordinatorError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
         if self._find_latest(group_id).state is not ClassicGroupState.EMPTY:
-            raise non_empty(group_id)
+            raise _non_empty(group_id)
 
     def delete(self, group_id: str) -> CoordinatorRecord:
         """Return the record that deletes a group, which must be empty; pending members are forgotten."""
@@ -498,3 +492,48 @@ class ClassicGroupManager:
         record = self._state.groups.get(group_id)
         if isinstance(record, StoredClassicGroup) and record.members and group_id not in self.groups:
             self._restore(record)
+
+
+def _with_reason(text: str, reason: str | None) -> str:
+    """Return a text for the log, with the reason that a client has stated."""
+    return f"{text} ({reason[:_MAX_REASON]})" if reason else text
+
+
+def _remove_leaving(group: ClassicGroup, leaving: LeavingMember) -> int:
+    """Remove a member that leaves; return 0 or the error."""
+    member_id: str | None = leaving.member_id
+    if member_id == UNKNOWN_MEMBER_ID:
+        member_id = group.static_members.get(leaving.instance_id or "")
+        if leaving.instance_id is None or member_id is None:
+            return error_codes.UNKNOWN_MEMBER_ID
+    elif member_id not in group.pending_join:
+        try:
+            group.find_member(leaving.member_id, leaving.instance_id)
+        except CoordinatorError as error:
+            return error.code
+    assert member_id is not None
+    group.remove(member_id)
+    return error_codes.NONE
+
+
+def _check_sync(group: ClassicGroup, request: SyncRequest) -> int:
+    """Return 0, or the error of a sync whose member is known."""
+    if request.generation_id != group.generation_id:
+        return error_codes.ILLEGAL_GENERATION
+    pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
+    if any(stated is not None and known is not None and stated != known for stated, known in pairs):
+        return error_codes.INCONSISTENT_GROUP_PROTOCOL
+    is_preparing = group.state is ClassicGroupState.PREPARING_REBALANCE
+    return error_codes.REBALANCE_IN_PROGRESS if is_preparing else error_codes.NONE
+
+
+def _check_generation(group: ClassicGroup, generation_id: int) -> None:
+    """Check the generation of a request. Raises CoordinatorError: ILLEGAL_GENERATION."""
+    if generation_id != group.generation_id:
+        text = f"group {group.group_id} is in generation {group.generation_id}, not {generation_id}"
+        raise CoordinatorError(error_codes.ILLEGAL_GENERATION, text)
+
+
+def _non_empty(group_id: str) -> CoordinatorError:
+    """Return the error for a group that has members."""
+    return CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group_id} is not empty")
