@@ -36,9 +36,8 @@ from kcli.server.coordinator.group.classic_messages import (
 from kcli.server.coordinator.group.consumer_group_change import ConsumerGroupChange, changed_subscription
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
 from kcli.server.coordinator.group.consumer_members import check_classic, check_static, static_member, unknown_member
-from kcli.server.coordinator.group.consumer_protocol import encode_assignment, partitions_by_id
 from kcli.server.coordinator.group.current_assignment import UNRELEASED, UNREVOKED
-from kcli.server.coordinator.group.group_migration import GroupMigration
+from kcli.server.coordinator.group.group_migration import GroupMigration, encode_assignment, partitions_by_id
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember

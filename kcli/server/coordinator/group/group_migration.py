@@ -13,20 +13,29 @@
 
 A group that is to be upgraded must have the assignments of an assignor that keeps no data of its own in them. The generation
 of a classic group and the epoch of a consumer group continue each other.
+
+Classic members name topics, records have topic ids. An assignment is encoded in the version of its member's subscription
+(kcli.protocol.consumer_protocol has the bytes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
-from kcli.protocol.consumer_protocol import decode_assignment_message, decode_subscription_message
+from kcli.protocol.consumer_protocol import (
+    assignment_type,
+    decode_assignment_message,
+    decode_subscription_message,
+    encode_message,
+    read_version,
+)
+from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.consumer_protocol import encode_assignment, partitions_by_id
 from kcli.server.coordinator.group.consumer_records import (
     current_record,
     group_record,
@@ -37,6 +46,7 @@ from kcli.server.coordinator.group.consumer_records import (
 )
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError
+from kcli.server.metadata_cache import MetadataCache
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions, StoredClassicGroup
 
@@ -200,3 +210,21 @@ def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
 def _not_upgraded(group_id: str, reason: str) -> CoordinatorError:
     text = f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
     return CoordinatorError(error_codes.GROUP_ID_NOT_FOUND, text)
+
+
+def encode_assignment(assigned: Mapping[Uuid, Iterable[int]], subscription: bytes, metadata: MetadataCache) -> bytes:
+    """Encode an assignment for the member with this subscription, without topics that are deleted. Raises DecodeError."""
+    kind = assignment_type()
+    names = {topic_id: metadata.topic_name(topic_id) for topic_id in assigned}
+    topics = [
+        kind.classes["TopicPartition"](topic=name, partitions=sorted(assigned[topic_id]))
+        for topic_id, name in names.items()
+        if name is not None
+    ]
+    return encode_message(kind, kind.new(assigned_partitions=topics), read_version(subscription))
+
+
+def partitions_by_id(topics: Iterable[Message], metadata: MetadataCache) -> Partitions:
+    """Return the partitions of a subscription or an assignment, without topics that do not exist."""
+    ids = metadata.image.topic_ids
+    return {ids[topic.topic]: topic.partitions for topic in topics if topic.topic in ids}
