@@ -38,6 +38,7 @@ from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOC
 from kcli.server.coordinator.group.consumer_group_manager import LEAVE_STATIC_EPOCH
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
 from kcli.server.coordinator.group.group_coordinator import GroupShard
+from kcli.server.coordinator.group.group_records import topology_value
 from kcli.server.coordinator.group.streams_endpoints import EndpointPartitions
 from kcli.server.coordinator.group.streams_group_change import FIRST_TARGET_EPOCH
 from kcli.server.coordinator.group.streams_heartbeat import (
@@ -46,7 +47,6 @@ from kcli.server.coordinator.group.streams_heartbeat import (
     TaskOffset,
     TaskOffsets,
 )
-from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.streams_topology import MISSING_INTERNAL_TOPICS, ConfiguredSubtopology, Status
 from kcli.server.coordinator.group.topology_descriptions import AVAILABLE, NOT_STORED
 from kcli.server.coordinator.operation import CoordinatorError, Decision

@@ -17,6 +17,7 @@ from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
+from kcli.server.coordinator.group.group_records import topology_value
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.group.streams_heartbeat import (
@@ -25,7 +26,6 @@ from kcli.server.coordinator.group.streams_heartbeat import (
     TaskOffset,
     TaskOffsets,
 )
-from kcli.server.coordinator.group.streams_records import topology_value
 from kcli.server.coordinator.group.topology_descriptions import MAX_DESCRIPTION_BYTES
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.features import KAFKA_4_4_SINCE, METADATA_VERSION

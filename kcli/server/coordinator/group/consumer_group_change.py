@@ -22,18 +22,18 @@ from typing import Any, TypeVar
 from kcli.format.kafka_uuid import Uuid
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.assignors import ASSIGNORS, MemberSpec
-from kcli.server.coordinator.group.consumer_records import (
-    current_record,
-    group_record,
-    member_record,
-    member_tombstones,
+from kcli.server.coordinator.group.current_assignment import Target, is_reconciled, next_assignment
+from kcli.server.coordinator.group.group_records import (
+    consumer_current_record,
+    consumer_group_record,
+    consumer_member_record,
+    consumer_member_tombstones,
+    consumer_target_epoch_record,
+    consumer_target_record,
     partition_metadata_tombstone,
     regex_record,
     regex_tombstone,
-    target_epoch_record,
-    target_record,
 )
-from kcli.server.coordinator.group.current_assignment import Target, is_reconciled, next_assignment
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.regex_resolver import ResolvedRegexes
 from kcli.server.metadata_cache import MetadataCache
@@ -71,20 +71,20 @@ class ConsumerGroupChange:
     def put_member(self, member: ConsumerGroupMember) -> None:
         """Add a member, or change its subscription."""
         self.members = self.members | {member.member_id: member}
-        self.records.append(member_record(self.group.group_id, member))
+        self.records.append(consumer_member_record(self.group.group_id, member))
 
     def replace_member(self, replaced: ConsumerGroupMember, member_id: str) -> ConsumerGroupMember:
         """Let a static member with a new id take the place of the one with the same instance id; return the new member."""
         group_id, old_id = self.group.group_id, replaced.member_id
         member = replace(replaced, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         target = self._targets.get(old_id, {})
-        self.records += member_tombstones(group_id, old_id)
+        self.records += consumer_member_tombstones(group_id, old_id)
         self.members = {key: found for key, found in self.members.items() if key != old_id} | {member.member_id: member}
         self._targets = {key: found for key, found in self._targets.items() if key != old_id} | {member.member_id: target}
         self.records += (
-            member_record(group_id, member),
-            target_record(group_id, member.member_id, target),
-            current_record(group_id, member),
+            consumer_member_record(group_id, member),
+            consumer_target_record(group_id, member.member_id, target),
+            consumer_current_record(group_id, member),
         )
         return member
 
@@ -92,7 +92,7 @@ class ConsumerGroupChange:
         """Remove members, and the patterns that only they were subscribed to."""
         removed = dict.fromkeys(member_ids)
         for member_id in removed:
-            self.records += member_tombstones(self.group.group_id, member_id)
+            self.records += consumer_member_tombstones(self.group.group_id, member_id)
         self.members = {key: member for key, member in self.members.items() if key not in removed}
         self.drop_unused_regexes()
 
@@ -139,14 +139,14 @@ class ConsumerGroupChange:
         found = self._hashes.group_hash(self.all_names())
         if is_changed or found != self.group.metadata_hash:
             self.epoch += 1
-            self.records.append(group_record(self.group.group_id, self.epoch, found))
+            self.records.append(consumer_group_record(self.group.group_id, self.epoch, found))
         if self.group.has_partition_metadata:
             self.records.append(partition_metadata_tombstone(self.group.group_id))
 
     def end_target(self) -> None:
         """Let the target of a group that is now empty be of the group's epoch; the next assignment does not wait."""
         if not self.members:
-            self.records.append(target_epoch_record(self.group.group_id, self.epoch, 0))
+            self.records.append(consumer_target_epoch_record(self.group.group_id, self.epoch, 0))
 
     # ------------------------------------------------------------------------------------------------------ assignment
 
@@ -172,9 +172,9 @@ class ConsumerGroupChange:
         for member_id, target in targets.items():
             known = self._targets.get(member_id)
             if known is None or not _is_same(known, target):
-                self.records.append(target_record(group.group_id, member_id, target))
+                self.records.append(consumer_target_record(group.group_id, member_id, target))
         self._targets, self._target_epoch = targets, self.epoch
-        self.records.append(target_epoch_record(group.group_id, self.epoch, self._now_ms))
+        self.records.append(consumer_target_epoch_record(group.group_id, self.epoch, self._now_ms))
 
     def preferred_assignor(self, default: str) -> str:
         """Return the assignor that most members ask for, `default` if none does.
@@ -201,7 +201,7 @@ class ConsumerGroupChange:
             member, target, lambda topic_id, index: owners.get((topic_id, index)) not in free, reported, has_new_subscription
         )
         if moved != member:
-            self.records.append(current_record(self.group.group_id, moved))
+            self.records.append(consumer_current_record(self.group.group_id, moved))
             return moved
         return member
 

@@ -53,9 +53,9 @@ from kcli.server.coordinator.group.consumer_members import (
     static_member,
     unknown_member,
 )
-from kcli.server.coordinator.group.consumer_records import current_record, group_tombstones
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
+from kcli.server.coordinator.group.group_records import consumer_current_record, consumer_group_tombstones
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.regex_resolver import RegexResolver, ResolvedRegexes, compile_regex
 from kcli.server.coordinator.group.shard_parts import ShardParts
@@ -305,7 +305,7 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup, ConsumerHeartbeat, 
                 static_member(group, request.instance_id, request.member_id), request.instance_id, request.member_id
             )
             if request.member_epoch == LEAVE_STATIC_EPOCH:
-                return Decision(result, (current_record(group.group_id, left_for_a_time(member, LEAVE_STATIC_EPOCH)),))
+                return Decision(result, (consumer_current_record(group.group_id, left_for_a_time(member, LEAVE_STATIC_EPOCH)),))
         fenced = self._fence(group, (member,), "it has left")
         return Decision(result, fenced.records, fenced.settled)
 
@@ -436,4 +436,4 @@ class ConsumerGroupManager(ModernGroupManager[ConsumerGroup, ConsumerHeartbeat, 
             raise CoordinatorError(error_codes.NON_EMPTY_GROUP, f"group {group.group_id} is not empty")
         self._checked.pop(group.group_id, None)
         self._resolver.forget(group.group_id)
-        return group_tombstones(group, {})
+        return consumer_group_tombstones(group, {})

@@ -36,13 +36,13 @@ from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
-from kcli.server.coordinator.group.consumer_records import (
-    current_record,
-    group_record,
-    group_tombstones,
-    member_record,
-    target_epoch_record,
-    target_record,
+from kcli.server.coordinator.group.group_records import (
+    consumer_current_record,
+    consumer_group_record,
+    consumer_group_tombstones,
+    consumer_member_record,
+    consumer_target_epoch_record,
+    consumer_target_record,
 )
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError
@@ -132,11 +132,11 @@ class GroupMigration:
         group_id, epoch = group.group_id, group.generation_id
         names = {name for member in members for name in member.subscribed_topic_names}
         return [
-            *(member_record(group_id, member) for member in members),
-            group_record(group_id, epoch, self._hashes.group_hash(names)),
-            *(target_record(group_id, member.member_id, _partitions(member)) for member in members),
-            target_epoch_record(group_id, epoch, 0),
-            *(current_record(group_id, member) for member in members),
+            *(consumer_member_record(group_id, member) for member in members),
+            consumer_group_record(group_id, epoch, self._hashes.group_hash(names)),
+            *(consumer_target_record(group_id, member.member_id, _partitions(member)) for member in members),
+            consumer_target_epoch_record(group_id, epoch, 0),
+            *(consumer_current_record(group_id, member) for member in members),
         ]
 
     # ------------------------------------------------------------------------------------------------------- downgrade
@@ -163,12 +163,12 @@ class GroupMigration:
         """
         targets = {member_id: group.target_assignment.get(member_id, {}) for member_id in group.members}
         members = [_classic_member(member) for member_id, member in group.members.items() if member_id not in removed]
-        tombstones = list(group_tombstones(group, {}))
+        tombstones = list(consumer_group_tombstones(group, {}))
         if successor is not None:
             (replaced,) = removed
             members.append(_classic_member(successor))
             targets[successor.member_id] = targets[replaced]
-            tombstones = list(group_tombstones(group, {replaced: successor.member_id}))
+            tombstones = list(consumer_group_tombstones(group, {replaced: successor.member_id}))
         made = ClassicGroup.from_members(group.group_id, group.group_epoch, members, wall_ms)
         try:
             for member in members:

@@ -35,22 +35,22 @@ from kcli.server.coordinator.group.assignors import MemberSpec, Targets
 from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.consumer_members import unknown_member
+from kcli.server.coordinator.group.group_records import (
+    ShareIndexes,
+    ShareTopics,
+    merge,
+    share_current_record,
+    share_group_record,
+    share_group_tombstones,
+    share_member_record,
+    share_member_tombstones,
+    share_target_epoch_record,
+    share_target_record,
+    share_topics_record,
+)
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_assignor import assign_shares
-from kcli.server.coordinator.group.share_records import (
-    ShareIndexes,
-    ShareTopics,
-    current_record,
-    group_record,
-    group_tombstones,
-    member_record,
-    member_tombstones,
-    merge,
-    target_epoch_record,
-    target_record,
-    topics_record,
-)
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
 from kcli.state.groups import Partitions, ShareGroup, ShareGroupMember
@@ -193,7 +193,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         )
         if member.member_id not in change.members or updated != member:
             change.members = change.members | {member.member_id: updated}
-            change.records.append(member_record(change.group.group_id, updated))
+            change.records.append(share_member_record(change.group.group_id, updated))
         return updated.subscribed_topic_names != member.subscribed_topic_names
 
     def _update_epoch(self, change: _Change, has_changed: bool) -> bool:
@@ -210,7 +210,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         if has_changed:
             change.epoch += 1
             self._metrics.share_rebalances += 1
-            change.records.append(group_record(group.group_id, change.epoch, found))
+            change.records.append(share_group_record(group.group_id, change.epoch, found))
         self._checked[group.group_id] = version, change.epoch
         return has_changed
 
@@ -245,9 +245,9 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         targets = assign_shares(members, assignable)
         for member_id, target in targets.items():
             if change.targets.get(member_id) != target:
-                change.records.append(target_record(group.group_id, member_id, target))
+                change.records.append(share_target_record(group.group_id, member_id, target))
         change.targets, change.target_epoch = targets, change.epoch
-        change.records.append(target_epoch_record(group.group_id, change.epoch, now_ms))
+        change.records.append(share_target_epoch_record(group.group_id, change.epoch, now_ms))
 
     def _topic_ids(self, names: Iterable[str]) -> frozenset[Uuid]:
         ids = self._metadata.image.topic_ids
@@ -266,7 +266,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
             moved.previous_member_epoch, moved.member_epoch = member.member_epoch, change.target_epoch
         if moved == member:
             return member
-        change.records.append(current_record(change.group.group_id, moved))
+        change.records.append(share_current_record(change.group.group_id, moved))
         return moved
 
     # ----------------------------------------------------------------------------------------------------- leave, fence
@@ -284,9 +284,12 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         change = _Change(group)
         change.members = {key: member for key, member in group.members.items() if key != member_id}
         found = self._hashes.group_hash(change.names())
-        records = [*member_tombstones(group.group_id, member_id), group_record(group.group_id, change.epoch + 1, found)]
+        records = [
+            *share_member_tombstones(group.group_id, member_id),
+            share_group_record(group.group_id, change.epoch + 1, found),
+        ]
         if not change.members and is_4_4(self._metadata.image.features):
-            records.append(target_epoch_record(group.group_id, change.epoch + 1, 0))  # the next assignment does not wait
+            records.append(share_target_epoch_record(group.group_id, change.epoch + 1, 0))  # the next assignment does not wait
         return Decision(None, records, self._removed(group.group_id, (member_id,)))
 
     def _begin_timers(self, group: ShareGroup, member_id: str) -> None:
@@ -330,7 +333,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         for topic_id in (*topics.initializing, *topics.initialized, *topics.deleting):
             if topic_id in found:
                 topics.names[topic_id] = found[topic_id].name
-        return topics_record(group_id, topics)
+        return share_topics_record(group_id, topics)
 
     def complete_initialization(self, done: Initialization) -> Decision[None]:
         """Take partitions as initialized; the next heartbeat assigns them."""
@@ -436,7 +439,7 @@ class ShareGroupManager(ModernGroupManager[ShareGroup, ShareHeartbeat, ShareHear
         self._checked.pop(group_id, None)
         self._pending.pop(group_id, None)
         self._initializing_since.pop(group_id, None)
-        return group_tombstones(group)
+        return share_group_tombstones(group)
 
 
 def _is_assignment_pending(group: ShareGroup) -> bool:

@@ -28,8 +28,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.group.group_records import ShareIndexes
 from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
-from kcli.server.coordinator.group.share_records import ShareIndexes
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache

@@ -22,13 +22,13 @@ from kcli.protocol.message import Message
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.current_tasks import OwnedTasks, next_tasks
-from kcli.server.coordinator.group.streams_records import (
-    current_record,
-    group_record,
-    member_record,
-    member_tombstones,
-    target_epoch_record,
-    target_record,
+from kcli.server.coordinator.group.group_records import (
+    streams_current_record,
+    streams_group_record,
+    streams_member_record,
+    streams_member_tombstones,
+    streams_target_epoch_record,
+    streams_target_record,
     topology_record,
 )
 from kcli.server.coordinator.group.streams_topology import ConfiguredTopology
@@ -58,7 +58,7 @@ class StreamsGroupChange:
     def put_member(self, member: StreamsGroupMember) -> None:
         """Add a member, or change it."""
         self.members = self.members | {member.member_id: member}
-        self.records.append(member_record(self.group.group_id, member))
+        self.records.append(streams_member_record(self.group.group_id, member))
 
     def put_topology(self, value: Message) -> None:
         """Let the group have a topology."""
@@ -73,10 +73,10 @@ class StreamsGroupChange:
         self.members = {key: found for key, found in self.members.items() if key != old_id} | {member_id: member}
         self._targets = {key: found for key, found in self._targets.items() if key != old_id} | {member_id: target}
         self.records += (
-            *member_tombstones(group_id, old_id),
-            member_record(group_id, member),
-            target_record(group_id, member_id, target),
-            current_record(group_id, member),
+            *streams_member_tombstones(group_id, old_id),
+            streams_member_record(group_id, member),
+            streams_target_record(group_id, member_id, target),
+            streams_current_record(group_id, member),
         )
         return member
 
@@ -84,16 +84,16 @@ class StreamsGroupChange:
         """Remove a member, and begin a group epoch with all else as before."""
         group = self.group
         self.members = {key: member for key, member in self.members.items() if key != member_id}
-        self.records += member_tombstones(group.group_id, member_id)
+        self.records += streams_member_tombstones(group.group_id, member_id)
         self.begin_epoch(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
         if not self.members:
             self.target_epoch = self.epoch
-            self.records.append(target_epoch_record(group.group_id, self.epoch, 0))  # the next assignment does not wait
+            self.records.append(streams_target_epoch_record(group.group_id, self.epoch, 0))  # the next assignment does not wait
 
     def begin_epoch(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
         """Begin the next group epoch."""
         self.epoch += 1
-        record = group_record(self.group, self.epoch, metadata_hash, validated_topology_epoch, configs)
+        record = streams_group_record(self.group, self.epoch, metadata_hash, validated_topology_epoch, configs)
         self.records.append(record)
 
     def is_assignment_early(self, interval_ms: int) -> bool:
@@ -115,9 +115,9 @@ class StreamsGroupChange:
             targets = assign_tasks(members, sources, int(configs.get(STANDBY_CONFIG, "0")), offsets is not None)
         for member_id, target in targets.items():
             if self._targets.get(member_id) != target:
-                self.records.append(target_record(self.group.group_id, member_id, target))
+                self.records.append(streams_target_record(self.group.group_id, member_id, target))
         self._targets, self.target_epoch = targets, self.epoch
-        self.records.append(target_epoch_record(self.group.group_id, self.epoch, self._now_ms))
+        self.records.append(streams_target_epoch_record(self.group.group_id, self.epoch, self._now_ms))
 
     def _specification(self, member: StreamsGroupMember, offsets: Offsets | None) -> StreamsMemberSpec:
         if offsets is None:
@@ -137,5 +137,5 @@ class StreamsGroupChange:
         moved = next_tasks(member, self.target_epoch, target, self.group.task_processes, owned)
         if moved == member:
             return member
-        self.records.append(current_record(self.group.group_id, moved))
+        self.records.append(streams_current_record(self.group.group_id, moved))
         return moved

@@ -42,6 +42,7 @@ from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
 from kcli.server.coordinator.group.current_tasks import UNREVOKED
+from kcli.server.coordinator.group.group_records import streams_current_record, streams_group_tombstones
 from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
@@ -58,7 +59,6 @@ from kcli.server.coordinator.group.streams_heartbeat import (
     misses_tasks,
     sending_member,
 )
-from kcli.server.coordinator.group.streams_records import current_record, group_tombstones
 from kcli.server.coordinator.group.streams_topology import (
     ASSIGNMENT_DELAYED,
     MISSING_CLIENT_TAGS,
@@ -373,7 +373,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup, StreamsHeartbeat, Str
         member = known_member(group, request)
         result = StreamsHeartbeatResult(request.member_id, request.member_epoch)
         if request.member_epoch == LEAVE_FOR_A_TIME:
-            return Decision(result, (current_record(group.group_id, left_for_a_time(member)),))
+            return Decision(result, (streams_current_record(group.group_id, left_for_a_time(member)),))
         removed = self._remove(group, member.member_id, "it has left")
         return Decision(result, removed.records, removed.settled)
 
@@ -445,7 +445,7 @@ class StreamsGroupManager(ModernGroupManager[StreamsGroup, StreamsHeartbeat, Str
         delay = self._delays.pop(group.group_id, None)
         if delay is not None:
             delay.cancel()
-        return group_tombstones(group)
+        return streams_group_tombstones(group)
 
 
 def _stale(group: StreamsGroup, member: StreamsGroupMember) -> Status:
