@@ -23,8 +23,8 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
     SyncResult,
 )
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics

@@ -15,8 +15,8 @@ from kcli.protocol.message_types import message_type
 from kcli.server.config.loading import load_config
 from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.group_metrics import GroupMetrics

@@ -20,9 +20,9 @@ from kcli.server.coordinator.group.classic_group_manager import ClassicGroupMana
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager, ConsumerHeartbeat, HeartbeatResult
 from kcli.server.coordinator.group.consumer_members import validate_offset_fetch
 from kcli.server.coordinator.group.current_assignment import Target, next_assignment
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember, Partitions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kcli.server.coordinator.group import share_group_manager
-from kcli.server.coordinator.group.shard_parts import ShardParts
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager, ShareHeartbeat, ShareHeartbeatResult
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.state.groups import ShareGroup

@@ -17,8 +17,8 @@ from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.current_tasks import OwnedTasks
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.group_records import topology_value
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.group.streams_heartbeat import (
     StreamsHeartbeat,

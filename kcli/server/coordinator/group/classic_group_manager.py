@@ -54,7 +54,7 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncResult,
 )
 from kcli.server.coordinator.group.classic_rebalances import ClassicRebalances, Records
-from kcli.server.coordinator.group.shard_parts import ShardParts
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.state.groups import ConsumerGroup, StoredClassicGroup, StreamsGroup
 

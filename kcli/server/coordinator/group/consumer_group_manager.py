@@ -54,11 +54,10 @@ from kcli.server.coordinator.group.consumer_members import (
     unknown_member,
 )
 from kcli.server.coordinator.group.current_assignment import UNREVOKED
+from kcli.server.coordinator.group.group_manager import ModernGroupManager, ShardParts
 from kcli.server.coordinator.group.group_migration import GroupMigration, group_of
 from kcli.server.coordinator.group.group_records import consumer_current_record, consumer_group_tombstones
-from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
 from kcli.server.coordinator.group.regex_resolver import RegexResolver, ResolvedRegexes, compile_regex
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4
 from kcli.server.log_lines import Line

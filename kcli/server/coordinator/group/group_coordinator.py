@@ -41,10 +41,10 @@ from kcli.server.coordinator.group.classic_messages import (
     SyncRequest,
 )
 from kcli.server.coordinator.group.consumer_group_manager import ConsumerGroupManager
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.group_migration import GroupMigration
 from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.group.offset_manager import ExpiryRule, OffsetManager, OffsetToCommit
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_group_manager import ShareGroupManager
 from kcli.server.coordinator.group.share_states import ShareGroupStates
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager

@@ -36,6 +36,7 @@ from kcli.protocol.message_errors import DecodeError
 from kcli.server.coordinator.coordinator_record import CoordinatorRecord
 from kcli.server.coordinator.group.classic_group import ClassicGroup, ClassicGroupMember, ClassicGroupState, tombstone
 from kcli.server.coordinator.group.classic_group_manager import ClassicGroupManager
+from kcli.server.coordinator.group.group_manager import ShardParts
 from kcli.server.coordinator.group.group_records import (
     consumer_current_record,
     consumer_group_record,
@@ -44,7 +45,6 @@ from kcli.server.coordinator.group.group_records import (
     consumer_target_epoch_record,
     consumer_target_record,
 )
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.metadata_cache import MetadataCache
 from kcli.state.group_state import GroupState

@@ -35,6 +35,7 @@ from kcli.server.coordinator.group.assignors import MemberSpec, Targets
 from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import FIRST_GROUP_EPOCH, is_assignment_early
 from kcli.server.coordinator.group.consumer_members import unknown_member
+from kcli.server.coordinator.group.group_manager import ModernGroupManager, ShardParts
 from kcli.server.coordinator.group.group_records import (
     ShareIndexes,
     ShareTopics,
@@ -48,8 +49,6 @@ from kcli.server.coordinator.group.group_records import (
     share_target_record,
     share_topics_record,
 )
-from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.share_assignor import assign_shares
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.features import is_4_4

@@ -42,9 +42,8 @@ from kcli.server.coordinator.group.classic_rebalances import Records
 from kcli.server.coordinator.group.consumer_group_change import changed_subscription
 from kcli.server.coordinator.group.consumer_members import committing_member, find_member, static_member
 from kcli.server.coordinator.group.current_tasks import UNREVOKED
+from kcli.server.coordinator.group.group_manager import ModernGroupManager, ShardParts
 from kcli.server.coordinator.group.group_records import streams_current_record, streams_group_tombstones
-from kcli.server.coordinator.group.modern_group_manager import ModernGroupManager
-from kcli.server.coordinator.group.shard_parts import ShardParts
 from kcli.server.coordinator.group.streams_endpoints import endpoint_partitions
 from kcli.server.coordinator.group.streams_group_change import RACK_TAGS_CONFIG, STANDBY_CONFIG, StreamsGroupChange
 from kcli.server.coordinator.group.streams_heartbeat import (

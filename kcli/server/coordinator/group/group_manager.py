@@ -1,23 +1,61 @@
-"""What the managers of consumer, share and streams groups have in common (Kafka: ModernGroup)."""
+"""What the managers of the groups of one shard have in common.
+
+part                of
+------------------  --------------------------------------------------------------------------------
+ShardParts          all managers: the shard's state, and the parts of its broker
+ModernGroupManager  those of consumer, share and streams groups (Kafka: ModernGroup)
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from kcli.log.rng import Random
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.server.config.group_config import GroupConfigs
+from kcli.server.config.server_config import ConfigReader
+from kcli.server.coordinator.coordinator_limit import CoordinatorLimit
+from kcli.server.coordinator.group.classic_rebalances import WriteShard
 from kcli.server.coordinator.group.member_sessions import MemberSessions
-from kcli.server.coordinator.group.shard_parts import ShardParts
+from kcli.server.coordinator.group.metadata_hash import TopicHashes
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.log_lines import LimitedLines, Line
-from kcli.state.group_state import AnyGroup
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.group_metrics import GroupMetrics
+from kcli.server.scheduler import Scheduler
+from kcli.state.group_state import AnyGroup, GroupState
 from kcli.state.groups import ModernGroupMember
 
 # A client gets one of these for an epoch or an instance id that another one has now.
 _FENCED = frozenset((error_codes.FENCED_MEMBER_EPOCH, error_codes.FENCED_INSTANCE_ID, error_codes.UNRELEASED_INSTANCE_ID))
+
+
+class ShardParts(NamedTuple):
+    """The parts of a shard and of its broker; `write` executes the operations of timers, `report` writes a log line.
+
+    `limit` is that of the groups of the broker; `scheduler` runs long work in time slices.
+    """
+
+    state: GroupState
+    config: ConfigReader
+    metadata: MetadataCache
+    hashes: TopicHashes
+    timer: Timer
+    rng: Random
+    write: WriteShard
+    metrics: GroupMetrics
+    report: Callable[[str], None]
+    limit: CoordinatorLimit
+    scheduler: Scheduler
+
+    def check_new(self, group_id: str) -> None:
+        """Check that a group exists, or that one more may be made. Raises CoordinatorError: POLICY_VIOLATION."""
+        if group_id not in self.state.groups:
+            self.limit.check(f"the new group {group_id}")
 
 
 class Heartbeat(Protocol):
