@@ -5,8 +5,9 @@
     Outstanding   any, by the effect's id          the two below, and kcli.network.peers for SendRequest
     Flushes       Flush -> Flushed                 the raft client, the snapshot writer, the broker's logs
     Computations  Compute -> Computed              the broker: decompression of what one client sent, searches by time
+    Gather        -                                a response whose parts come one by one
 
-All cores of a node share one object of each class, so that ids are unique in the node.
+All cores of a node share one object of each class but Gather, so that ids are unique in the node.
 """
 
 from __future__ import annotations
@@ -61,3 +62,19 @@ class Computations:
     def forget(self) -> None:
         """Drop all results that are still to come: the node stops, and its logs close."""
         self._outstanding.forget()
+
+
+class Gather:
+    """Calls `done` when each of `count` parts is there, at once if there are none."""
+
+    def __init__(self, count: int, done: Callable[[], None]) -> None:
+        self._left = count
+        self._done = done
+        if not count:
+            done()
+
+    def done(self) -> None:
+        """Count a part as there."""
+        self._left -= 1
+        if not self._left:
+            self._done()

@@ -22,7 +22,7 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import Gather, RequestContext
+from kcli.server.apis.context import RequestContext
 from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.classic_group_manager import Completion, write_classic
 from kcli.server.coordinator.group.classic_messages import (
@@ -35,6 +35,7 @@ from kcli.server.coordinator.group.classic_messages import (
 )
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.outstanding import Gather
 
 _KNOWN_MEMBER_VERSION = 4  # of JoinGroup: a member gets its id first, and joins with it
 _SKIP_ASSIGNMENT_VERSION = 9  # of JoinGroup: a static leader that joins again may keep the assignment

@@ -139,18 +139,3 @@ class RequestContext:
     def respond_after(self, work: Iterator[None], response: Message) -> None:
         """Run `work`, which fills in `response`, in time slices, then send the response."""
         self.run(work, lambda now_ms: self.respond(response), self.now_ms)
-
-
-class Gather:
-    """Responds when each of `count` parts of an answer is there."""
-
-    def __init__(self, count: int, respond: Callable[[], None]) -> None:
-        self._left = count + 1
-        self._respond = respond
-        self.done()
-
-    def done(self) -> None:
-        """Count a part as there."""
-        self._left -= 1
-        if not self._left:
-            self._respond()

@@ -7,12 +7,13 @@ from functools import partial
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import Gather, RequestContext
+from kcli.server.apis.context import RequestContext
 from kcli.server.apis.metadata import authorized_operations
 from kcli.server.coordinator.group.consumer_group_manager import HeartbeatResult
 from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.share_group_manager import ShareHeartbeatResult
 from kcli.server.coordinator.operation import CoordinatorError, Decision
+from kcli.server.outstanding import Gather
 from kcli.state.groups import Partitions
 
 HIDDEN_TOPICS = "The described group uses topics that the client is not authorized to describe."

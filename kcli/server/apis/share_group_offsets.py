@@ -19,11 +19,12 @@ from functools import partial
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import Gather, RequestContext
+from kcli.server.apis.context import RequestContext
 from kcli.server.apis.share_groups import is_enabled
 from kcli.server.coordinator.group.group_records import ShareIndexes
 from kcli.server.coordinator.group.share_states import Codes, PartitionKey, ShareOffset
 from kcli.server.coordinator.operation import CoordinatorError
+from kcli.server.outstanding import Gather
 from kcli.state.metadata_values import Topic
 
 _UNKNOWN_TOPIC = "This server does not host this topic-partition."

@@ -19,9 +19,10 @@ from typing import Any
 
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import Gather, RequestContext
+from kcli.server.apis.context import RequestContext
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.coordinator.share.share_shard import ShareRefusal, ShareShard
+from kcli.server.outstanding import Gather
 from kcli.server.replication.share_persister import ShareKey, ShareState, ShareSummary, ShareUpdateBatches
 from kcli.state.share_group_state import StateBatch
 

@@ -33,6 +33,7 @@ from kcli.server.coordinator.group.share_group_manager import Initialization, Sh
 from kcli.server.coordinator.operation import CoordinatorError, Decision, Respond
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
+from kcli.server.outstanding import Gather
 from kcli.server.replication.share_persister import ShareKey, SharePersister, ShareSummary
 
 _NO_OFFSET = -1
@@ -65,26 +66,22 @@ class WriteGroup(Protocol):
         ...
 
 
-class _All:
-    """Calls `done` with the results of all partitions when each is there."""
+def _gather(
+    keys: Iterable[PartitionKey],
+    call: Callable[[PartitionKey, Callable[[object], None]], None],
+    done: Callable[[dict[PartitionKey, object]], None],
+) -> None:
+    """Begin a call for each partition, with what takes its result; `done` gets the results when each is there."""
+    results: dict[PartitionKey, object] = {}
+    wanted = sorted(set(keys))
+    gather = Gather(len(wanted), lambda: done(results))
 
-    def __init__(self, keys: Iterable[PartitionKey], done: Callable[[dict[PartitionKey, object]], None]) -> None:
-        self._left = set(keys)
-        self._results: dict[PartitionKey, object] = {}
-        self._done = done
+    def take(key: PartitionKey, result: object) -> None:
+        results[key] = result
+        gather.done()
 
-    def begin(self, call: Callable[[PartitionKey, Callable[[object], None]], None]) -> None:
-        """Begin each call, with what takes its result."""
-        if not self._left:
-            self._done({})
-        for key in sorted(self._left):
-            call(key, partial(self._take, key))
-
-    def _take(self, key: PartitionKey, result: object) -> None:
-        self._results[key] = result
-        self._left.discard(key)
-        if not self._left:
-            self._done(self._results)
+    for key in wanted:
+        call(key, partial(take, key))
 
 
 def _flat(partitions: ShareIndexes) -> list[PartitionKey]:
@@ -129,7 +126,7 @@ class ShareGroupStates:
             where = ShareKey(wanted.group_id, *key)
             self._persister.initialize(where, wanted.state_epoch, starts.get(key, _NO_OFFSET), take)
 
-        _All(_flat(wanted.partitions), lambda results: done(_codes(results))).begin(make)
+        _gather(_flat(wanted.partitions), make, lambda results: done(_codes(results)))
 
     def _made(self, wanted: Initialization, codes: Codes) -> None:
         failed = next((code for code in codes.values() if code), error_codes.NONE)
@@ -198,7 +195,7 @@ class ShareGroupStates:
         def delete(key: PartitionKey, take: Callable[[object], None]) -> None:
             self._persister.delete(ShareKey(group_id, *key), take)
 
-        _All(_flat(partitions), lambda results: done(_codes(results))).begin(delete)
+        _gather(_flat(partitions), delete, lambda results: done(_codes(results)))
 
     def delete_offsets(
         self, group_id: str, topic_ids: list[Uuid], respond: Callable[[dict[Uuid, int] | CoordinatorError], None]
@@ -244,15 +241,14 @@ class ShareGroupStates:
         def summarized(results: dict[PartitionKey, object]) -> None:
             found = {key: summary for key, summary in results.items() if isinstance(summary, ShareSummary)}
             wanted = [key for key, one in found.items() if _NO_OFFSET not in (one.start_offset, one.delivery_complete_count)]
-            finished = partial(finish, results, found)
-            _All(wanted, finished).begin(self._find_end)
+            _gather(wanted, self._find_end, partial(finish, results, found))
 
         def finish(
             results: dict[PartitionKey, object], found: dict[PartitionKey, ShareSummary], ends: dict[PartitionKey, object]
         ) -> None:
             respond({key: _described(found.get(key), ends.get(key)) for key in results})
 
-        _All(partitions, summarized).begin(read)
+        _gather(partitions, read, summarized)
 
     def _find_end(self, key: PartitionKey, take: Callable[[object], None]) -> None:
         """Ask the leader of a partition for its end; `take` gets a partition of a ListOffsets response, or an error code."""

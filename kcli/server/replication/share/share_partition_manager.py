@@ -23,7 +23,7 @@ from kcli.server.config.group_config import EARLIEST, LATEST, ShareGroupConfig
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.events import Connection
 from kcli.server.metadata_cache import MetadataCache
-from kcli.server.outstanding import Computations
+from kcli.server.outstanding import Computations, Gather
 from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.acknowledgement import AcknowledgementBatch, ShareError
@@ -246,14 +246,22 @@ class SharePartitionManager:
         done: Callable[[Errors], None],
     ) -> None:
         """Acknowledge records of a member; `done` gets the error of each partition, None for none."""
-        gathered = _Gather(batches, done)
+        errors: Errors = {}
+        gather = Gather(len(batches), lambda: done(errors))
+
+        def acknowledged(share_key: ShareKey, target: ShareTarget, error: ShareError | None) -> None:
+            self._check_fenced(share_key, error)
+            errors[target] = error
+            gather.done()
+
         for target, wanted in batches.items():
             share_key = ShareKey(key.group_id, *target)
             share_partition = self.partitions.get(share_key)
             if share_partition is None:
-                gathered.add(target, ShareError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the group reads nothing here"))
+                errors[target] = ShareError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the group reads nothing here")
+                gather.done()
                 continue
-            share_partition.acknowledge(key.member_id, wanted, partial(self._changed, share_key, gathered, target))
+            share_partition.acknowledge(key.member_id, wanted, partial(acknowledged, share_key, target))
             self._check(share_key)
 
     def release_session(self, key: MemberKey) -> None:
@@ -264,19 +272,16 @@ class SharePartitionManager:
         """
         if not self.sessions.remove(key):
             return
-        keys = [share_key for share_key in self.partitions if share_key.group_id == key.group_id]
-        targets = {share_key: (share_key.topic_id, share_key.partition) for share_key in keys}
-        gathered = _Gather(list(targets.values()), lambda errors: None)
-        for share_key, target in targets.items():
+        for share_key in [share_key for share_key in self.partitions if share_key.group_id == key.group_id]:
             share_partition = self.partitions.get(share_key)
             if share_partition is not None:
-                share_partition.release(key.member_id, partial(self._changed, share_key, gathered, target))
+                share_partition.release(key.member_id, partial(self._check_fenced, share_key))
                 self._check(share_key)
 
-    def _changed(self, key: ShareKey, gathered: _Gather, target: ShareTarget, error: ShareError | None) -> None:
+    def _check_fenced(self, key: ShareKey, error: ShareError | None) -> None:
+        """Remove a share partition after an error that ends it; the next fetch makes it again."""
         if error is not None and error.code in _FENCING:
             self._remove(key)
-        gathered.add(target, error)
 
     # --------------------------------------------------------------------------------------------------------- removal
 
@@ -311,22 +316,6 @@ class SharePartitionManager:
     def topic_name(self, topic_id: Uuid) -> str | None:
         """Return the name of a topic, None for an unknown id."""
         return self._metadata.topic_name(topic_id)
-
-
-class _Gather:
-    """The results of partitions, which come one by one; `done` is called with all of them."""
-
-    def __init__(self, targets: Sequence[ShareTarget] | Mapping[ShareTarget, object], done: Callable[[Errors], None]) -> None:
-        self._left = len(targets)
-        self._done = done
-        self._errors: Errors = {}
-
-    def add(self, target: ShareTarget, error: ShareError | None) -> None:
-        """Add the result of a partition."""
-        self._errors[target] = error
-        self._left -= 1
-        if self._left == 0:
-            self._done(self._errors)
 
 
 def _run(scan: SegmentScan, disk: Disk) -> TimestampAndOffset | Exception | None:
