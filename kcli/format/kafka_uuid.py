@@ -42,6 +42,7 @@ class Uuid(bytes):
         return cls(raw)
 
 
+TopicIdPartition = tuple[Uuid, int]  # the id of a topic, and a partition
 ZERO_UUID = Uuid(UUID_BYTES)
 # Below this number ids are Kafka's own: the metadata topic's, and the states of a replica's directory.
 _RESERVED_IDS = 100

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import NamedTuple, TypeVar
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, TopicIdPartition
 from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.protocol.message import Message
 from kcli.state.groups import (
@@ -335,7 +335,7 @@ class GroupState(MapsState):
             self._assign(group, "subtopologies", {} if value is None else subtopologies(value))
 
 
-def _partitions_of(member: ConsumerGroupMember) -> Iterator[tuple[Uuid, int]]:
+def _partitions_of(member: ConsumerGroupMember) -> Iterator[TopicIdPartition]:
     for found in (member.assigned_partitions, member.partitions_pending_revocation):
         for topic_id, indexes in found.items():
             for index in indexes:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import TopicIdPartition, Uuid
 
 NO_EPOCH = -1
 LEFT_GROUP_EPOCH = -1  # of a member that has left
@@ -191,7 +191,7 @@ class ConsumerGroup(ModernGroup):
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
     has_partition_metadata: bool = False
-    owners: dict[tuple[Uuid, int], str] = field(default_factory=dict, repr=False, compare=False)
+    owners: dict[TopicIdPartition, str] = field(default_factory=dict, repr=False, compare=False)
     kind: ClassVar[str] = "consumer"
 
     def new_member(self, member_id: str) -> ConsumerGroupMember:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, TopicIdPartition, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.share_groups import is_enabled
 from kcli.server.coordinator.group.group_records import ShareIndexes
-from kcli.server.coordinator.group.share_states import Codes, PartitionKey, ShareOffset
+from kcli.server.coordinator.group.share_states import Codes, ShareOffset
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.outstanding import Gather
 from kcli.state.metadata_values import Topic
@@ -61,9 +61,9 @@ def handle_describe_share_group_offsets(context: RequestContext, request: Messag
         gather.done()
 
 
-def _asked(context: RequestContext, group: Message, answer: Message) -> list[PartitionKey]:
+def _asked(context: RequestContext, group: Message, answer: Message) -> list[TopicIdPartition]:
     """Return the partitions that a request names; topics that are hidden or do not exist are answered."""
-    keys: list[PartitionKey] = []
+    keys: list[TopicIdPartition] = []
     for asked in group.topics:
         topic = context.broker.metadata.image.topic(asked.topic_name)
         is_allowed = context.is_allowed("DESCRIBE", "TOPIC", asked.topic_name)
@@ -107,10 +107,10 @@ def _describe_all(context: RequestContext, answer: Message, gather: Gather, foun
     _describe(context, answer, gather, keys)
 
 
-def _describe(context: RequestContext, answer: Message, gather: Gather, keys: list[PartitionKey]) -> None:
+def _describe(context: RequestContext, answer: Message, gather: Gather, keys: list[TopicIdPartition]) -> None:
     refused = list(answer.topics)
 
-    def described(found: dict[PartitionKey, ShareOffset]) -> None:
+    def described(found: dict[TopicIdPartition, ShareOffset]) -> None:
         topics: dict[Uuid, Message] = {}
         for key in keys:
             topic_id, index = key

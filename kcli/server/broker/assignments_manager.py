@@ -8,7 +8,7 @@ accepted them.
 
 from __future__ import annotations
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import TopicIdPartition, Uuid
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol.apis import API_KEYS, ASSIGN_REPLICAS_TO_DIRS
 from kcli.protocol.message import Message
@@ -19,8 +19,6 @@ ASSIGN_AFTER_MS = 10
 RETRY_MS = 200
 # The largest number of replicas in one request.
 MAX_REPLICAS = 2000
-
-Replica = tuple[Uuid, int]  # topic id and partition
 
 
 class AssignmentsManager:
@@ -33,7 +31,7 @@ class AssignmentsManager:
         self._lifecycle = lifecycle
         self._controller = controller
         self._timer = timer
-        self._pending: dict[Replica, Uuid] = {}
+        self._pending: dict[TopicIdPartition, Uuid] = {}
         self._task: TimerTask | None = None
         self._is_asking = False
 
@@ -67,7 +65,7 @@ class AssignmentsManager:
 
         self._controller.send(ASSIGN_REPLICAS_TO_DIRS, self._request(sent), answered)
 
-    def _request(self, sent: dict[Replica, Uuid]) -> Message:
+    def _request(self, sent: dict[TopicIdPartition, Uuid]) -> Message:
         type_ = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].request
         by_directory: dict[Uuid, dict[Uuid, list[int]]] = {}
         for (topic_id, partition), directory_id in sent.items():

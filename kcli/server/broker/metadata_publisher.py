@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import TopicIdPartition, Uuid
 from kcli.protocol.message import Message
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.replica_moves import ReplicaMoves
@@ -57,7 +57,6 @@ _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
 # Groups are assigned again after these; a metadata transaction applies its records when it ends.
 _TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "RemoveTopicRecord"))
 _ALL_TOPICS_RECORDS = frozenset(("RegisterBrokerRecord", "EndTransactionRecord"))
-PartitionKey = tuple[Uuid, int]
 
 
 class Coordinators(NamedTuple):
@@ -113,7 +112,7 @@ class MetadataPublisher:
         self._work: deque[Work] = deque()
         self._is_working = False
         # Changes that are not yet published: partitions, removed topics, configurations.
-        self._pending: tuple[dict[PartitionKey, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
+        self._pending: tuple[dict[TopicIdPartition, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
     def apply(self, records: Iterable[Message], last_offset: int, now_ms: int) -> None:
         """Apply committed records up to `last_offset`, then their changes. Raises StateError for an impossible record."""
@@ -177,11 +176,11 @@ class MetadataPublisher:
         self._work.append(finish)
         self._begin_work(now_ms)
 
-    def _all_partitions(self) -> Iterator[PartitionKey]:
+    def _all_partitions(self) -> Iterator[TopicIdPartition]:
         return ((topic.topic_id, index) for topic in self._metadata.image.topics.values() for index in topic.partitions)
 
     def _publish(
-        self, changed: Iterable[PartitionKey], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int
+        self, changed: Iterable[TopicIdPartition], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int
     ) -> None:
         for topic in removed:
             self._remove(topic)
@@ -255,9 +254,9 @@ class MetadataPublisher:
 
     # ------------------------------------------------------------------------------------------------------ partitions
 
-    def _update(self, changed: Iterable[PartitionKey], now_ms: int) -> None:
+    def _update(self, changed: Iterable[TopicIdPartition], now_ms: int) -> None:
         """Open the logs of partitions that are new here, and apply the state of the others, at once if there are few."""
-        known: list[PartitionKey] = []
+        known: list[TopicIdPartition] = []
         moved_away: list[Partition] = []
         for topic_id, index in changed:
             registration = self._metadata.partition(topic_id, index)
@@ -297,7 +296,7 @@ class MetadataPublisher:
         partition = None if name is None else self._replica_manager.partition(name, index)
         return partition if partition is not None and partition.topic_id == topic_id else None
 
-    def _apply_all(self, keys: Iterable[PartitionKey], now_ms: int) -> int:
+    def _apply_all(self, keys: Iterable[TopicIdPartition], now_ms: int) -> int:
         for topic_id, index in keys:
             partition = self._hosted(topic_id, index)
             if partition is not None:

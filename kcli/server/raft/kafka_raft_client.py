@@ -34,6 +34,7 @@ from kcli.log.wall_time import WallTime
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.log_lines import FailureLine
+from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.metadata_batches import (
     MetadataBatch,
     control_message,
@@ -52,8 +53,6 @@ from kcli.state.metadata_values import Voter
 SLICE_RECORDS = 250
 
 _NOT_LEADING = "this node is not the leader of the metadata quorum"
-
-FlushCallback = Callable[[OSError | None, int], None]
 
 
 class RaftConfig(NamedTuple):

@@ -12,7 +12,8 @@ from kcli.log.file_cache import FileCache
 from kcli.network.timing_wheel import Timer
 from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories, read_meta_properties
 from kcli.server.features import initial_features
-from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient, RaftConfig
+from kcli.server.outstanding import FlushCallback
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler

@@ -17,18 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import ceil
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import TopicIdPartition, Uuid
 from kcli.server.coordinator.group.assignors import MemberSpec, Targets
 from kcli.state.groups import Partitions
-
-_Share = tuple[Uuid, int]  # topic and partition
 
 
 def assign_shares(members: list[MemberSpec], assignable: Mapping[Uuid, Iterable[int]]) -> Targets:
     """Return the targets; only these partitions are newly assigned."""
     topics = sorted({topic_id for member in members for topic_id in member.topics})
     held = [[(topic_id, index) for topic_id, found in member.target.items() for index in found] for member in members]
-    kept: list[list[_Share]]
+    kept: list[list[TopicIdPartition]]
     if all(len(member.topics) == len(topics) for member in members):
         wanted = [(topic_id, index) for topic_id in topics for index in assignable.get(topic_id, ())]
         before = [[share for share in shares if share[0] in set(topics)] for shares in held]
@@ -44,7 +42,9 @@ def assign_shares(members: list[MemberSpec], assignable: Mapping[Uuid, Iterable[
     return {member.member_id: _partitions(shares) for member, shares in zip(members, kept)}
 
 
-def _spread(before: list[list[_Share]], subscribers: list[int], wanted: list[_Share]) -> list[list[_Share]]:
+def _spread(
+    before: list[list[TopicIdPartition]], subscribers: list[int], wanted: list[TopicIdPartition]
+) -> list[list[TopicIdPartition]]:
     """Return the shares of each member (a number): those of `before` that it keeps, and new ones of `wanted`."""
     count = len(subscribers)
     sharing = -(-count // len(wanted)) if wanted else 0
@@ -53,7 +53,7 @@ def _spread(before: list[list[_Share]], subscribers: list[int], wanted: list[_Sh
     quotas |= {number: ceil(ratio * (at + 1)) - ceil(ratio * at) for at, number in enumerate(subscribers)}
     # An overfilled member loses its first shares.
     after = [shares[max(len(shares) - quotas[number], 0) :] for number, shares in enumerate(before)]
-    owners: dict[_Share, list[int]] = {}
+    owners: dict[TopicIdPartition, list[int]] = {}
     for number, shares in enumerate(after):
         for share in shares:
             owners.setdefault(share, []).append(number)
@@ -67,7 +67,11 @@ def _spread(before: list[list[_Share]], subscribers: list[int], wanted: list[_Sh
 
 
 def _assign_rest(
-    owners: dict[_Share, list[int]], after: list[list[_Share]], unfilled: list[int], quotas: dict[int, int], sharing: int
+    owners: dict[TopicIdPartition, list[int]],
+    after: list[list[TopicIdPartition]],
+    unfilled: list[int],
+    quotas: dict[int, int],
+    sharing: int,
 ) -> None:
     """Assign shares that have too few members to the unfilled members in turn; `at` is the next one."""
     at, has_assigned = 0, False
@@ -89,7 +93,7 @@ def _assign_rest(
                 del unfilled[at]
 
 
-def _partitions(shares: list[_Share]) -> Partitions:
+def _partitions(shares: list[TopicIdPartition]) -> Partitions:
     found: Partitions = {}
     for topic_id, index in shares:
         found.setdefault(topic_id, []).append(index)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import TopicIdPartition, Uuid
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.peers import Peers
@@ -40,8 +40,7 @@ _NO_OFFSET = -1
 _LATEST = -1  # the timestamp of ListOffsets for the end
 _CLIENT = -1  # the replica id of a client
 _Response = TypeVar("_Response")
-PartitionKey = tuple[Uuid, int]
-Codes = dict[PartitionKey, int]
+Codes = dict[TopicIdPartition, int]
 
 
 class ShareOffset(NamedTuple):
@@ -67,16 +66,16 @@ class WriteGroup(Protocol):
 
 
 def _gather(
-    keys: Iterable[PartitionKey],
-    call: Callable[[PartitionKey, Callable[[object], None]], None],
-    done: Callable[[dict[PartitionKey, object]], None],
+    keys: Iterable[TopicIdPartition],
+    call: Callable[[TopicIdPartition, Callable[[object], None]], None],
+    done: Callable[[dict[TopicIdPartition, object]], None],
 ) -> None:
     """Begin a call for each partition, with what takes its result; `done` gets the results when each is there."""
-    results: dict[PartitionKey, object] = {}
+    results: dict[TopicIdPartition, object] = {}
     wanted = sorted(set(keys))
     gather = Gather(len(wanted), lambda: done(results))
 
-    def take(key: PartitionKey, result: object) -> None:
+    def take(key: TopicIdPartition, result: object) -> None:
         results[key] = result
         gather.done()
 
@@ -84,7 +83,7 @@ def _gather(
         call(key, partial(take, key))
 
 
-def _flat(partitions: ShareIndexes) -> list[PartitionKey]:
+def _flat(partitions: ShareIndexes) -> list[TopicIdPartition]:
     return [(topic_id, index) for topic_id, indexes in partitions.items() for index in indexes]
 
 
@@ -121,8 +120,8 @@ class ShareGroupStates:
         starts = {key: 0 for key in _flat(wanted.partitions) if key[0] in wanted.known_topics}
         self._make(wanted, starts, partial(self._made, wanted))
 
-    def _make(self, wanted: Initialization, starts: Mapping[PartitionKey, int], done: Callable[[Codes], None]) -> None:
-        def make(key: PartitionKey, take: Callable[[object], None]) -> None:
+    def _make(self, wanted: Initialization, starts: Mapping[TopicIdPartition, int], done: Callable[[Codes], None]) -> None:
+        def make(key: TopicIdPartition, take: Callable[[object], None]) -> None:
             where = ShareKey(wanted.group_id, *key)
             self._persister.initialize(where, wanted.state_epoch, starts.get(key, _NO_OFFSET), take)
 
@@ -150,7 +149,7 @@ class ShareGroupStates:
         self._write(wanted.group_id, lambda shares: shares.abandon_initialization(wanted), _ignore)
 
     def alter(
-        self, group_id: str, starts: Mapping[PartitionKey, int], respond: Callable[[Codes | CoordinatorError], None]
+        self, group_id: str, starts: Mapping[TopicIdPartition, int], respond: Callable[[Codes | CoordinatorError], None]
     ) -> None:
         """Set the start offsets of an empty group; respond with the error codes of partitions.
 
@@ -192,7 +191,7 @@ class ShareGroupStates:
         self._write(group_id, lambda shares: shares.begin_deletion(group_id), begun)
 
     def _delete(self, group_id: str, partitions: ShareIndexes, done: Callable[[Codes], None]) -> None:
-        def delete(key: PartitionKey, take: Callable[[object], None]) -> None:
+        def delete(key: TopicIdPartition, take: Callable[[object], None]) -> None:
             self._persister.delete(ShareKey(group_id, *key), take)
 
         _gather(_flat(partitions), delete, lambda results: done(_codes(results)))
@@ -231,26 +230,31 @@ class ShareGroupStates:
         self._write(group_id, lambda shares: Decision(shares.initialized(group_id)), lambda result, now_ms: respond(result))
 
     def describe(
-        self, group_id: str, partitions: Iterable[PartitionKey], respond: Callable[[dict[PartitionKey, ShareOffset]], None]
+        self,
+        group_id: str,
+        partitions: Iterable[TopicIdPartition],
+        respond: Callable[[dict[TopicIdPartition, ShareOffset]], None],
     ) -> None:
         """Read the start offsets and lags of partitions."""
 
-        def read(key: PartitionKey, take: Callable[[object], None]) -> None:
+        def read(key: TopicIdPartition, take: Callable[[object], None]) -> None:
             self._persister.read_summary(ShareKey(group_id, *key), take)
 
-        def summarized(results: dict[PartitionKey, object]) -> None:
+        def summarized(results: dict[TopicIdPartition, object]) -> None:
             found = {key: summary for key, summary in results.items() if isinstance(summary, ShareSummary)}
             wanted = [key for key, one in found.items() if _NO_OFFSET not in (one.start_offset, one.delivery_complete_count)]
             _gather(wanted, self._find_end, partial(finish, results, found))
 
         def finish(
-            results: dict[PartitionKey, object], found: dict[PartitionKey, ShareSummary], ends: dict[PartitionKey, object]
+            results: dict[TopicIdPartition, object],
+            found: dict[TopicIdPartition, ShareSummary],
+            ends: dict[TopicIdPartition, object],
         ) -> None:
             respond({key: _described(found.get(key), ends.get(key)) for key in results})
 
         _gather(partitions, read, summarized)
 
-    def _find_end(self, key: PartitionKey, take: Callable[[object], None]) -> None:
+    def _find_end(self, key: TopicIdPartition, take: Callable[[object], None]) -> None:
         """Ask the leader of a partition for its end; `take` gets a partition of a ListOffsets response, or an error code."""
         topic_id, index = key
         topic = self._metadata.image.topics.get(topic_id)
@@ -273,7 +277,7 @@ class ShareGroupStates:
         self._peers.send(PeerNode(leader, NodeRole.BROKER), self._listener, LIST_OFFSETS, message, answered, deadline_ms)
 
 
-def _codes(results: dict[PartitionKey, object]) -> Codes:
+def _codes(results: dict[TopicIdPartition, object]) -> Codes:
     return {key: code if isinstance(code, int) else error_codes.NONE for key, code in results.items()}
 
 
