@@ -175,3 +175,51 @@ def test_one_wrong_byte_of_a_header_field_is_always_found(tmp_path: Path, seed: 
     patch(log, at, bytes([log.read_bytes()[at] ^ rng.randrange(1, 256)]))
     repair(tmp_path)
     assert sound(path, ".log") == before
+
+
+@pytest.mark.parametrize("stated", [36, 35, 20])
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_batch_at_the_end_of_damage_may_be_payload(tmp_path: Path, stated: int, is_followed: bool) -> None:
+    """The last value of a batch is one itself, and the header before it is lost: it gets no offset of the log."""
+    value = batch(stated).encode()
+    outer = batch(20, 18)
+    tail = [batch(38, 2), batch(40, 3), batch(43, 3)]
+    path = partition(tmp_path, "t-0", [batch(0, 20)], [outer, *(tail if is_followed else [])])
+    log = path / f"{20:020d}.log"
+    data = log.read_bytes()
+    size = len(outer.encode())
+    log.write_bytes(value.rjust(size, b"\0") + data[size:])
+    root_files(tmp_path, recovery_point={"t-0": 46 if is_followed else 38}, replication={"t-0": 38})
+    plan, _ = repair(tmp_path)
+    kept = [38, 40, 43] if is_followed else []
+    assert [offset for found in segments(tmp_path).values() for offset in found if offset not in (0, stated)] == kept
+    if is_followed:
+        assert [offset for found in segments(tmp_path).values() for offset in found] == [0, *kept]
+        assert holes(plan) == [(20, 38)]
+        assert any("--take-inner" in remark.message for remark in plan.remarks)
+
+
+@pytest.mark.parametrize("ends", [38, (1 << 40) + 1])
+def test_a_batch_behind_damage_that_nothing_continues_ends_no_log(tmp_path: Path, ends: int) -> None:
+    """Its offset overflows the segment's name. A checkpoint shows where the log did reach it."""
+    path = partition(tmp_path, "t-0", [batch(0, 20)], [batch(20, 18)])
+    log = path / f"{20:020d}.log"
+    log.write_bytes(bytes(len(batch(20, 18).encode())) + batch(1 << 40).encode())
+    root_files(tmp_path, recovery_point={"t-0": ends}, replication={"t-0": ends})
+    plan, _ = repair(tmp_path)
+    assert plan.log_end_offset == ends
+    assert ((1 << 40) in {offset for found in segments(tmp_path).values() for offset in found}) == (ends > 38)
+
+
+def test_offsets_that_an_earlier_repair_lost_are_no_sign_of_payload(tmp_path: Path) -> None:
+    """The batch before them is the first one after other damage, which hides its own end."""
+    path = partition(tmp_path, "t-0", [batch(offset) for offset in range(10)])
+    root_files(tmp_path, recovery_point={"t-0": 10}, replication={"t-0": 10})
+    size = len(batch(0).encode())
+    log = path / f"{0:020d}.log"
+    patch(log, 5 * size - 2, b"\xff")
+    repair(tmp_path)
+    assert segments(tmp_path) == {0: [0, 1, 2, 3, 5, 6, 7, 8, 9]}
+    patch(log, 2 * size, bytes(size))
+    repair(tmp_path)
+    assert segments(tmp_path) == {0: [0, 1, 3, 5, 6, 7, 8, 9]}

@@ -20,10 +20,15 @@ is possible has a cost, and the repair takes the set of damages that explains al
       for offsets
     an entry of leader-epoch-checkpoint with another leader epoch     1 more than that of the difference
     offsets that overflow the segment's name                          OVERFLOW   the same
+    a batch found behind damaged bytes is the payload of their last   PAYLOAD    the same
+      record
     a segment that was renamed, or a file that is not a segment       FILE       the same
     each other file with the name of a file that is not a segment     COMPANION  the same
 
-A gap of offsets is free where bytes are missing or damaged: these had the offsets. A batch's offset is a candidate if
+A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
+after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
+It is taken for payload if something else contradicts it: a gap behind it, or an offset that overflows the segment's name and
+that nothing follows. It is removed then, and --take-inner keeps it. A batch's offset is a candidate if
 
 - it is the stated one;
 - one bit or byte of it is wrong, and the batch fills the gap between its neighbours exactly;
@@ -42,7 +47,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kcli.format.checkpoint import EpochStart
@@ -57,6 +62,7 @@ LARGE_GAP = 1 << 16
 LOG_END = 3
 ENTRY = 5
 OVERFLOW = 5
+PAYLOAD = 3
 FILE = 8
 COMPANION = 1
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
@@ -107,10 +113,13 @@ class Batches:
         for column, value in zip(self._columns, batch, strict=True):
             column.insert(index, value)
 
+    def rows(self) -> Iterator[Batch]:
+        """Yield each batch."""
+        return (Batch(*row) for row in zip(*self._columns, strict=True))
+
     def merge(self, found: Sequence[Batch]) -> None:
         """Add batches at their places in the file."""
-        mine = [Batch(*row) for row in zip(*self._columns, strict=True)]
-        rows = sorted([*mine, *found])
+        rows = sorted([*self.rows(), *found])
         for number, column in enumerate(self._columns):
             column[:] = array("q", (row[number] for row in rows))
 
@@ -125,7 +134,8 @@ class Batches:
 class LogWitnesses(NamedTuple):
     """What the files next to the segments show.
 
-    `known_ends` are offsets at which the log ended at some time. `epochs` are the entries of leader-epoch-checkpoint.
+    `known_ends` are offsets at which the log ended at some time. `epochs` are the entries of leader-epoch-checkpoint. `lost`
+    has the offsets [first, end) that earlier repairs lost.
     `is_cleaned`: the cleaner may have made gaps. `has_all_epochs`: the log directory was stopped cleanly, so the file has the
     last epoch.
     """
@@ -134,6 +144,7 @@ class LogWitnesses(NamedTuple):
     epochs: Sequence[EpochStart] = ()
     is_cleaned: bool = False
     has_all_epochs: bool = False
+    lost: Sequence[tuple[int, int]] = ()
 
     def epoch_of(self, offset: int) -> int | None:
         """Return the leader epoch of an offset, None before the first entry."""
@@ -146,7 +157,7 @@ class SegmentWitnesses(NamedTuple):
 
     `entries` are the offsets of .index by byte, `times` those of .timeindex by timestamp. `is_end_sound`: no damaged bytes are
     after the last batch. `is_continued`: the log before the segment ends at the offset in its name. `end_offset` is INT64_MAX
-    for the last segment.
+    for the last segment. `searched` are the bytes at which the log continues after damage that does not state its end.
     """
 
     first_offset: int
@@ -156,18 +167,21 @@ class SegmentWitnesses(NamedTuple):
     times: Mapping[int, int] = {}
     is_end_sound: bool = True
     is_continued: bool = True
+    searched: frozenset[int] = frozenset()
 
 
 class Candidate(NamedTuple):
     """A batch with the offsets [base_offset, last_offset]; `cost` is that of the damages which it supposes.
 
-    `is_free`: bytes before it are missing, so that a gap in the offsets costs nothing.
+    `is_free`: bytes before it are missing, so that a gap in the offsets costs nothing. `is_doubtful`: it may be payload of the
+    damaged bytes before it; without it a gap before the next batch costs nothing.
     """
 
     base_offset: int
     last_offset: int
     cost: int = 0
     is_free: bool = False
+    is_doubtful: bool = False
 
 
 class Chosen(NamedTuple):
@@ -209,7 +223,8 @@ class OffsetExplanation:
             if base_offset <= before or (is_gap and (not self._is_cleaned or index == last)):
                 return True
             before = batches.last_offset[index]
-        return before >= segment.end_offset or not all(self._agrees.values())
+        is_beyond = before >= segment.end_offset or not all(self._agrees.values())
+        return is_beyond or (len(segment.searched) > 0 and any(map(self._follows_nothing, range(len(batches)))))
 
     def choose(self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1) -> list[Chosen]:
         """Return the batches that stay, in the order of the file.
@@ -226,14 +241,44 @@ class OffsetExplanation:
         return self._batches.last_offset[index] - self._batches.base_offset[index] + 1
 
     def _is_free(self, index: int) -> bool:
-        """Return True if bytes are missing or damaged before a batch."""
-        return self._batches.position[index] != (self._batches.end[index - 1] if index else 0)
+        """Return True if bytes are missing or damaged before a batch, now or before an earlier repair."""
+        batches = self._batches
+        if batches.position[index] != (batches.end[index - 1] if index else 0):
+            return True
+        first = batches.last_offset[index - 1] + 1 if index else self._segment.first_offset
+        return any(first <= start < end <= batches.base_offset[index] for start, end in self._log.lost)
+
+    def _may_be_payload(self, index: int) -> bool:
+        """Return True if only its bytes show that a batch begins there, after damaged bytes, and the log goes on without it."""
+        batches, after = self._batches, index + 1
+        is_found = batches.position[index] in self._segment.searched and self._is_free(index) and index not in self._agrees
+        if not is_found or after == len(batches):
+            return is_found
+        next_offset = batches.last_offset[after] + 1
+        is_followed = after + 1 < len(batches) and batches.base_offset[after + 1] == next_offset
+        return is_followed or self._agrees.get(after, False) or next_offset in self._log.known_ends
+
+    def _follows_nothing(self, index: int) -> bool:
+        """Return True if a batch may be payload, overflows the segment's name, and neither a batch nor a file goes on there."""
+        batches = self._batches
+        if not self._may_be_payload(index) or batches.last_offset[index] <= self._segment.base_offset + INT32_MAX:
+            return False
+        next_offset = batches.last_offset[index] + 1
+        is_followed = index + 1 < len(batches) and batches.base_offset[index + 1] == next_offset
+        ends = [*self._log.known_ends, *((self._segment.end_offset,) if self._segment.end_offset < INT64_MAX else ())]
+        return not is_followed and all(end < next_offset for end in ends)
 
     def _has_gaps(self) -> bool:
-        """Return True if ascending batches have a gap between them, without damage there; not before the last batch."""
+        """Return True if ascending batches have a gap between them, without damage there; not before the last batch.
+
+        Nor after a batch that may be payload.
+        """
         bases, lasts = self._batches.base_offset, self._batches.last_offset
         return any(
-            bases[index] > lasts[index - 1] + 1 and not self._is_free(index) and lasts[index] < bases[index + 1]
+            bases[index] > lasts[index - 1] + 1
+            and not self._is_free(index)
+            and lasts[index] < bases[index + 1]
+            and not self._may_be_payload(index - 1)
             for index in range(1, len(bases) - 1)
         )
 
@@ -299,13 +344,17 @@ class OffsetExplanation:
             for first, cost in values.items()
             if segment.first_offset <= first and first + size <= segment.end_offset
         }
-        is_doubtful = len(values) > 1
+        is_doubtful = self._may_be_payload(index)
+        # A batch that may be payload is worth PAYLOAD: as much as the damage costs that explains the log without it.
+        common = BATCH + self._gap - PAYLOAD if is_doubtful else 0
+        common += OVERFLOW if self._follows_nothing(index) else 0
         return [
             Candidate(
                 first,
                 first + size - 1,
-                cost + (self._contradicted(index, first, values, before) if is_doubtful else 0),
+                common + cost + (self._contradicted(index, first, values, before) if len(values) > 1 else 0),
                 self._is_free(index),
+                is_doubtful,
             )
             for first, cost in fitting.items()
         ]
@@ -374,23 +423,32 @@ def best_choice(
     lasts = sorted({one.last_offset for some in candidates for one in some})
     nothing = (_Score(), -1)
     tree = [nothing] * (len(lasts) + 1)  # (score, node that the choice ends with)
+
+    def best_below(base_offset: int) -> tuple[_Score, int]:
+        best, slot = nothing, bisect_left(lasts, base_offset)
+        while slot > 0:
+            best = max(best, tree[slot])
+            slot &= slot - 1
+        return best
+
     ending_at = {first_offset - 1: nothing}
     nodes: list[tuple[Chosen, int]] = []  # and the node before it, -1 for none
     best_of_all, least = nothing, (0, 0)
+    without: list[tuple[_Score, int]] = []  # the best choice below each candidate, without a doubtful batch before it
     for index, some in enumerate(candidates):
         found: list[tuple[Candidate, _Score, int]] = []
         for one in some:
-            best, slot = nothing, bisect_left(lasts, one.base_offset)
-            while slot > 0:
-                best = max(best, tree[slot])
-                slot &= slot - 1
+            best = best_below(one.base_offset)
             points = BATCH - one.cost
             if one.is_free:
                 points += gap
-            elif one.base_offset - 1 in ending_at:
-                score, node = ending_at[one.base_offset - 1]
-                best = max(best, (score.with_batch(gap, 0), node))
+            else:
+                joined = [ending_at[one.base_offset - 1]] if one.base_offset - 1 in ending_at else []
+                joined += without[len(found) : len(found) + 1]
+                best = max([best, *((score.with_batch(gap, 0), node) for score, node in joined)])
             found.append((one, best[0].with_batch(points, one.last_offset - one.base_offset + 1), best[1]))
+        is_doubtful = any(one.is_doubtful for one in some) and index + 1 < len(candidates)
+        without = [best_below(one.base_offset) for one in candidates[index + 1]] if is_doubtful else []
         for one, score, before in found:
             node = len(nodes)
             nodes.append((Chosen(index, one.base_offset), before))
@@ -402,7 +460,7 @@ def best_choice(
                 slot += slot & -slot
             # Of the choices that end at one offset, the one with the most offsets has the smallest gaps.
             total = (score.points + (gap if one.last_offset + 1 == end_offset else 0), score.offsets - one.last_offset)
-            if best_of_all[1] < 0 or total >= least:
+            if (best_of_all[1] < 0 and not one.is_doubtful) or total >= least:
                 best_of_all, least = (score, node), total
     chosen, node = list[Chosen](), best_of_all[1]
     while node >= 0:

@@ -53,7 +53,7 @@ from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_f
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
 from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_leader_epochs
 from kcli.inspect.repairing.unfinished_cleaning import settle_cleaning
-from kcli.inspect.verification.evidence import read_epochs, start_by_epochs
+from kcli.inspect.verification.evidence import lost_of, read_epochs, start_by_epochs
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
@@ -348,7 +348,8 @@ class _Planner:
         with suppress(FormatError):
             epochs = LeaderEpochFileCache(read_epochs(self.planned.disk, partition)).entries
         ends = known_ends(self.planned.disk, self.directory, options)
-        return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True)
+        lost = [offsets for one in lost_of(self.planned.disk, options.lost, partition) for offsets in one.offsets]
+        return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True, lost)
 
     def _keep_end(self, log_end: LogEnd) -> int:
         """Let the log end as decided, add the hole before its former end, and return where it ends."""

@@ -140,6 +140,7 @@ class LogSalvager:
         self._take_inner = take_inner
         self._scanner = RecordScanner()
         self._open_transactions: set[int] = set()
+        self._searched: set[int] = set()  # bytes of the segment at which it continues after damage that does not state its end
         self._is_thinned = False  # a batch has fewer records than offsets: the cleaner was here
 
     def salvage(
@@ -163,13 +164,18 @@ class LogSalvager:
             is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
             entries, times = self._index_entries(path, base_offset)
             is_continued = first_offset == base_offset
-            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued)
+            searched = frozenset(self._searched)
+            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued, searched)
             kept, fixes = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
             fixes += [fix for position in kept.position for fix in fixer.fixes.get(position, ())]
-            inner = self._search_inside(reader, kept, unsound, bounds)
+            # What is taken for payload may be behind the damaged bytes too.
+            taken = searched - set(kept.position)
+            doubtful = [row for row in batches.rows() if row.position in taken] if taken else []
+            unsound += [_Unsound(row.position, row.end, False, is_entry=False) for row in doubtful]
+            inner = self._search_inside(reader, kept, sorted(unsound, key=lambda found: found.position), bounds)
         cuts = _cuts(kept, faults, batches, bounds[0], size_bytes)
         next_offset = kept.last_offset[-1] + 1 if len(kept) else bounds[0]
-        stays = set(kept.position)
+        stays = {*kept.position, *(batch.position for one in inner for batch in one.batches)}
         displaced = [
             (batches.base_offset[row], batches.last_offset[row])
             for row, position in enumerate(batches.position)
@@ -217,6 +223,7 @@ class LogSalvager:
         batches = Batches()
         faults: dict[int, str] = {}
         unsound: list[_Unsound] = []
+        self._searched.clear()
         awaits: RecordBatch | LegacyBatch | None = None  # the header of a damaged batch that the next entry may continue
         for found in reader.batches():
             if awaits is not None:
@@ -225,6 +232,8 @@ class LogSalvager:
                 awaits = None
             if isinstance(found, Damage):
                 faults[found.position] = found.message
+                if found.header is None or found.position + found.header.size_bytes != found.end_position:
+                    self._searched.add(found.end_position)
                 if found.kind != ZEROS:
                     is_entry = found.kind != LOST_PLACE
                     unsound.append(_Unsound(found.position, found.end_position, False, found.header, is_entry))
