@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.records import Record, encode_records
 from kcli.inspect.repairing.explanation import BIT, BYTE, FIELD, difference
 from kcli.inspect.repairing.repair import CLEAN
 from tests.damage.layout import patch
@@ -223,3 +224,26 @@ def test_offsets_that_an_earlier_repair_lost_are_no_sign_of_payload(tmp_path: Pa
     patch(log, 2 * size, bytes(size))
     repair(tmp_path)
     assert segments(tmp_path) == {0: [0, 1, 3, 5, 6, 7, 8, 9]}
+
+
+@pytest.mark.parametrize("named", [149, 145])
+@pytest.mark.parametrize("mask", [1, 2, 3, 16, 1 << 40])
+def test_the_time_index_names_the_record_of_the_last_batch(tmp_path: Path, mask: int, named: int) -> None:
+    """A few offsets too high, the batch still contains the named offset, but of another record; no other file has the batch."""
+    records = encode_records(Record(i, 5 if 140 + i == named else i - 10, b"key", None) for i in range(10))
+    path = partition(tmp_path, "t-0", [batch(offset, 10) for offset in TENS[:-1]])
+    time_index = path / f"{0:020d}.timeindex"
+    log = path / f"{0:020d}.log"
+    size = log.stat().st_size
+    (entry,) = struct.iter_unpack(">qi", time_index.read_bytes()[-12:])
+    last = batch(140, 10)._replace(base_timestamp=entry[0] + 20, max_timestamp=entry[0] + 25, records=records)
+    log.write_bytes(log.read_bytes() + last.encode())
+    time_index.write_bytes(time_index.read_bytes() + struct.pack(">qi", entry[0] + 25, named))
+    for file in path.glob("*.snapshot"):
+        file.unlink()
+    root_files(tmp_path, clean=False)
+    assert "timeindex-mismatch" not in codes(verify(tmp_path))
+    patch(log, size, struct.pack(">q", 140 ^ mask))
+    assert "timeindex-mismatch" in codes(verify(tmp_path))
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path)[0], plan.log_end_offset, holes(plan)) == ([*TENS], 150, [])

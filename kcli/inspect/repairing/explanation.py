@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kcli.format.checkpoint import EpochStart
@@ -207,6 +207,7 @@ class OffsetExplanation:
         self._copies: frozenset[int] = frozenset()
         self._stated: frozenset[int] = frozenset()
         self._last_timestamp = -1
+        self._latest: Container[int] | None = None
         self._agrees = self._index_agrees()
         self._is_cleaned = log.is_cleaned or self._has_gaps()
         self._gap = CLEANED_GAP if self._is_cleaned else GAP
@@ -226,13 +227,16 @@ class OffsetExplanation:
         is_beyond = before >= segment.end_offset or not all(self._agrees.values())
         return is_beyond or (len(segment.searched) > 0 and any(map(self._follows_nothing, range(len(batches)))))
 
-    def choose(self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1) -> list[Chosen]:
+    def choose(
+        self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1, latest: Container[int] | None = None
+    ) -> list[Chosen]:
         """Return the batches that stay, in the order of the file.
 
         `copies` are the indexes of batches that are there twice: their offsets are not corrected. `last_timestamp` is the
-        largest one (ms) of the last batch.
+        largest one (ms) of the last batch; `latest` are the offsets, from its base offset on, that .timeindex may have for it,
+        None for any.
         """
-        self._copies, self._last_timestamp = copies, last_timestamp
+        self._copies, self._last_timestamp, self._latest = copies, last_timestamp, latest
         self._stated = frozenset(self._batches.base_offset)
         candidates, segment = self._candidates(), self._segment
         return best_choice(candidates, segment.first_offset, segment.end_offset, gap=self._gap)
@@ -378,6 +382,8 @@ class OffsetExplanation:
             ends += [entry.start_offset for entry in self._log.epochs if entry.epoch == self._batches.leader_epoch[index]]
             ends += [last - size + 1 for last in self._segment.times.values()]
             found += [first for first in ends if first in before or (ends.count(first) > 1 and before and first > before[0])]
+            named = self._segment.times.get(self._last_timestamp)
+            found += [first for first in before if named is not None and named - first in (self._latest or ())]
         return found
 
     def _contradicted(self, index: int, first: int, values: Mapping[int, int], before: list[int]) -> int:
@@ -394,8 +400,9 @@ class OffsetExplanation:
         if index == len(batches) - 1 and segment.end_offset == INT64_MAX:
             cost += LOG_END * sum(end <= first and end - size in values for end in self._log.known_ends)
             cost += GAP_LARGE if before and first - before[0] >= LARGE_GAP and not self._is_cleaned else 0
-            offset = segment.times.get(self._last_timestamp, first)
-            cost += 0 if first <= offset < first + size else ENTRY
+            named = segment.times.get(self._last_timestamp)
+            latest = range(size) if self._latest is None else self._latest
+            cost += 0 if named is None or named - first in latest else ENTRY
         most = segment.base_offset + INT32_MAX
         if first + size - 1 > most and (not index or batches.last_offset[index - 1] <= most):
             cost += OVERFLOW

@@ -207,7 +207,8 @@ class LogSalvager:
         chosen = [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
         if explanation.is_needed():
             last = plausible_header(reader.file, batches.position[len(batches) - 1])
-            chosen = explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp)
+            latest = None if last is None else self._latest(reader, last)
+            chosen = explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp, latest)
         kept = batches.pick([one.row for one in chosen])
         fixes: list[HeaderFix] = []
         for row, (_, base_offset) in enumerate(chosen):
@@ -217,6 +218,25 @@ class LogSalvager:
                 kept.last_offset[row] += moved
                 fixes.append(base_offset_fix(kept.position[row], base_offset))
         return kept, fixes
+
+    def _latest(self, reader: SegmentReader, header: RecordBatch) -> set[int] | None:
+        """Return the last offset of a batch and those of the records with its largest timestamp, relative to its base offset.
+
+        None if any offset may be in .timeindex: the cleaner was there, or the records have no timestamps of their own.
+        """
+        if header.magic != MAGIC or _is_thinned(header) or header.is_log_append_time:
+            return None
+        batch = reader.batch_at(header.position)
+        found = {header.last_offset_delta}
+        if not isinstance(batch, LogBatch):
+            return None
+        for window in batch.windows(self._scanner, skip_large=True):
+            if window.error is not None:
+                return None
+            columns = window.columns
+            latest = (row for row in range(window.count) if columns.timestamp[row] == header.max_timestamp)
+            found.update(columns.offset[row] - header.base_offset for row in latest)
+        return found
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""

@@ -4,8 +4,9 @@
     -----------------------  ---------------------------------------------------------------------------------------------
     .index (offset, byte)    a batch begins at that byte; the offset is the last one of it or of a batch that follows it
                                before the next entry (an append of several batches, messages of format 0 and 1)
-    .timeindex (time,        the batch with the offset has that maxTimestamp, and no batch before it has a larger one
-      offset)
+    .timeindex (time,        the batch with the offset has that maxTimestamp, and no batch before it has a larger one; if
+      offset)                  offsets are missing before the batch, and none in it, the offset is its last one or that of
+                               a record with that timestamp: no CRC covers the batch's base offset
 
 The entries of both ascend. Which batches have entries depends on the broker's settings and restarts. Entries that point into
 damage are skipped: the damage itself is the finding. Preallocated zeros after the entries are sound with `zeros_allowed`, that
@@ -17,6 +18,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import compress, count, islice
 
@@ -26,6 +28,8 @@ from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.segment_reader import LogBatch
 
 # The distance of entries depends on index.interval.bytes (default 4096); a segment larger than this should have some.
 LARGEST_WITHOUT_ENTRIES = 256 * 1024
@@ -300,6 +304,25 @@ class TimeIndexCheck(IndexFile):
         elif self._scratch[1] > timestamp:
             message = f"states that no record up to offset {offset} is later than {timestamp} ms; one has {self._scratch[1]} ms"
             self._add_mismatch(slot, offset, message)
+
+    def check_record(self, batch: LogBatch, scanner: RecordScanner) -> None:
+        """Compare the record that an entry names with it, in a batch of format 2 with a record for each offset."""
+        header = batch.header
+        first, end = header.base_offset - self.base_offset, header.last_offset - self.base_offset
+        slot = bisect_left(self._offsets, end) - 1
+        if slot < 0 or self._offsets[slot] < first or self._timestamps[slot] != header.max_timestamp:
+            return
+        offset = self.base_offset + self._offsets[slot]
+        for window in batch.windows(scanner, skip_large=True):
+            row = offset - header.base_offset - window.first_index
+            if window.error is not None:
+                return
+            if row < window.count:
+                timestamp = window.columns.timestamp[row]
+                if timestamp != header.max_timestamp:
+                    message = f"states {header.max_timestamp} ms at offset {offset}; the record there has {timestamp} ms"
+                    self._add_mismatch(slot, offset, message)
+                return
 
     def skip(self, start: int, end: int) -> None:
         """Note damage: entries with offsets in it cannot be checked."""

@@ -28,7 +28,13 @@ from kcli.format.batch_scan import (
 )
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
-from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.format.record_batch import (
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    TRANSACTIONAL_FLAG,
+    RecordBatch,
+)
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
@@ -230,6 +236,8 @@ class SegmentVerifier:
         if rows.base_offset[row] != expected or rows.last_offset[row] >= self._state[STOP_OFFSET]:
             self._gatherer.flush()
         self._check_offsets(row, expected)
+        if 0 <= expected < rows.base_offset[row]:
+            self._check_time_entry(stretch, row)
         self._count_records(stretch, row)
         self._check_leader_epoch(row)
         if rows.producer_id[row] >= 0:
@@ -279,6 +287,15 @@ class SegmentVerifier:
             ranges.append(gap)
         if self._lost.overlaps(*gap):
             facts.lost_gaps.append(gap)
+
+    def _check_time_entry(self, stretch: BatchRows, row: int) -> None:
+        """Check the entry of .timeindex in a batch after a gap. The cleaner may leave one of another record."""
+        rows = self._walk.rows
+        is_whole = rows.record_count[row] == rows.last_offset[row] - rows.base_offset[row] + 1
+        if is_whole and rows.fault[row] != LEGACY and not rows.attributes[row] & LOG_APPEND_TIME_FLAG:
+            for index in self._indexes:
+                if isinstance(index, TimeIndexCheck):
+                    index.check_record(stretch.batch or self._walk.batch(row), self._walk.scanner)
 
     def _note_gap(self, offset: int) -> None:
         """Note that something is missing before the end of the batch at `offset`."""
