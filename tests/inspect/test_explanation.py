@@ -247,3 +247,25 @@ def test_the_time_index_names_the_record_of_the_last_batch(tmp_path: Path, mask:
     assert "timeindex-mismatch" in codes(verify(tmp_path))
     plan, _ = repair(tmp_path)
     assert (segments(tmp_path)[0], plan.log_end_offset, holes(plan)) == ([*TENS], 150, [])
+
+
+def test_a_batch_at_the_end_of_a_damaged_segment_may_be_payload(tmp_path: Path) -> None:
+    """One bit of its offset would fill the gap before the next segment."""
+    value, outer = batch(42, 4).encode(), batch(20, 18)
+    path = partition(tmp_path, "t-0", [batch(0, 10), batch(10, 10)], [outer], [batch(38, 2), batch(40, 3)])
+    (path / f"{20:020d}.log").write_bytes(value.rjust(len(outer.encode()), b"\0"))
+    root_files(tmp_path, recovery_point={"t-0": 43}, replication={"t-0": 43})
+    plan, _ = repair(tmp_path)
+    assert [one for found in segments(tmp_path).values() for one in found] == [0, 10, 38, 40]
+    assert (20, 38) in holes(plan)
+
+
+@pytest.mark.parametrize("wrong", [38, 36 + 8, 99])
+def test_the_only_batch_behind_an_emptied_segment_ends_where_the_checkpoints_do(tmp_path: Path, wrong: int) -> None:
+    """The segment's name alone would not show its offset: the segment before it is empty."""
+    path = partition(tmp_path, "t-0", [batch(0, 10)], [batch(10, 26)], [batch(36, 5)], snapshots={41: []})
+    root_files(tmp_path, recovery_point={"t-0": 41}, replication={"t-0": 41})
+    (path / f"{10:020d}.log").write_bytes(b"")
+    patch(path / f"{36:020d}.log", 0, struct.pack(">q", wrong))
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path)[36], plan.log_end_offset) == ([36], 41)

@@ -28,7 +28,9 @@ is possible has a cost, and the repair takes the set of damages that explains al
 A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
 It is taken for payload if something else contradicts it: a gap behind it, or an offset that overflows the segment's name and
-that nothing follows. It is removed then, and --take-inner keeps it. A batch's offset is a candidate if
+that nothing follows. It is removed then, and --take-inner keeps it. The next segment's name alone does not correct its offset.
+
+A batch's offset is a candidate if
 
 - it is the stated one;
 - one bit or byte of it is wrong, and the batch fills the gap between its neighbours exactly;
@@ -329,7 +331,10 @@ class OffsetExplanation:
         batches, segment = self._batches, self._segment
         stated, size = batches.base_offset[index], self._size(index)
         values: dict[int, int] = {}
-        if index not in self._copies and batches.magic[index] == MAGIC:
+        is_doubtful = self._may_be_payload(index)
+        # The name of the next segment alone does not correct what may be payload.
+        is_fixed = is_doubtful and index == len(batches) - 1
+        if index not in self._copies and batches.magic[index] == MAGIC and not is_fixed:
             for first in before:
                 exact = first + size in behind
                 # The name alone does not show the offset of a segment's first batch: the segment may have been renamed.
@@ -337,8 +342,7 @@ class OffsetExplanation:
                     self._add(values, stated, first, exact=exact, is_last=index == len(batches) - 1)
             for end in behind:
                 self._add(values, stated, end - size, exact=end - size in before, is_last=False)
-            # The offsets of indexes are relative to the name, too.
-            for first in self._named(index, before) if index or segment.is_continued else ():
+            for first in self._named(index, before):
                 values.setdefault(first, difference(stated, first))
         # If another batch states an offset, the two are exchanged, or one is a copy.
         values = {first: cost for first, cost in values.items() if first not in self._stated}
@@ -348,7 +352,6 @@ class OffsetExplanation:
             for first, cost in values.items()
             if segment.first_offset <= first and first + size <= segment.end_offset
         }
-        is_doubtful = self._may_be_payload(index)
         # A batch that may be payload is worth PAYLOAD: as much as the damage costs that explains the log without it.
         common = BATCH + self._gap - PAYLOAD if is_doubtful else 0
         common += OVERFLOW if self._follows_nothing(index) else 0
@@ -373,17 +376,19 @@ class OffsetExplanation:
     def _named(self, index: int, before: list[int]) -> list[int]:
         """Return the base offsets of a batch that other files name."""
         size, found = self._size(index), list[int]()
+        # The offsets of indexes are relative to the name, which does not show that of the segment's first batch.
+        is_relative = index > 0 or self._segment.is_continued
         offset = self._segment.entries.get(self._batches.position[index])
-        if offset is not None and self._agrees.get(index) is False:
+        if is_relative and offset is not None and self._agrees.get(index) is False:
             found.append(offset - size + 1)
         is_last = index == len(self._batches) - 1 and self._segment.end_offset == INT64_MAX
         if is_last and self._batches.base_offset[index] not in before:
             ends = [end - size for end in self._log.known_ends]
             ends += [entry.start_offset for entry in self._log.epochs if entry.epoch == self._batches.leader_epoch[index]]
-            ends += [last - size + 1 for last in self._segment.times.values()]
+            ends += [last - size + 1 for last in self._segment.times.values()] if is_relative else []
             found += [first for first in ends if first in before or (ends.count(first) > 1 and before and first > before[0])]
             named = self._segment.times.get(self._last_timestamp)
-            found += [first for first in before if named is not None and named - first in (self._latest or ())]
+            found += [first for first in before if is_relative and named is not None and named - first in (self._latest or ())]
         return found
 
     def _contradicted(self, index: int, first: int, values: Mapping[int, int], before: list[int]) -> int:
