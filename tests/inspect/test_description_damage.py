@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.description.description import Description
 from kcli.inspect.renderers.description_json import json_lines
 from kcli.inspect.renderers.description_text import description_lines
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import ReplacedDisk, by_partition, described
-from tests.log_builder import PartitionBuilder
+from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 
 DATA = log_sets(FIXTURES)[0].data
 LEGACY = log_sets(FIXTURES)[1].data
@@ -129,6 +130,67 @@ def test_a_copy_of_a_segment_under_a_later_name_does_not_count(tmp_path: Path) -
     whole = described(DATA)
     lags = {row["groupId"]: row["totalLag"] for row in description.report["groups"]}
     assert lags == {row["groupId"]: row["totalLag"] for row in whole.report["groups"]}
+
+
+def without_its_middle(path: Path, *, horizon: int | None = None) -> Path:
+    """Three segments of ten records each; the files of the second are lost."""
+    builder = PartitionBuilder(path)
+    for number in range(3):
+        if number:
+            builder.roll()
+        builder.append([(b"k", b"v")] * 5, horizon=horizon)
+        builder.append([(b"k", b"v")] * 5)
+    builder.flush()
+    for suffix in (".log", ".index", ".timeindex"):
+        builder.path(suffix, 10).unlink()
+    return path
+
+
+def test_a_segment_that_is_missing_in_the_middle_is_a_problem_of_the_partition(tmp_path: Path) -> None:
+    """The offsets at both ends of the log do not show that ten of its records are lost."""
+    lost = without_its_middle(tmp_path / "data" / "orders-0")
+    description = described(tmp_path / "data")
+    (message,) = messages(description, lost)
+    assert message.startswith("offsets 10 to 19 are missing before the segment with base offset 20, and nothing shows")
+    assert not messages(described(tmp_path / "data", show=frozenset(("epochs",))), lost)  # no segment is read for it
+
+
+def test_an_empty_segment_in_the_middle_is_missing_too(tmp_path: Path) -> None:
+    lost = without_its_middle(tmp_path / "orders-0")
+    (lost / f"{10:020}.log").touch()
+    (message,) = messages(described(lost), lost)
+    assert message.startswith("offsets 10 to 19 are missing")
+
+
+def test_what_a_cleaner_may_have_removed_is_not_missing(tmp_path: Path) -> None:
+    """Each of these shows a cleaner: its checkpoint, its mark in a batch, files that it replaced, an internal topic."""
+    cleaned = without_its_middle(tmp_path / "a" / "orders-0")
+    checkpoint = tmp_path / "a" / "cleaner-offset-checkpoint"
+    checkpoint.write_bytes(encode_offset_checkpoint([PartitionOffset("orders", 0, 20)]))
+    assert not messages(described(cleaned), cleaned)
+    checkpoint.write_bytes(encode_offset_checkpoint([PartitionOffset("orders", 0, 10)]))
+    assert messages(described(cleaned), cleaned)
+    thinned = without_its_middle(tmp_path / "b" / "orders-0", horizon=BASE_TIMESTAMP)
+    assert not messages(described(thinned), thinned)
+    swapped = without_its_middle(tmp_path / "c" / "orders-0")
+    (swapped / f"{0:020}.log.deleted").write_bytes(b"old")
+    assert not messages(described(swapped), swapped)
+    compacted = without_its_middle(tmp_path / "d" / "__consumer_offsets-0")
+    assert not messages(described(compacted, show=frozenset(("segments",))), compacted)
+
+
+def test_damage_at_the_end_of_a_segment_is_not_a_missing_one(tmp_path: Path) -> None:
+    """The damaged bytes may be the records before the next segment: they are the problem, and not the offsets."""
+    builder = PartitionBuilder(tmp_path / "orders-0")
+    builder.append([(b"k", b"v")] * 5)
+    builder.append([(b"k", b"v")] * 5)
+    builder.log[-1] ^= 1
+    log = builder.path(".log")
+    builder.roll()
+    builder.append([(b"k", b"v")])
+    builder.flush()
+    description = described(tmp_path / "orders-0")
+    assert messages(description, log) and not messages(description, tmp_path / "orders-0")
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.file_names import METADATA_TOPIC, FileKind
+from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
 from kcli.inspect.description.describe_options import (
     GROUP_SECTIONS,
     NAME,
@@ -43,10 +43,12 @@ from kcli.inspect.description.describe_options import (
 from kcli.inspect.description.metadata_view import MetadataView, read_metadata
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks, missing_name
+from kcli.inspect.description.segment_survey import missing_between
 from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
     Surveyed,
     epoch_rows,
+    is_compacted_topic,
     partition_rows,
     producer_rows,
     segment_rows,
@@ -55,6 +57,7 @@ from kcli.inspect.description.topic_sections import (
 from kcli.inspect.instants import format_instant
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
+from kcli.inspect.quantities import format_offsets
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_dir_owner import topic_id_conflict
 from kcli.log.files.log_directory import PartitionDirectory
@@ -265,7 +268,25 @@ class _Describer:
 
     @cached_property
     def surveyed(self) -> Surveyed:
-        return Surveyed(self.logs, self.options)
+        found = Surveyed(self.logs, self.options)
+        self._report_missing_segments(found)
+        return found
+
+    def _report_missing_segments(self, surveyed: Surveyed) -> None:
+        """Report offsets that are missing between two segments, unless a cleaner may have removed them."""
+        for log in surveyed.logs:
+            missing = missing_between(surveyed.of(log)) if log.directory.state is DirectoryState.CURRENT else []
+            missing = [offsets for offsets in missing if offsets[1] > (log.cleaned_offset or 0)]
+            # The metadata is read for this only if it is here: without it, nothing is said about it.
+            image = self.image if missing and self.sources.current(METADATA_TOPIC, 0) else None
+            if not missing or is_compacted_topic(log, image) or log.was_swapped:
+                continue
+            for start, end in missing:
+                self.remarks.problem(
+                    log.directory.path,
+                    f"{format_offsets(start, end)} {'is' if end == start + 1 else 'are'} missing before the segment with base "
+                    f"offset {end}, and nothing shows that the log was compacted; kcli verify has the details",
+                )
 
     def _remark_on_directories(self) -> None:
         for source in self.sources.directories:

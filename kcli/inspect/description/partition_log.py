@@ -37,7 +37,7 @@ from kcli.inspect.description.segment_survey import (
 )
 from kcli.inspect.description.sources import Replica, Sources, read_small
 from kcli.log.disk.port import Disk
-from kcli.log.files.log_directory import Segment
+from kcli.log.files.log_directory import Segment, was_swapped
 from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import begins_below
@@ -131,6 +131,14 @@ class PartitionLog:
                 "and does not count; kcli verify --repair shows what to do",
             )
         return is_copy
+
+    @property
+    def was_swapped(self) -> bool:
+        """Whether a file shows that a cleaner has just replaced a segment; True if the file cannot be read."""
+        try:
+            return was_swapped(self._disk, self.directory)
+        except OSError:
+            return True
 
     # ------------------------------------------------------------------------------------------------------ offsets
 

@@ -19,11 +19,15 @@ The span begins at the timestamp of the first record and ends at the largest tim
 headers if all were read, else that of the .timeindex, whose last entry a broker always writes when it closes a segment. If the
 first batch has a delete horizon, or is a message set of format 0 or 1, its header does not contain the timestamp of the first
 record, and the records of this batch are read.
+
+Offsets are missing between two segments if the first was read completely, has no damage at its end, and ends below the name of
+the second (`missing_between`). The cleaner removes batches, so this is not checked if a batch of the log shows its work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.compression import CODECS
@@ -31,7 +35,7 @@ from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
-from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
+from kcli.inspect.sound_batches import LeftOutBatches, is_left_out, is_thinned
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_records import RecordScanner
@@ -99,6 +103,9 @@ class SegmentSurvey(NamedTuple):
 
     Unless `is_complete`, `batches`, `records` and `control_records` are None, and `codecs` counts only the headers that were
     read. Control batches and empty batches do not count in `codecs`. Timestamps are in ms, None if there is none.
+    `batches_end` is the offset after the last sound batch, None unless all batches were read and none is damaged after it.
+    `shows_cleaner` is True if one of the batches has fewer records than offsets or a delete horizon, or if there is a gap
+    before it.
     """
 
     base_offset: int
@@ -114,11 +121,24 @@ class SegmentSurvey(NamedTuple):
     max_timestamp: int | None = None
     is_complete: bool = False
     is_readable: bool = True
+    batches_end: int | None = None
+    shows_cleaner: bool = False
 
 
 def unreadable_segment(segment: Segment, end_offset: int) -> SegmentSurvey:
     """Return the survey of a segment that cannot be read."""
     return SegmentSurvey(segment.base_offset, end_offset, {}, is_readable=False)
+
+
+def missing_between(surveys: Sequence[SegmentSurvey]) -> list[tuple[int, int]]:
+    """Return the offsets [first, end) missing between the segments of a log, none if a batch shows that it was cleaned."""
+    if any(survey.shows_cleaner for survey in surveys):
+        return []
+    return [
+        (before.batches_end, after.base_offset)
+        for before, after in pairwise(surveys)
+        if before.batches_end is not None and before.batches_end < after.base_offset
+    ]
 
 
 def survey_segment(
@@ -157,6 +177,8 @@ def survey_segment(
         first_timestamp,
         max_timestamp if max_timestamp > _NO_TIMESTAMP else None,
         is_complete,
+        batches_end=max(counts.next_offset, segment.base_offset) if is_complete and not counts.ends_damaged else None,
+        shows_cleaner=counts.shows_cleaner,
     )
 
 
@@ -169,8 +191,9 @@ class _Counts:
         self.formats: set[int] = set()
         self.timestamp_types: set[str] = set()
         self.max_timestamp = _NO_TIMESTAMP
-        self.hides_records = False
+        self.hides_records = self.shows_cleaner = self.ends_damaged = False
         self.position = 0
+        self.next_offset = -1
         self._first: int | None = None  # the byte of the first batch with records
         self._first_timestamp: int | None = None
 
@@ -186,8 +209,12 @@ class _Counts:
                 left_out.add(found.position)
             if isinstance(found, Damage):
                 faults += [found] if found.kind != ZEROS and len(faults) < MOST_OF_A_PATH else []
+                self.ends_damaged = self.ends_damaged or found.kind != ZEROS
             elif found.is_valid:
+                self._follow(found.header)
                 self.add(found.header)
+            else:
+                self.ends_damaged = True
             if limit is not None and self.cost >= limit and found.end_position < end:
                 self.position, is_complete = found.end_position, False
                 break
@@ -196,6 +223,13 @@ class _Counts:
         for fault in faults:
             remarks.problem(segment.log, f"byte {fault.position}: {fault.message}")
         return is_complete
+
+    def _follow(self, header: RecordBatch | LegacyBatch) -> None:
+        """Advance to the end of the next sound batch, and note a gap before it that no damage explains."""
+        if 0 <= self.next_offset < header.base_offset and not self.ends_damaged:
+            self.shows_cleaner = True
+        self.next_offset = max(self.next_offset, header.last_offset + 1)
+        self.ends_damaged = False
 
     def add_first(self, reader: SegmentReader, limit: int) -> None:
         """Add the headers from the beginning, up to a cost of `limit`."""
@@ -215,6 +249,7 @@ class _Counts:
             return
         self.formats.add(header.magic)
         self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        self.shows_cleaner = self.shows_cleaner or is_thinned(header)
         if header.is_control:
             self.control_records += header.record_count
             return

@@ -286,10 +286,19 @@ def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int
         if directory.state is not DirectoryState.CURRENT or not directory.is_named or directory.topic == METADATA_TOPIC:
             continue
         config = None if log.is_foreign else _settings_of(directory.topic, image, defaults_of(directory.path))
-        is_compacted = directory.topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
-        if is_compacted or log.cleaned_offset is not None or log.uncleanable is not None:
+        if _is_compacted(directory.topic, config) or log.cleaned_offset is not None or log.uncleanable is not None:
             rows.append(_compaction_row(log, config, now_ms))
     return rows
+
+
+def is_compacted_topic(log: PartitionLog, image: MetadataImage | None) -> bool:
+    """Return True if a log is of a topic that is compacted by its name or by its own settings."""
+    topic = log.directory.topic
+    return _is_compacted(topic, None if log.is_foreign else _settings_of(topic, image, {}))
+
+
+def _is_compacted(topic: str, config: LogConfig | None) -> bool:
+    return topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
 
 
 def _settings_of(topic: str, image: MetadataImage | None, defaults: Mapping[str, str]) -> LogConfig | None:

@@ -41,6 +41,7 @@ from kcli.inspect.repairing.explanation import (
     choose_epochs,
 )
 from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, base_offset_fix, leader_epoch_fix
+from kcli.inspect.sound_batches import is_thinned
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import SearchBudget, find_batch, plausible_header, stated_next_offset
@@ -224,7 +225,7 @@ class LogSalvager:
 
         None if any offset may be in .timeindex: the cleaner was there, or the records have no timestamps of their own.
         """
-        if header.magic != MAGIC or _is_thinned(header) or header.is_log_append_time:
+        if header.magic != MAGIC or is_thinned(header) or header.is_log_append_time:
             return None
         batch = reader.batch_at(header.position)
         found = {header.last_offset_delta}
@@ -260,7 +261,7 @@ class LogSalvager:
                 continue
             fault = self._fault(found)
             if fault is None:
-                self._is_thinned |= isinstance(found.header, RecordBatch) and _is_thinned(found.header)
+                self._is_thinned |= isinstance(found.header, RecordBatch) and is_thinned(found.header)
                 batches.insert(len(batches), _row(found))
                 continue
             faults[found.position] = fault
@@ -427,10 +428,6 @@ def _why_not_kept(start: int, batches: Batches) -> str:
     if index < len(batches):
         return f"the batch of offsets {batches.base_offset[index]} to {batches.last_offset[index]} contradicts those around it"
     return "it holds no batch"
-
-
-def _is_thinned(header: RecordBatch) -> bool:
-    return header.record_count != header.last_offset_delta + 1 or header.delete_horizon_ms is not None
 
 
 def _copies(reader: SegmentReader, batches: Batches) -> frozenset[int]:

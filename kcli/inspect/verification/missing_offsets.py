@@ -39,7 +39,7 @@ from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, 
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.log.disk.port import Disk
-from kcli.log.files.log_directory import PartitionDirectory, Segment
+from kcli.log.files.log_directory import PartitionDirectory, Segment, was_swapped
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
@@ -105,13 +105,7 @@ class MissingOffsets:
             return True
         if (self._options.cleaner_offset or 0) >= offset:
             return True
-        return any(facts.is_thinned for facts in self._segments) or self._was_swapped()
-
-    def _was_swapped(self) -> bool:
-        """Return True if a cleaner has replaced a segment whose old files are still to be deleted."""
-        bases = {facts.base_offset for facts in self._segments[:-1]}
-        swapped = [file for file in self._partition.others if file.state is FileState.DELETED and file.base_offset in bases]
-        return any(file.kind is FileKind.LOG and self._disk.size(file.path) for file in swapped)
+        return any(facts.is_thinned for facts in self._segments) or was_swapped(self._disk, self._partition)
 
     # ------------------------------------------------------------------------------------------- in and between segments
 

@@ -162,6 +162,13 @@ def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
     return total
 
 
+def was_swapped(disk: Disk, partition: PartitionDirectory) -> bool:
+    """Return True if a cleaner has replaced a closed segment, and its old `.log` is still to be deleted. Raises OSError."""
+    bases = {segment.base_offset for segment in partition.segments[:-1]}
+    swapped = (file for file in partition.others if file.state is FileState.DELETED and file.base_offset in bases)
+    return any(file.kind is FileKind.LOG and disk.size(file.path) for file in swapped)
+
+
 class LogDirectory(NamedTuple):
     """A log directory: its partitions sorted by name, its root files, and the names of its other directories.
 
