@@ -183,14 +183,24 @@ def test_a_live_directory_is_not_all_preallocated_indexes(tmp_path: Path, capfd:
         ("00000000000000000000.txnindex.cleaned", "unfinished output of the log cleaner"),
         ("leader-epoch-checkpoint.tmp", "a temporary file"),
         (".lock", "the lock"),
-        ("notes.txt", "not a file that Kafka writes"),
     ],
 )
 def test_leftovers_are_known_by_name(tmp_path: Path, name: str, sentence: str) -> None:
-    """A suffix does not hide what a file is, and what is not Kafka's is called so."""
+    """A suffix does not hide what a file is."""
     seen = written(tmp_path, name, b"")
     assert sentence in seen.files[0].sentence
     assert seen.result is not None and seen.result.is_sound
+
+
+def test_a_file_of_another_program_is_called_so_in_a_directory(tmp_path: Path) -> None:
+    """Only a file that the command line names must be Kafka's."""
+    (tmp_path / "t-0").mkdir()
+    for name in ("notes.txt", f"{0:020}.log"):
+        (tmp_path / "t-0" / name).write_bytes(b"")
+    seen = dumped(tmp_path / "t-0")
+    assert sorted("not a file that Kafka writes" in file.sentence for file in seen.files) == [False, True]
+    assert seen.result is not None and seen.result.is_sound
+    assert dumped(tmp_path / "t-0" / "notes.txt").problems
 
 
 def test_half_written_leftovers_are_no_damage(tmp_path: Path) -> None:
